@@ -118,4 +118,5 @@ def look_is_due(state: RunState, now_ns: int) -> bool:
 
 
 def _short(amount: float) -> str:
+    """Returns an amount with at most three significant digits, or whole with separators from 1,000 on."""
     return f"{amount:,.0f}" if amount >= 1000 or amount == int(amount) else f"{amount:.3g}"

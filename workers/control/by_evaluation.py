@@ -79,10 +79,12 @@ def stop_is_due(spine: Spine) -> bool:
 
 
 def _next_version(spine: Spine) -> int:
+    """Returns the version of the step after the last one planned."""
     return max(spine.planned, spine.first_version) + 1
 
 
 def _stopped(spine: Spine, verdict: EvalVerdict, last_version: int) -> StageStopped:
+    """Returns the event that ends the stage at `last_version`, with figure, score and reason."""
     return StageStopped(
         stage=spine.stage,
         last_version=last_version,
@@ -95,6 +97,7 @@ def _stopped(spine: Spine, verdict: EvalVerdict, last_version: int) -> StageStop
 
 
 def _spec_of(spine: Spine, verdict: EvalVerdict) -> EarlyStopSpec | RuleSpec:
+    """Returns the early stop or the rule behind a verdict."""
     decisions = spine.stage_spec().trainer.by_evaluation
     if verdict.cause == RULE:
         return decisions.rules[verdict.rule]
@@ -120,6 +123,7 @@ def _reason(spine: Spine, verdict: EvalVerdict) -> str:
 
 
 def _missing_figure(figure: str) -> ExperimentWarned:
+    """Returns the warning about a figure that no evaluation has."""
     command = "rftd evals NAME shows those that it has"
     return ExperimentWarned(
         text=f"{figure}: the evaluation has no such figure ({command}), so nothing is decided by it"

@@ -53,7 +53,7 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
 
 
 def loose_groups(state: RunState, extra: Collection[UUID] = ()) -> list[Group]:
-    """Returns the groups with a possible close or lease, and the `others`, in the order of the dataset."""
+    """Returns the groups with a possible close or lease, and the `extra` ones, in the order of the dataset."""
     groups = state.groups
     if not groups.loose and not extra:
         return []
@@ -94,11 +94,13 @@ def close_groups(
 
 
 def _expired(group: Group, reason: str) -> Iterator[Decision]:
+    """Yields a task.expired for each open lease of the group."""
     for lease in group.leases.values():
         yield Decision(TaskExpired(lease=lease.id, slot=lease.slot, reason=reason), slot_partition(lease.slot))
 
 
 def _stage_of(state: RunState, group: Group) -> StageSpec:
+    """Returns the group's stage. Raises DataError for a stage absent from the specification."""
     spec = state.spine.spec
     if spec is None or not 0 <= group.stage < len(spec.stages):
         raise DataError(
@@ -108,6 +110,7 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
 
 
 def _given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
+    """Returns the close of a group given up, with its finished rollouts or without members."""
     members = group.members if cause.keep_members else {}
     done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
     return _event(
@@ -116,6 +119,7 @@ def _given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
 
 
 def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
+    """Returns the close of a finished group, with code and reason if rollouts are missing."""
     code = ""
     reason = ""
     if group.missing and group.losses_alone and not stage_over:
@@ -136,6 +140,7 @@ def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> Group
 
 
 def _event(state: RunState, group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
+    """Returns the group.closed of these members."""
     task = _rewarded_task(state, group)
     return GroupClosed(
         group=group.id,

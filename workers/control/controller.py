@@ -139,6 +139,7 @@ class Controller:
         return None if oldest is None else EvalDue(*oldest)
 
     def _failure(self) -> experiment.ExperimentFailed | None:
+        """Returns the failure of the experiment if its rollouts can never make a batch; else None."""
         state = self._state
         if (barren := self._barren()) is not None:
             code, reason = state.groups.last_error
@@ -283,6 +284,7 @@ def idle_trouble(state: RunState) -> Obstacle | None:
 
 
 def _event(change: SignalChange, stage: StageSpec) -> SignalLost | SignalRegained:
+    """Returns the event of a change of the signal, with the texts of its cause."""
     if not change.cause:
         return SignalRegained(number=change.number, stage=change.stage, step=change.step)
     words = _WORDS[change.cause]

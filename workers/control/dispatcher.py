@@ -187,6 +187,7 @@ class Dispatcher:
         return self._lease(stage, over, now_s, decisions)
 
     def _look_due(self, now_s: float) -> bool:
+        """True if the deadlines of leases are to be checked now; notes the check."""
         departed = len(self._state.roster.gone)
         if (
             self._deadlines_checked is not None
@@ -198,6 +199,7 @@ class Dispatcher:
         return True
 
     def _given_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
+        """Returns the groups to give up now, as too stale or as the slowest of an explore step, with reasons."""
         spine = self._state.spine
         stale = dict[UUID, GivenUp]()
         if self._abort_checked != (
@@ -208,6 +210,7 @@ class Dispatcher:
         return stale | groups_over(self._state, stage, self._liveness, now_s)
 
     def _close(self, over: bool, given_up: Mapping[UUID, GivenUp]) -> Iterator[Decision]:
+        """Yields the closes due now, and drops the clocks of closed groups and their leases."""
         for decision in close_groups(self._state, stage_over=over, given_up=given_up):
             if isinstance(decision.event, GroupClosed):
                 # Without this the clocks of closed groups would grow for the daemon's whole life.
@@ -263,10 +266,12 @@ class Dispatcher:
         return [Decision(overdue_of(self._state, stage, view_of(self._state, stage), hold, waited_s))]
 
     def _waits_for_weights(self, worker: UUID) -> bool:
+        """True if the worker's latest heartbeat reports a state before its rollouts begin."""
         latest = self._liveness.latest.get(worker)
         return latest is not None and latest.state in _FOR_WEIGHTS
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
+        """Yields the ends of leases past their deadline, of departed workers, or of a stage that is over."""
         departed = self._state.roster.gone
         for lease in self._state.groups.leases.values():
             if given_up and lease.group in given_up:

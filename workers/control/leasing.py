@@ -90,6 +90,7 @@ class Credits:
         return NoCredits(len(self._workers), self.rollouts)
 
     def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
+        """Takes the credits of `rollouts` from a worker; returns the worker."""
         self._free[worker] -= rollouts
         self._taken += rollouts
         return self._workers[worker]
@@ -217,6 +218,7 @@ def sequences_to_lease(state: RunState) -> Iterator[int]:
 
 
 def _new_group(state: RunState, stage: StageSpec, sequence: int, task: tuple[int, int], begin: Begin) -> Group:
+    """Returns the group of a task before its first lease."""
     group = Group(group_id(state.experiment, state.spine.stage, sequence))
     group.sequence = sequence
     group.stage = state.spine.stage

@@ -95,6 +95,7 @@ class Liveness:
         self._began_s.pop(lease, None)
 
     def _looked_until(self, now_s: float) -> float:
+        """Returns the seconds of looking up to a reading of the clock, at most `LONGEST_LOOK_S` after the last tick."""
         if self._ticked_s is None:
             return self._looked_s
         # Capped: a process stopped for an hour would otherwise find every worker an hour silent.

@@ -66,6 +66,7 @@ class Judge:
         return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
 
     def _of(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
+        """Returns the advantage function that judges the stage's groups; None if none can without its module."""
         if algorithm is not self._algorithm:
             # The daemon imports no third party's module to decide, so all groups of such a function are planned.
             judged = ADVANTAGES.builtin(algorithm.advantage) and "std_threshold" in algorithm.advantage_args
@@ -75,6 +76,7 @@ class Judge:
 
 
 def _closed_group(members: list[BufferEntry]) -> ClosedGroup:
+    """Returns the rewards and rollout numbers of a group, for an advantage function."""
     return ClosedGroup(
         rewards=np.array([experience.member.reward for experience in members], np.float32),
         runs=np.array([experience.member.rollout for experience in members], np.int64),
@@ -164,6 +166,7 @@ def retired_events(
 
 
 def _reward_range(experiences: Sequence[BufferEntry], waiting: int) -> Uninformative:
+    """Returns lowest and highest reward of the uninformative experiences, for their event."""
     rewards = [experience.member.reward for experience in experiences]
     return Uninformative(min(rewards), max(rewards), waiting)
 

@@ -150,6 +150,7 @@ class _Next:
         self._least = max(spine.first_version, spine.forked.at_step if spine.forked is not None else 0)
 
     def begin(self) -> Begin | Ask | WindowHold:
+        """Returns the beginning of the group; or the request or hold before it."""
         if not has_windows(self._stage.synchronizer):
             announced = self._announced.newest >= self._least
             return Begin(self._least) if announced else AwaitsWeights(version=self._least)
@@ -222,6 +223,7 @@ class _Next:
         return self._awaits(max(self._oldest_usable(), answer.version + 1), number)
 
     def _awaits(self, version: int, number: int) -> AwaitsWeights:
+        """Returns the hold for a version that is not announced."""
         if self._last is None:
             return AwaitsWeights(version=version)
         timeout_s, too_old = self._timeout(number)
@@ -237,6 +239,7 @@ class _Next:
         return self._stage.synchronizer.sync_timeout if counts else None, overdue == -1
 
     def _oldest_usable(self) -> int:
+        """Returns the oldest version on which the group's experiences would still be fresh enough."""
         spine = self._state.spine
         policy = self._stage.policy
         return max(self._least, spine.first_version + self._step - 1 - policy.max_staleness_versions)

@@ -154,6 +154,7 @@ def _checkpoint(folder: Path) -> FoundCheckpoint:
 
 
 def _form(actor: Path) -> Form | None:
+    """Returns the form of a checkpoint by the files in the policy's folder; None if unknown."""
     if not actor.is_dir():
         return None
     if is_native(actor):
@@ -183,6 +184,7 @@ def _steps_beside(actor: Path) -> list[Path]:
 def _tensors(
     actor: Path, form: Form | None, config: DecoderConfig, present: Path | None
 ) -> tuple[Form, list[WholeTensor]]:
+    """Returns the form, refined for Megatron, and the policy's tensors under transformers' names."""
     if form is None:
         assert present is not None
         form = "rftd"
@@ -241,6 +243,7 @@ def _described_by(actor: Path, base: Path | None) -> list[Path]:
 
 
 def _config(path: Path) -> DecoderConfig:
+    """Returns the shapes in a config.json. Raises DataError for an unreadable one."""
     try:
         return json_decoder(DecoderConfig).decode(path.read_bytes())
     except (OSError, *UNREADABLE) as error:
@@ -280,6 +283,7 @@ def _check(tensors: Sequence[WholeTensor], config: DecoderConfig, actor: Path) -
 
 
 def _unknown_form(actor: Path) -> DataError:
+    """Returns the error for a folder without known weights, with a remedy for adapters and services."""
     if (actor / "lora_adapter").is_dir():
         problem = "it holds an adapter alone, which peft loads beside the base model as it is"
         return DataError(

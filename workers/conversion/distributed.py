@@ -68,6 +68,7 @@ def distributed_tensors(folder: Path) -> list[WholeTensor]:
 
 
 def _key(index: InertObject) -> tuple[str, tuple[int, ...] | None]:
+    """Returns tensor name and offset of a part, its key among the storage infos."""
     offset = index.state.get("offset")
     return index.get("fqn"), None if offset is None else tuple(offset)
 
@@ -75,6 +76,7 @@ def _key(index: InertObject) -> tuple[str, tuple[int, ...] | None]:
 def _stored(
     folder: Path, name: str, chunk: InertObject, places: dict[tuple[str, tuple[int, ...] | None], Value]
 ) -> StoredTensor:
+    """Returns a part's position in its file. Raises DataError for a missing, truncated or compressed one."""
     offset = tuple(chunk.get("offsets"))
     info = places[name, offset]
     file = info.get("relative_path")

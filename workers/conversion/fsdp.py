@@ -74,6 +74,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _state(path: Path) -> RankState:
+    """Returns the tensors of a rank's file by name. Raises DataError for anything else."""
     state: Any = read_torch_file(path)
     if not isinstance(state, dict) or not state:
         raise DataError("the file holds no state of a model", where=str(path), fix=FIX)
@@ -84,6 +85,7 @@ def _state(path: Path) -> RankState:
 
 
 def _whole(name: str, tensors: Mapping[Path, StoredTensor | SpreadTensor]) -> WholeTensor:
+    """Returns one tensor made of the parts of all ranks. Raises DataError if ranks disagree about it."""
     spread = {path: tensor for path, tensor in tensors.items() if isinstance(tensor, SpreadTensor)}
     plain = next((tensor for tensor in tensors.values() if isinstance(tensor, StoredTensor)), None)
     if plain is not None:

@@ -134,6 +134,7 @@ def write_hf_folder(
 
 
 def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
+    """Raises DiskFullError if the disk has less free space than the tensors need."""
     needed = sum(size_bytes(*tensor.written) for tensor in tensors) + _SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -143,6 +144,7 @@ def _check_room(folder: Path, tensors: Sequence[WholeTensor]) -> None:
 
 
 def _copy_descriptions(source: Path, folder: Path) -> None:
+    """Copies configuration, tokenizer, templates and code beside the weights into the folder."""
     for path in sorted(source.iterdir()):
         is_description = path.suffix in _DESCRIPTIONS and not path.name.endswith(".index.json")
         if is_description and path.is_file() and path.stat().st_size <= _DESCRIPTION_BYTES:
@@ -181,6 +183,7 @@ def _write_dtype(path: Path, tensors: Sequence[WholeTensor]) -> None:
 
 
 def _write_weights(folder: Path, tensors: Sequence[WholeTensor], on_bytes: Callable[[int], None]) -> None:
+    """Writes the tensors into one or several safetensors files, with an index for several."""
     files = _divided(tensors)
     names = [_WEIGHTS] if len(files) == 1 else [f"model-{n:05}-of-{len(files):05}.safetensors" for n in _from_1(files)]
     written_bytes = 0
@@ -211,6 +214,7 @@ def _write_file(path: Path, tensors: Sequence[WholeTensor]) -> Iterator[int]:
 
 
 def _cast(tensor: WholeTensor, block: NDArray[Any]) -> NDArray[Any]:
+    """Returns a block in the tensor's written dtype. Raises DataError, naming the tensor, for a number out of range."""
     try:
         return cast(block, tensor.layout.dtype, tensor.written.dtype)
     except DataError as error:
@@ -218,6 +222,7 @@ def _cast(tensor: WholeTensor, block: NDArray[Any]) -> NDArray[Any]:
 
 
 def _divided(tensors: Sequence[WholeTensor]) -> list[list[WholeTensor]]:
+    """Returns the tensors divided into files of at most `_FILE_BYTES`, in order."""
     files: list[list[WholeTensor]] = [[]]
     filled_bytes = 0
     for tensor in tensors:
@@ -256,6 +261,7 @@ def _refuse_nan(tensor: WholeTensor, block: NDArray[Any]) -> None:
 
 
 def _has_nan(dtype: str, block: NDArray[Any]) -> bool:
+    """True if the block has a NaN, by its bits for types without an equivalent in numpy."""
     if dtype in ("float32", "float64"):
         numbers = block.view(f"f{ITEM_BYTES[dtype]}")
         return bool(block.size and np.isnan(numbers.min()))  # the smallest one is NaN if any of them is

@@ -102,6 +102,7 @@ def renamed(tensors: Sequence[WholeTensor], config: DecoderConfig) -> list[Whole
 
 
 def _top(tensor: WholeTensor, config: DecoderConfig) -> Iterator[WholeTensor]:
+    """Yields a tensor outside the layers, without the padding of the vocabulary."""
     shape = tensor.layout.shape
     # Megatron pads the vocabulary, for a division into equal parts.
     if tensor.name in _WORDS and config.vocab_size is not None and shape[0] > config.vocab_size:
@@ -110,6 +111,7 @@ def _top(tensor: WholeTensor, config: DecoderConfig) -> Iterator[WholeTensor]:
 
 
 def _of_layers(tensor: WholeTensor, config: DecoderConfig) -> Iterator[WholeTensor]:
+    """Yields the tensors of one layer, or of each layer in a stack. Raises DataError for an unknown name."""
     match = _LAYER.fullmatch(tensor.name)
     if match is None:
         raise _unknown(tensor)
@@ -161,12 +163,14 @@ def _heads(tensor: WholeTensor, rows: int, config: DecoderConfig) -> Iterator[tu
 def _rows(
     tensor: WholeTensor, name: str, at: tuple[int, ...], shape: tuple[int, ...], rows: Sequence[tuple[int, int]]
 ) -> WholeTensor:
+    """Returns a tensor of these rows of a layer's tensor, in order."""
     trailing = shape[1:]
     boxes = [((*at, begin, *(0 for _ in trailing)), (*(1 for _ in at), end - begin, *trailing)) for begin, end in rows]
     return _cut(tensor, name, (sum(end - begin for begin, end in rows), *trailing), boxes)
 
 
 def _cut(tensor: WholeTensor, name: str, shape: tuple[int, ...], boxes: Sequence[Box]) -> WholeTensor:
+    """Returns a tensor of a new name and shape, made of boxes of a stored one."""
     return WholeTensor(name, TensorLayout(tensor.layout.dtype, shape), tensor.parts, tuple(boxes))
 
 

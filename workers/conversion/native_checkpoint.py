@@ -39,6 +39,7 @@ def tensors_of_files(paths: Iterable[Path]) -> list[WholeTensor]:
 
 
 def _of_ranks(actor: Path) -> list[WholeTensor]:
+    """Returns the tensors of a checkpoint with one file per rank, each file checked against the manifest."""
     sharded = ShardedTensors.open(actor, _KIND)
     # The manifest has the files' digests: a file with other bytes is detected before any of it is written elsewhere.
     sharded.verify()

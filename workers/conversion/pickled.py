@@ -90,6 +90,7 @@ class _Machine:
         self.stack.append(operand)
 
     def mark(self) -> None:
+        """Begins a new list of operands above the present ones."""
         self._below.append(self.stack)
         self.stack = []
 
@@ -100,6 +101,7 @@ class _Machine:
         return operands
 
     def name(self, module: Value, name: Value) -> None:
+        """Pushes a global's name. Raises DataError for a name outside the allowed ones."""
         text = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
         if text not in self._allowed:
             raise DataError(
@@ -110,6 +112,7 @@ class _Machine:
         self.push(Name(text))
 
     def call(self) -> None:
+        """Replaces a name and its arguments by an inert object."""
         arguments = self.stack.pop()
         name = self.stack.pop()
         if not isinstance(name, Name) or not isinstance(arguments, tuple):
@@ -117,6 +120,7 @@ class _Machine:
         self.push(_called(name.text, arguments))
 
     def set_items(self, pairs: list[Value]) -> None:
+        """Sets pairs of key and content in the mapping on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, dict) or len(pairs) % 2:
             raise ValueError("it puts items into what is no mapping")
@@ -127,12 +131,14 @@ class _Machine:
             target[key] = content
 
     def append(self, operands: list[Value]) -> None:
+        """Appends operands to the list on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, list):
             raise ValueError("it appends to what is no list")
         target.extend(operands)
 
     def build(self) -> None:
+        """Gives the state on top of the stack to the inert object below."""
         state = self.stack.pop()
         target = self.stack[-1]
         if isinstance(target, InertObject):
@@ -151,6 +157,7 @@ class _Machine:
 
 
 def _called(name: str, arguments: tuple[Value, ...]) -> Value:
+    """Returns the mapping or tuple of a collection's call; an inert object for any other call."""
     if name == "collections.OrderedDict" and not arguments:
         return {}
     if name == "torch.Size" and len(arguments) == 1 and isinstance(arguments[0], (tuple, list)):

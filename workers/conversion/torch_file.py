@@ -120,6 +120,7 @@ class StoredTensor:
         box[...] = np.lib.stride_tricks.as_strided(span, box.shape, steps)
 
     def _fill(self, numbers: NDArray[Any], begin_bytes: int) -> None:
+        """Reads consecutive numbers from an offset in the file. Raises DataError at an early end."""
         with self.path.open("rb", buffering=0) as file:
             file.seek(begin_bytes)
             remaining = numbers.view(np.uint8).data
@@ -237,11 +238,13 @@ class _Tensors:
         self._places = places
 
     def in_(self, content: Value) -> Value:
+        """Returns the content with tensors on its first level in place of inert objects."""
         if isinstance(content, dict):
             return {key: self._tensor(child) for key, child in content.items()}
         return [self._tensor(child) for child in content] if isinstance(content, list) else self._tensor(content)
 
     def _tensor(self, node: Value) -> Value:
+        """Returns the tensor described by a call, or the node itself for anything else."""
         if not isinstance(node, InertObject):
             return node
         if node.name in _PARAMETERS:
@@ -257,6 +260,7 @@ class _Tensors:
         return node
 
     def _stored(self, call: InertObject) -> StoredTensor:
+        """Returns a plain tensor's position in the file. Raises ValueError beyond the end of its storage."""
         storage, offset, shape, strides = call.arguments[:4]
         kind, name, key, _, _ = storage.arguments[0]
         if kind != "storage" or not isinstance(name, Name):
@@ -277,6 +281,7 @@ class _Tensors:
         return StoredTensor(self._path, dtype, tuple(shape), tuple(strides), begin_bytes + offset * item_bytes)
 
     def _spread(self, state: Value) -> SpreadTensor:
+        """Returns a DTensor's local part with its placement. Raises ValueError for an unknown one."""
         local = self._tensor(field_of(state, "_local_tensor"))
         spec = field_of(state, "_spec")
         coordinate = spec.get("mesh").get("_coordinate_on_dim")
@@ -291,6 +296,7 @@ class _Tensors:
 
 
 def _cut_along(placement: InertObject) -> int | None:
+    """Returns the dimension of a placement's cut; None for copies. Raises ValueError for other placements."""
     kind = placement.name.removeprefix(f"{PLACEMENT}.")
     if kind == "Replicate":
         return None

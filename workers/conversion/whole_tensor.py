@@ -83,6 +83,7 @@ class WholeTensor:
         return list(dict.fromkeys(tensor_part.stored.path for tensor_part in self.parts))
 
     def _fill(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
+        """Fills a box at an offset of the stored tensor, out of all parts that overlap it."""
         for tensor_part in self.parts:
             extent = tensor_part.stored.shape
             begin = [max(low, at) for low, at in zip(offset, tensor_part.offset, strict=True)]
@@ -142,6 +143,7 @@ def _neighbours(parts: Sequence[TensorPart]) -> Iterator[tuple[TensorPart, Tenso
 
 
 def _overlap(first: TensorPart, second: TensorPart) -> bool:
+    """True if two parts have a number in common."""
     return all(
         max(low, other_low) < min(low + extent, other_low + reach)
         for low, extent, other_low, reach in zip(
@@ -181,6 +183,7 @@ def cast(block: NDArray[Any], stored: str, dtype: str) -> NDArray[Any]:
 
 
 def _as_float32(block: NDArray[Any], stored: str) -> NDArray[np.float32]:
+    """Returns a block of floating-point words as float32 numbers."""
     if stored == "bfloat16":
         return (block.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return block.view(f"f{ITEM_BYTES[stored]}").astype(np.float32, copy=False)

@@ -73,6 +73,7 @@ async def leased_tasks(
 
 
 async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, taskset: TasksetSpec) -> AddedTask:
+    """Returns the task of a lease out of the log, once the spine has been read that far."""
     clock = member.clock
     deadline_s = clock.monotonic_s() + _PATIENCE_S
     while lease.row >= spine.queues.of(lease.stage).rows and clock.monotonic_s() < deadline_s:

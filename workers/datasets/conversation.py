@@ -84,6 +84,7 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
 def _turns(
     reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], whole: str, tools: str
 ) -> Iterator[tuple[str, bool]]:
+    """Yields the text in pieces, each with True if spoken by the assistant. Raises DataError for a rewritten turn."""
     offset = 0
     for number, message in enumerate(messages):
         if message.role != "assistant":
@@ -130,6 +131,7 @@ def _check_complete(reader: DatasetRecord, message: Message, rendered: str) -> N
 
 
 def _letters(text: str) -> str:
+    """Returns the text without any white space."""
     return "".join(text.split())
 
 
@@ -159,6 +161,7 @@ def _end(tokenizer: Tokenizer, piece: Ids) -> int:
 
 
 def _common_start(first: str, second: str) -> str:
+    """Returns the longest common beginning of two texts."""
     length = 0
     for a, b in zip(first, second, strict=False):
         if a != b:

@@ -73,6 +73,7 @@ def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
 
 def _of_pattern(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
     # A link to a folder followed by `..` would lead to the folder above its target.
+    """Returns the files that fit a pattern, of one format."""
     if ".." in path.parts:
         _refuse(spec, "a pattern of files must not lead upwards", path)
     files = sorted(Path(name) for name in glob.glob(spec.path, recursive=True))
@@ -84,6 +85,7 @@ def _of_pattern(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
 
 
 def _in_folder(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
+    """Returns the files of a folder for subset and split, by its card, by names, or as one whole split."""
     if listed := _by_card(spec, path):
         return listed
     folders = [folder for base in _bases(spec, path) for folder in (base, base / "data")]
@@ -117,6 +119,7 @@ def _named(spec: TasksetSpec, folder: Path) -> tuple[Path, ...]:
 
 
 def _of_split(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
+    """Returns the file, parts or folder named after the split, with this suffix."""
     exact = folder / f"{spec.split}{suffix}"
     if exact.is_file():
         return (exact,)
@@ -141,6 +144,7 @@ def _whole(folder: Path) -> list[Path]:
 
 def _rows_in(folder: Path) -> list[Path]:
     # The library caches its computations in the folder, as cache-....arrow.
+    """Returns the files of rows directly in a folder, without caches and descriptions."""
     return sorted(
         file
         for suffix in FORMATS
@@ -200,6 +204,7 @@ def _by_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
 
 
 def _config_of(spec: TasksetSpec, card: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the card's configuration of the subset; None without one. Raises DataError for several."""
     listed = card.get("configs")
     configs = [subset for subset in listed if isinstance(subset, dict)] if isinstance(listed, list) else []
     if spec.subset is not None:
@@ -219,6 +224,7 @@ def _config_of(spec: TasksetSpec, card: dict[str, Any]) -> dict[str, Any] | None
 
 
 def _card(path: Path) -> dict[str, Any]:
+    """Returns the head of README.md as a mapping; empty if missing or malformed."""
     try:
         with (path / "README.md").open(encoding="utf-8", errors="replace") as file:
             text = file.read(_CARD_SIZE_BYTES)
@@ -258,6 +264,7 @@ def _names(files: Iterable[Path]) -> str:
 
 
 def _refuse(spec: TasksetSpec, problem: str, where: Path) -> NoReturn:
+    """Raises DataError about a taskset's path, with the remedy that fits the folder."""
     sought = f"{spec.split}.jsonl, .parquet, .arrow, .csv or .json" + (
         f", also in {spec.subset}" if spec.subset else ""
     )

@@ -71,6 +71,7 @@ class HfTokenizer:
         return list(self._encoded(text, special))
 
     def _encode(self, text: str, special: bool) -> tuple[int, ...]:
+        """Returns the ids of a text. Raises DataError for a token without an embedding."""
         ids = tuple(self._inner.encode(text, add_special_tokens=False))
         if self._vocabulary and max(ids, default=0) >= self._vocabulary:
             self._refuse(max(ids))
@@ -142,6 +143,7 @@ class HfTokenizer:
 
     @contextmanager
     def _template_errors(self, messages: Sequence[Message]) -> Iterator[None]:
+        """Limits the template's steps, and turns its errors into a DataError naming the roles."""
         if not (self._chat_template or self._inner.chat_template):
             raise no_template(self._folder)
         try:

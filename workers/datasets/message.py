@@ -56,6 +56,7 @@ def _text_of(parts: list[dict[str, Any]]) -> str:
 
 def _message(fields: dict[str, Any]) -> Message:
     # As JSON text: a message stays hashable, and renderings of equal conversations are cached.
+    """Returns a message of a row's fields, the unknown ones as JSON text. Raises ValidationError."""
     extra = {key: field for key, field in fields.items() if key not in ("role", "content") and field is not None}
     standard = {key: fields[key] for key in ("role", "content") if key in fields}
     parts = standard.get("content")

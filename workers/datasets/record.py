@@ -131,6 +131,7 @@ class DatasetRecord:
         )
 
     def _demand(self, key: str) -> None:
+        """Raises DataError if the row has no cell, or null, under the key."""
         if self.names(key) and self.value(key) is None:
             raise self.error(f"has null under {key!r}, where a value belongs", key)
         if not self.has(key):
@@ -188,12 +189,14 @@ def _steps(key: str) -> tuple[str | int, ...]:
 
 
 def _leads(node: Any, step: str | int) -> bool:
+    """True if a step of a key leads to a child of the node."""
     if isinstance(step, str):
         return isinstance(node, dict) and step in node
     return isinstance(node, list) and -len(node) <= step < len(node)
 
 
 def _below(path: str, node: Any, depth: int) -> Iterator[str]:
+    """Yields the paths within a node, down to a depth."""
     if depth and isinstance(node, dict):
         for name in node:
             yield f"{path}.{name}"

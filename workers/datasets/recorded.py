@@ -108,6 +108,7 @@ def _mismatch(rollout: RecordedRollout) -> str | None:
 
 
 def _parsed(reader: DatasetRecord, name: str) -> Any:
+    """Returns the cell of a column, decoded if a list is written as JSON text."""
     cell = reader.value(name)
     if name not in _LISTS or not isinstance(cell, str):
         return cell

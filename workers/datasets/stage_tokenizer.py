@@ -85,6 +85,7 @@ def _variables(enable_thinking: bool | None) -> dict[str, Any]:
 
 
 def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer for the stage's engine, with a template and its variables."""
     if stage.rollout.engine == SERVICE:
         return external_tokenizer(stage.model)
     return _bytes() if stage.trainer.engine == "fake" else _of_folder(stage.model, chat_template, template_args)
@@ -97,6 +98,7 @@ def _bytes() -> Tokenizer:
 
 
 def _of_folder(model: ModelSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+    """Returns the tokenizer of the model's folder, with a template and its variables."""
     from rftd.workers.datasets.hf_tokenizer import open_tokenizer
 
     return open_tokenizer(

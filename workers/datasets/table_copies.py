@@ -90,6 +90,9 @@ class TableCopies:
             yield
 
     def _write(self, file: TableRows, path: Path) -> None:
+        """Writes the copy under a temporary name, makes it durable and renames it. Raises DataError if the file
+        changes.
+        """
         import pyarrow as pa
 
         if file.size_bytes >= _SAID_FROM_BYTES:
@@ -155,6 +158,7 @@ def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _noted(note: Path) -> _Noted | None:
+    """Returns the noted digest; None for a missing or damaged note."""
     try:
         return json_decoder(_Noted).decode(note.read_bytes())
     except (*UNREADABLE, OSError):
@@ -162,5 +166,6 @@ def _noted(note: Path) -> _Noted | None:
 
 
 def _settled(note: Path, files: Sequence[TableRows]) -> bool:
+    """True if no file had just been changed when the digest was noted."""
     noted_ns = note.stat().st_mtime_ns
     return all(noted_ns - file.stamp.changed_ns > _SETTLED_NS for file in files)

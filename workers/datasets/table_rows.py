@@ -81,6 +81,7 @@ class TableRows(RowFile):
             return row_of(batch, number, self.place(index))
 
     def _batch_of(self, index: int) -> tuple[pa.RecordBatch, int]:
+        """Returns the batch with a row, reading on from the last one if possible, and the row's index within it."""
         group = int(np.searchsorted(self._firsts, index, side="right")) - 1
         if self._batch is None or group != self._group or index < self._first:
             self._batches = self._source.batches(group)
@@ -108,6 +109,7 @@ class TableRows(RowFile):
             self._mapped.close()
 
     def _check_columns(self) -> None:
+        """Raises DataError for two columns of one name, or without a usable column."""
         names = self._source.names
         twice = [name for name in names if names.count(name) > 1]
         if twice:
@@ -271,6 +273,7 @@ def _usable(schema: pa.Schema) -> list[str]:
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
+    """True for a type with bytes at any depth."""
     import pyarrow as pa
 
     of_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)

@@ -144,6 +144,7 @@ class Taskset:
         return error
 
     def _location(self, index: int) -> str:
+        """Returns file and line, or file and row, of a row."""
         number = int(np.searchsorted(self._first, index, side="right")) - 1
         return self._files[number].place(index - int(self._first[number]))
 
@@ -227,6 +228,7 @@ class OpenTasksets:
                     await self._opened(taskset)
 
     async def _opened(self, spec: TasksetSpec) -> Taskset:
+        """Returns the taskset, opened now unless it is open already."""
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
             opened = self._find(spec)
             if opened is None:
@@ -236,6 +238,7 @@ class OpenTasksets:
 
     def _find(self, spec: TasksetSpec) -> Taskset | None:
         # By the whole spec: tasksets of two stages may share a name, or a file read in two ways.
+        """Returns the open taskset of this spec; None without one."""
         return next((taskset for taskset in self._tasksets if taskset.spec == spec), None)
 
 
@@ -262,6 +265,7 @@ def _has_tables(spec: TasksetSpec) -> bool:
 
 def _begins_with_object(path: Path) -> bool:
     # Many files called .json on hubs are JSON Lines.
+    """True if a .json file begins with an object, so is JSON Lines."""
     try:
         with path.open("rb") as file:
             return file.read(limits.MIB).lstrip()[:1] == b"{"

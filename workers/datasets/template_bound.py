@@ -39,6 +39,8 @@ def bounded(steps: int = limits.TEMPLATE_STEPS, processor_s: float = limits.TEMP
 
 
 class _Budget:
+    """The steps and the processor time left to templates."""
+
     def __init__(self, steps: int, processor_s: float) -> None:
         self._steps = steps
         self._steps_left = steps
@@ -50,6 +52,7 @@ class _Budget:
         return self._stepped if frame.f_code.co_filename == _TEMPLATES else None
 
     def _stepped(self, _frame: FrameType, _event: str, _argument: Any) -> _Trace:
+        """Counts one step. Raises DataError once steps or time are used up."""
         self._steps_left -= 1
         if self._steps_left < 0:
             raise DataError(f"it takes more than {self._steps} steps", fix="write a template without such loops")

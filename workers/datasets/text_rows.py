@@ -63,6 +63,7 @@ class TextRows(RowFile):
         return f"{self.path}:{self._line_at(int(self._spans[index][0]))}"
 
     def _line_at(self, offset: int) -> int:
+        """Returns the line number of an offset, from 1."""
         number = 1
         for chunk in self.chunks():
             number += chunk[:offset].count(b"\n")
@@ -72,6 +73,7 @@ class TextRows(RowFile):
         return number
 
     def _check_size(self, size_bytes: int, line: int) -> None:
+        """Raises DataError for a row over the limit."""
         if size_bytes > limits.TASKSET_ROW_SIZE_BYTES:
             raise DataError(
                 f"line is longer than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
@@ -180,6 +182,7 @@ class CommaRows(TextRows):
         return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _header(self, names: list[str] | None) -> list[str]:
+        """Returns the column names of the first line. Raises DataError for a repeated or empty one."""
         columns = names or []
         if columns:
             columns[0] = columns[0].removeprefix("\ufeff")  # spreadsheets write a byte order mark
@@ -197,6 +200,7 @@ class CommaRows(TextRows):
         return self._named(cells, where)
 
     def _named(self, cells: list[str], where: str) -> dict[str, Any]:
+        """Returns the cells of a line by column name. Raises DataError for a wrong number of cells."""
         if len(cells) != len(self._columns):
             raise DataError(
                 f"line has {len(cells)} values, and the first line names {len(self._columns)} columns",
@@ -267,6 +271,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
+    """Returns the JSON object on a line. Raises DataError for any other text."""
     try:
         row = msgspec.json.decode(line)
     except UNREADABLE as error:

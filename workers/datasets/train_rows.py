@@ -146,6 +146,7 @@ def dpo_rows(reader: DatasetRecord, tokenizer: Tokenizer, max_model_len: int) ->
 
 
 def _chat(reader: DatasetRecord, tokenizer: Tokenizer) -> list[Answer]:
+    """Returns the two answers of a pair of conversations, after the conversation before them."""
     form = reader.form
     if reader.has(form.messages_key):
         before = reader.conversation(form.messages_key)

@@ -104,6 +104,7 @@ class DeviceTurn:
         self._door = self._room = -1
 
     async def _until(self, try_lock: Callable[[], bool]) -> None:
+        """Tries a lock again and again until it is held; counts as waiting meanwhile."""
         self._open()
         self.waiting += 1
         try:
@@ -114,6 +115,7 @@ class DeviceTurn:
             self.waiting -= 1
 
     def _enter(self) -> bool:
+        """Tries to enter the room through the door as a rollout; True if it is inside."""
         if not _locked(self._door, fcntl.LOCK_SH):
             return False
         try:
@@ -157,6 +159,7 @@ def _unlock(descriptor: int) -> None:
 
 
 def _locked(descriptor: int, kind: int) -> bool:
+    """Tries to lock a file without waiting; True if it is locked."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -141,4 +141,5 @@ def _visible(gpus: tuple[Device, ...], visible_env: str) -> tuple[Device, ...]:
 
 
 def _names_gpu(word: str, gpu: Device) -> bool:
+    """True if the word is the GPU's index, or a beginning of its uuid."""
     return word == str(gpu.index) or (word.startswith("GPU-") and gpu.uuid.startswith(word))

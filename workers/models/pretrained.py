@@ -124,6 +124,7 @@ def restore_dropout(folder: Path, base: Path) -> None:
 
 
 def _restored(saved: dict[str, Any], original: dict[str, Any]) -> dict[str, Any]:
+    """Returns the saved settings with the original's dropout settings, at every depth."""
     restored = {name: setting for name, setting in saved.items() if not _is_dropout(name)}
     restored |= {name: setting for name, setting in original.items() if _is_dropout(name)}
     for name, inner in restored.items():

@@ -73,6 +73,7 @@ class OwnEngine:
             await engine.close()
 
     async def _ready(self, weights: WeightsRef) -> RolloutEngine:
+        """Returns the engine with these weights, opened anew if the old one fails to load them."""
         fresh = self._engine is None
         engine = self._engine = self._engine or await self._open_engine()
         if engine.version == (weights.version, weights.generation):

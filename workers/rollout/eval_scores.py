@@ -99,12 +99,14 @@ class ScoredRows:
                 yield row, attempt
 
     def _task(self, row: int) -> Task | None:
+        """Returns the task of a row; None for a row that is no task."""
         try:
             return self._taskset.task(row)
         except DataError:  # the row's rollouts failed for this reason, and say so
             return None
 
     def _text(self, number: int, row: int, attempt: int, chars: int) -> EvalAnswer:
+        """Returns one stored answer with prompt, truth and response, each of at most `chars` characters."""
         task = self._tasks[row]
         answer = EvalAnswer(
             row=row,
@@ -146,6 +148,7 @@ class ScoredRows:
         return (record.optional(self._taskset.spec.format.category_key) or "")[:_CATEGORY_CHARS]
 
     def _categories(self) -> dict[str, CategoryScore]:
+        """Returns answers, rewards and right answers by category."""
         scores: dict[str, CategoryScore] = {}
         for number, (row, _) in enumerate(self._attempts()):
             name = self._category(row)
@@ -209,10 +212,12 @@ def response_text(rollout: RolloutResult, tokenizer: Tokenizer) -> str:
 
 
 def _right_part(parts: Mapping[str, float]) -> float | None:
+    """Returns the first part of a reward with a name of `RIGHT_PARTS`; None without one."""
     return next((parts[name] for name in RIGHT_PARTS if name in parts), None)
 
 
 def _reward(answer: RolloutResult | RftdError) -> float:
+    """Returns the reward of an answer; 0 for a failed one."""
     return answer.reward if isinstance(answer, RolloutResult) else 0.0
 
 
@@ -259,6 +264,7 @@ def votes_of(responses: Sequence[str | None]) -> list[int]:
 
 
 def _vote(response: str) -> _Vote:
+    """Returns the marked answer of a response, else its closing words."""
     response = visible(response)
     marked = answer_of(response)
     text = closing(response.rpartition("</think>")[2]).strip() if marked is None else marked

@@ -158,6 +158,7 @@ class Evaluator:
         await self._engine.close()
 
     def _rollouts_of(self, lease: EvalLeased, stage: StageSpec, engine: RolloutEngine) -> Rollouts:
+        """Returns the rollouts of the lease's stage and taskset on this engine, made once."""
         key = (lease.stage, lease.taskset)
         opened = self._rollouts.get(key)
         if opened is not None and opened[0] is engine:

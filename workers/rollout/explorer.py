@@ -245,6 +245,7 @@ class Explorer:
         )
 
     def _eval_engine(self, spec: ExperimentSpec, stage: StageSpec, engine: RolloutEngine) -> EvalEngine:
+        """Returns the engine for evaluations: the rollouts' own, or a separate one opened at the first evaluation."""
         if stage.rollout.eval_engine == SHARED:
             return SharedEngine(engine, self._gate, self._device)
 
@@ -257,6 +258,7 @@ class Explorer:
         return OwnEngine(opened, self._device)
 
     async def _take_leases(self, stop: asyncio.Event, work: asyncio.TaskGroup) -> None:
+        """Starts each new lease and drops expired ones, until the experiment ends or `stop` is set."""
         view = self._view
         while not stop.is_set() and not (view.spine.status is not None and view.spine.status.ended):
             await self._follower.pump(wait_s=0.5)
@@ -297,12 +299,14 @@ class Explorer:
             self._auxiliary.check_lives()
 
     async def _drain(self) -> None:
+        """Waits for the running leases, for at most `DRAIN_TIMEOUT_S` seconds."""
         self._leaving = True
         work = [task for task in self._running.values() if not task.done()]
         if work:
             await asyncio.wait(work, timeout=limits.DRAIN_TIMEOUT_S)
 
     def _drop(self, leases: list[UUID]) -> None:
+        """Cancels the work on leases that are over, and forgets them."""
         for lease in leases:
             self._leases.pop(lease, None)
             task = self._running.pop(lease, None)
@@ -314,6 +318,7 @@ class Explorer:
         return work() if self._traces is None else self._traces.working(lease, work)
 
     async def _roll_out(self, lease: TaskLeased) -> None:
+        """Makes the rollouts of a task lease, once its weights are loaded."""
         if self._conversations is not None:
             await self._conversations.run(lease, self._hand_over.of(lease))
             return
@@ -326,6 +331,7 @@ class Explorer:
         return self._turn.rollout() if self._turn is not None else nullcontext()
 
     async def _evaluate(self, lease: EvalLeased) -> None:
+        """Answers the rows of an eval lease, and appends their scores."""
         assert self._evaluator is not None
         stage = self._stage(lease.stage)
         taskset = await self._tasksets.get(stage.evals[lease.taskset], lease.digest)
@@ -360,6 +366,7 @@ class Explorer:
             self._loader.linger()
 
     def _refresh(self) -> None:
+        """Updates the heartbeat: leases with progress, tokens, free slots and state."""
         if not self._joined:
             return
         pulse = self._member.pulse

@@ -46,6 +46,7 @@ class HandOver:
         events: Sequence[ExperienceProduced | RolloutFailed],
         traceparents: Sequence[str | None] = (),
     ) -> None:
+        """Puts the events of a lease into the outbox. Raises WorkError if a rollout failed with its engine."""
         if any(isinstance(event, RolloutFailed) for event in events):
             # Not the rollouts' fault: the leases end with this process, and are given out again.
             self._check_lives()

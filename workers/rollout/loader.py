@@ -76,6 +76,7 @@ class WeightsLoader:
                 await self._gate.serve(awaited)
 
     def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
+        """Returns the weights to load now; None if the ones in use are right or must stay."""
         spine = self._view.spine
         weights = self._view.weights
         if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
@@ -100,6 +101,7 @@ class WeightsLoader:
         return target
 
     async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
+        """Loads weights within a span; False on failure."""
         with nullcontext() if self._traces is None else self._traces.loading(target) as span:
             error = await self._loaded(engine, target)
             if error is not None and span is not None:

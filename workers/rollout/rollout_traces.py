@@ -41,6 +41,7 @@ class RolloutTraces:
                 await work()
 
     def _lease_span(self, lease: TaskLeased | EvalLeased) -> TraceSpan | None:
+        """Returns the span of a lease; None outside the sample."""
         parent = self._context_of(lease.lease)
         evaluates = isinstance(lease, EvalLeased)
         if not (evaluates or self._tracer.wants(parent, lease.lease)):
@@ -115,6 +116,7 @@ def with_spans(requests: Sequence[RolloutRequest], *, every: bool = True) -> Seq
 
 
 def _begun(parent: TraceSpan, request: RolloutRequest) -> TraceSpan:
+    """Returns the span of a rollout, below the span of its lease."""
     attributes: dict[str, Attribute] = {**names.generative(names.ROLLOUT), names.ROLLOUT_NUMBER: request.number}
     attributes |= {
         key: parent.attributes[key] for key in (names.EXPERIMENT_ID, names.GROUP_ID) if key in parent.attributes

@@ -163,6 +163,7 @@ class Rollouts:
         return attempts
 
     async def _alone(self, rollout: TaskRollout) -> RolloutResult:
+        """Runs the workflow of a single rollout, on a separate thread if the spec asks for one."""
         request = rollout.request
         work = partial(self._runner.run, rollout.task, request.id, seed=request.seed, sampling=request.sampling)
         if request.span is None:
@@ -272,6 +273,7 @@ async def _next_ended(attempt: Attempt, running: dict[int, TaskRollout], deadlin
 
 
 def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> RolloutTimeoutError:
+    """Returns the error of a rollout past its time-out; an orphan's if it ignores its cancellation."""
     text = f"no result within {timeout_s:g} s"
     if deaf_after_s is None:
         return RolloutTimeoutError(text, where=task.where, fix="raise explorer.max_timeout")

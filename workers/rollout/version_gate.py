@@ -139,6 +139,7 @@ class VersionGate:
         return awaited is None or self._evaluating > 0 or version <= awaited[0]
 
     async def _wait_until(self, fits: Callable[[], bool]) -> None:
+        """Waits for a condition, counted as a waiting rollout meanwhile."""
         self.waiting += 1
         try:
             await self._changed.wait_for(fits)

@@ -182,6 +182,7 @@ class Assembly:
         return records
 
     async def _runs(self, partition: Partition, pending: list[int], records: dict[Position, Record]) -> None:
+        """Reads the pending offsets of one partition into `records`. Raises LogLossError for a missing record."""
         while pending:
             first = pending[0]
             last = pending[-1]
@@ -221,6 +222,7 @@ class Assembly:
     def _train_rows(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        """Returns the samples of rows with text, and the fractions of rows with a fault."""
         tokenizer = self._tokenizer(plan.stage, stage)
         samples: list[Sequence[TrainSample]] = []
         counts = Counter[str]()
@@ -233,6 +235,7 @@ class Assembly:
     def _recorded(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+        """Returns the samples of recorded rollouts, with the metrics of their groups."""
         groups = RecordedGroups(dataset, plan.rows, stage=plan.stage, max_model_len=stage.model.max_model_len)
         function = advantage_function(stage.algorithm)
         return group_samples(
@@ -268,6 +271,7 @@ def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[i
 
 
 def _closed(group: GroupRef, record: Record) -> GroupClosed:
+    """Returns the group.closed in a record. Raises LogLossError for another group's."""
     closed = decode_as(record, GroupClosed)
     _expect(closed.group, group.group, record)
     return closed
@@ -296,6 +300,7 @@ def _row_samples(train_rows: Sequence[TrainRow], number: int, *, expert: bool) -
 
 
 def _expect(experience: UUID, expected: UUID, record: Record) -> None:
+    """Raises LogLossError if a record has an id other than the planned one."""
     if experience != expected:
         raise LogLossError(
             f"expected {expected}, found {experience}",

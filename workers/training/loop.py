@@ -84,6 +84,7 @@ class TrainingLoop:
 
     @property
     def _over(self) -> bool:
+        """True once the work is to end: `stop` is set, or the experiment has ended."""
         return self.stop.is_set() or self.state.spine.ended
 
     async def _take_up(self) -> None:
@@ -279,6 +280,7 @@ class TrainingLoop:
         return current
 
     async def _save(self, done: StepCompleted, stage_step: int) -> None:
+        """Saves a checkpoint after the publication under way is in the log."""
         await self.publisher.settle()
         began_s = self.member.clock.monotonic_s()
         with self.traces.checkpoint(done):
@@ -324,6 +326,7 @@ class TrainingLoop:
         return self.turn.training()
 
     async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
+        """Executes a plan on the engine; returns the draft of its event, and the event."""
         self.member.pulse.state = WorkerState.BUSY
         began_s = self.member.clock.monotonic_s()
         # sha256 takes many times as long as a checksum: only for comparison by a replay or a checkpoint.

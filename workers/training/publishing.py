@@ -203,6 +203,7 @@ class Publisher:
         return [event for event, current in zip(counting, presence, strict=True) if not current]
 
     def _contains(self, event: WeightsPublished) -> bool:
+        """True if the event's channel has these weights; False for foreign ones."""
         try:
             # First of all: for foreign weights not even the channel is opened.
             ref = as_ref(event, self._spec)
@@ -216,6 +217,7 @@ class Publisher:
         return event.path not in self._damaged and (event.method == SERVICE or self._contains(event))
 
     def _opens(self, event: WeightsPublished) -> bool:
+        """True if the weights are present and readable to the last tensor; notes damaged ones."""
         if not self._stands(event):
             return False
         if event.method == SERVICE:
@@ -243,6 +245,7 @@ class Publisher:
         return bool(self._announced(version))
 
     def _announced(self, version: int) -> list[WeightsPublished]:
+        """Returns the announcements of a version that count, of any generation."""
         weights = self._state.weights
         spine = self._state.spine
         return [
@@ -261,6 +264,7 @@ class Publisher:
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None = None,
     ) -> None:
+        """Publishes a snapshot within a span of the trace."""
         with self._traces.publication(current.version, current.generation) as span:
             publication = await self._written(snapshot, current, older, request)
             if span is not None:
@@ -273,6 +277,7 @@ class Publisher:
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None,
     ) -> Publication:
+        """Exports a snapshot, appends its announcement, and retires versions it replaces or that are outdated."""
         began_s = self._clock.monotonic_s()
         method, exported = await asyncio.to_thread(self._export, snapshot, current)
         faults.point("weights.after_files")
@@ -390,6 +395,7 @@ class Publisher:
             await asyncio.to_thread(self._retire, event)
 
     def _retire(self, event: WeightsPublished) -> None:
+        """Removes the bytes of retired weights; logs a warning for foreign ones."""
         try:
             ref = as_ref(event, self._spec)
         except WorkError as error:

@@ -59,6 +59,7 @@ class RecordedGroups:
         return first, end
 
     def _close(self, first: int, end: int) -> None:
+        """Adds the group of these rows, with an experience for each. Raises DataError for a repeated rollout."""
         members = []
         numbers: set[int] = set()
         for row in range(first, end):
@@ -81,6 +82,7 @@ def _id(row: int) -> UUID:
 
 
 def _experience(rollout: RecordedRollout, row: int, first: int, number: int, stage: int) -> ExperienceProduced:
+    """Returns the experience of a recorded rollout, as if produced within the batch."""
     response = len(rollout.logprobs)
     temperature = rollout.temperature
     return ExperienceProduced(

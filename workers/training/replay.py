@@ -122,6 +122,7 @@ def _check_parts(record: TrainingRecord | None) -> None:
 
 
 async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last: int, order: ReplayOrder) -> Beginning:
+    """Loads the first weights of the replay; returns its beginning. Raises ConflictError for drift not allowed."""
     resumption = await rerun.take_up(at_most=last - 1 if order.from_checkpoint else 0)
     drift = rerun.drift(environment_of(engine, spec), last)
     if drift and not order.allow_drift:
@@ -142,6 +143,7 @@ async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last
 async def _executed(
     rerun: Rerun, last: int, order: ReplayOrder, clock: Clock, on_step: Callable[[Compared], None]
 ) -> ReplayOutcome:
+    """Executes the steps up to the last one; returns the findings."""
     began_s = clock.monotonic_s()
     compared: list[Compared] = []
     while rerun.version < last:

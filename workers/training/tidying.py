@@ -109,6 +109,7 @@ def _folders(spec: ExperimentSpec, state: RunState) -> list[Path]:
 
 
 def _take_over(workplaces: Sequence[Workplace], spec: ExperimentSpec, state: RunState) -> list[Path]:
+    """Takes over earlier trainers' workplaces; returns the files put back."""
     references = referenced_by(state)
     # Events of weights list no files, events of checkpoints do: only checkpoints can be verified before they are put
     # back.

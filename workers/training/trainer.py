@@ -70,6 +70,7 @@ class Trainer:
             raise
 
     async def _run(self, stop: asyncio.Event) -> None:
+        """Joins, acquires the lease, and runs the training loop with heartbeats."""
         await self._follower.catch_up()
         spec = self._state.spine.spec
         assert spec is not None
@@ -159,6 +160,7 @@ class Trainer:
         return await follow_digest(self._member.log, self._follower, self._state.experiment, spine.mark, begin=begin)
 
     async def _acquire(self) -> RoleLease:
+        """Acquires the trainer's lease, by fences on its three partitions."""
         experiment = self._state.experiment
         return await RoleLease.acquire(
             self._member.log,

@@ -50,6 +50,7 @@ class Areal(Paced):
         self._max_concurrent = read_args(spec, ArealArgs).max_concurrent
 
     def most_supply(self, view: PolicyView) -> int:
+        """Returns (n + v + 1) B, limited by `max_concurrent` rollouts under way."""
         most = (self.bound_versions + view.steps_done + 1) * view.batch_size
         if self._max_concurrent:
             most = min(most, view.supply - view.inflight_rollouts + self._max_concurrent)
@@ -67,6 +68,7 @@ class ReadyFirst(Paced):
 
     def most_supply(self, view: PolicyView) -> int:
         # With a bound of 0 nothing could ever start: one batch has to be under way before a step can be made.
+        """Returns (v + max(1, n)) B."""
         return (view.steps_done + max(1, self.bound_versions)) * view.batch_size
 
 
@@ -102,6 +104,7 @@ class VerlWindow(Paced):
 
     @classmethod
     def scheduled(cls, sync: Synchronizer) -> Mapping[str, int]:
+        """Returns the interval of synchronisation as `trigger_parameter_sync_step`."""
         return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -110,11 +113,13 @@ class VerlWindow(Paced):
         self._queue = spec.capacity if spec.evict_when_full else 0
 
     def most_supply(self, view: PolicyView) -> int:
+        """Returns the experiences up to the last synchronisation, plus one window with its threshold."""
         synced_steps = view.published_version - view.first_version
         window = (1 + self._args.staleness_threshold) * self._args.trigger_parameter_sync_step * view.batch_size
         return synced_steps * view.batch_size + int(window)
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
+        """Yields the oldest experiences beyond the queue's length, as `capacity`."""
         if self._queue and (more := len(buffer) - self._queue) > 0:
             yield Retirement("capacity", nsmallest(more, buffer.in_order(), key=_age))
 
@@ -145,6 +150,7 @@ class SampleLag(Paced):
         self._max_lag = read_args(spec, SampleLagArgs).max_lag_samples
 
     def most_supply(self, view: PolicyView) -> int:
+        """Returns the lag, rounded up to whole groups, plus one batch for each announced version and one more."""
         updates = 1 + view.published_version - view.first_version
         lag = self._max_lag or view.batch_size
         groups = -(-lag // view.repeat_times)
@@ -152,4 +158,5 @@ class SampleLag(Paced):
 
 
 def _age(experience: BufferEntry) -> tuple[int, int]:
+    """Returns the position of an experience by age: of its closed group, then within it."""
     return (experience.group.offset, experience.index)

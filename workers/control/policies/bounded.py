@@ -61,15 +61,18 @@ class HardBound(Paced):
         self._waits = spec.bounded and args.wait
 
     def most_supply(self, view: PolicyView) -> int:
+        """Returns the smaller of (n + w + 1) B and the supply of `max_inflight_batches` batches ahead."""
         starting = view.starting_version
         begins_with = starting if self.sweeps and starting is not None else view.version
         by_bound = (self.bound_versions + begins_with - view.first_version + 1) * view.batch_size
         return min(by_bound, self.inflight_supply(view))
 
     def waits_for(self, view: PolicyView) -> int | None:
+        """Returns the oldest version allowed in the next batch if `wait` is set; else None."""
         return self.oldest_allowed(view) if self._waits else None
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        """Returns the groups too old for any later batch if `abort_inflight` is set."""
         return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
 
 
@@ -90,6 +93,7 @@ class InOrder(HardBound):
     )
 
     def order(self, ready: ReadyGroup) -> Order:
+        """Returns the position of the task in the dataset, then of the close."""
         return (ready.sequence, ready.offset)
 
 
@@ -105,6 +109,7 @@ class WeightFifo(HardBound):
     )
 
     def order(self, ready: ReadyGroup) -> Order:
+        """Returns the oldest version first, then the default key."""
         return (ready.oldest_version, *super().order(ready))
 
 
@@ -135,12 +140,15 @@ class Windowed(Paced):
 
     def most_supply(self, view: PolicyView) -> int:
         # NeMo-RL's required_buffer_capacity: two batches for each version of the window.
+        """Returns the planned experiences and two batches for each version of the window."""
         return view.planned_experiences + 2 * (self.bound_versions + 1) * view.batch_size
 
     def order(self, ready: ReadyGroup) -> Order:
+        """Returns the newest version first if `freshest_first` is set, then the default key."""
         return (-ready.oldest_version, *super().order(ready)) if self._args.freshest_first else super().order(ready)
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        """Returns the groups that began before the window if `abort_inflight` is set."""
         return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
 
 

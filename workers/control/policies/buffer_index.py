@@ -205,6 +205,7 @@ class BufferIndex:
             )
 
     def _group(self, id: UUID) -> _Group:
+        """Returns the group with this id, a new one if unknown."""
         group = self._groups.get(id.int)
         if group is None:
             group = self._groups[id.int] = _Group(id)
@@ -241,6 +242,7 @@ class BufferIndex:
         self._ordered.update(moved)
 
     def _ready(self, group: UUID, experiences: list[BufferEntry]) -> ReadyGroup:
+        """Returns a group's experiences fit for planning as one ordered unit, with its key."""
         experiences.sort(key=_index)
         first = experiences[0]
         oldest_version = min(map(_oldest, experiences))

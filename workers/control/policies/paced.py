@@ -77,6 +77,7 @@ class Paced(ABC):
         """Returns the most experiences of the stage that may have been supplied by now."""
 
     def admit(self, view: PolicyView) -> int:
+        """Returns how many groups may start now, within the supply, the stage's total and the buffer's capacity."""
         starting = view.starting_version
         if self.sweeps and starting is not None and starting < self.oldest_allowed(view):
             return 0  # a new group would be too old for any batch; the planned steps bring newer weights
@@ -87,11 +88,13 @@ class Paced(ABC):
         return view.groups_below(most)
 
     def order(self, ready: ReadyGroup) -> Order:
+        """Returns the default key: the highest priority first, then the group that closed first."""
         return (-ready.priority, ready.offset)
 
     def select(
         self, view: PolicyView, buffer: BufferIndex, size: int, without: frozenset[UUID]
     ) -> Sequence[BufferEntry]:
+        """Returns the first `size` experiences in order that are fresh enough for the next batch."""
         oldest = self.oldest_allowed(view)
         fresh = buffer.in_order(without)
         if self.sweeps and buffer.oldest_version is not None and buffer.oldest_version < oldest:
@@ -99,6 +102,7 @@ class Paced(ABC):
         return list(islice(fresh, size))
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
+        """Yields the experiences over the bound as `stale`, else the lowest ones beyond the capacity."""
         if self.sweeps and (stale := list(buffer.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)
         elif self._evicts and self._capacity and (more := len(buffer) - self._capacity) > 0:
@@ -107,9 +111,11 @@ class Paced(ABC):
             yield Retirement("capacity", list(islice(buffer.lowest(), more)))
 
     def waits_for(self, view: PolicyView) -> int | None:
+        """Returns None: batches wait for no group by default."""
         return None
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
+        """Returns no group: nothing under way is aborted by default."""
         return []
 
     def oldest_allowed(self, view: PolicyView) -> int:

@@ -74,6 +74,7 @@ class PassRates:
     def _counted_on(
         self, former: NDArray[np.float64], observed: NDArray[np.float64], predicted: NDArray[np.float64]
     ) -> NDArray[np.float64]:
+        """Returns beta parameters after one step: the former ones decayed, plus observed and predicted counts."""
         forgets = self._forgets
         trusts = self._trusts
         # The prior (1, 1) comes back as fast as observations are forgotten.
@@ -152,6 +153,7 @@ class DifficultyBased:
         return self._estimate
 
     def _step(self, view: DrawView) -> None:
+        """Observes one more step of closed groups, and replaces the estimate at the end of a block."""
         assert self._estimate is not None and self._following is not None
         observed = view.rewards.between(self._steps * view.size, (self._steps + 1) * view.size)
         self._estimate.observe(*observed)
@@ -164,10 +166,11 @@ class DifficultyBased:
             self._following = self._begun(view)
 
     def _begun(self, view: DrawView) -> PassRates:
+        """Returns an estimate without observations."""
         return PassRates(view.columns, tries=self._tries, forgets=self._forgets, trusts=self._trusts)
 
     def _span_of(self, size: int) -> int:
-        """Returns enough steps to leave the ones before without weight, as far as their rewards are kept."""
+        """Returns the steps of a block: enough to leave older observations without weight, within the rewards kept."""
         max_span = max(1, (limits.KEPT_REWARDS // size - 1) // 2)
         if self._forgets >= 1:
             return min(max_span, _CAPABILITY_STEPS)

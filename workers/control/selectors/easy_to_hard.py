@@ -44,6 +44,7 @@ class EasyToHard:
 
 
 def _order_of(columns: bytes, rows: int, keys: int) -> NDArray[np.int64]:
+    """Returns the rows from the largest columns to the smallest, the first column first."""
     import numpy as np
 
     table = np.frombuffer(columns).reshape(rows, keys)

@@ -43,9 +43,9 @@ class TaskRows:
         """Selectors by (stage, taskset)."""
 
     def row_of(self, stage: StageSpec, sequence: int) -> tuple[int, int] | TasksDrawn | ReadsColumns:
-        """Returns (row, epoch) of the group at this position of the stage under way, or the step needed first.
+        """Returns (row, epoch) of the group at this position of the stage under way, or the event or hold needed first.
 
-        The epoch of a drawn row is the number of the draw, unless its selector draws each row once an epoch. Raises
+        The epoch of a drawn row is the number of the draw, unless the selector draws each row once an epoch. Raises
         ConfigError for a stage without tasks, and for a selector with an invalid draw.
         """
         turn = turn_of(stage, sequence)
@@ -65,6 +65,7 @@ class TaskRows:
     def _draw(
         self, key: tuple[int, int], stage: StageSpec, spec: TasksetSpec, selector: TaskSelector, first: int
     ) -> TasksDrawn | ReadsColumns:
+        """Returns the event of the next draw, or the hold while the selector's columns are being read."""
         import numpy as np
 
         columns = self._columns(spec)

@@ -124,6 +124,7 @@ def _policy(base: PolicySpec, text: str | None, bound: int | None, inflight: int
 
 
 def _parsed(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
+    """Returns kind, bound and arguments of KIND:BOUND:NAME=VALUE. Raises UsageError for any other form."""
     kind, _, bound_and_args = text.partition(":")
     number, _, pairs = bound_and_args.partition(":")
     args = dict(pair.split("=", 1) for pair in pairs.split(",") if "=" in pair)

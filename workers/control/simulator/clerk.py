@@ -148,6 +148,7 @@ class Clerk:
         )
 
     def _write(self, partition: Partition, event: Event, now_s: float) -> None:
+        """Folds an event at the next offset of a partition, as if read from a log."""
         definition = definition_of(type(event))
         self._ids = self._ids + 1
         head = Head(
@@ -164,4 +165,5 @@ class Clerk:
 
 
 def _now_ns(now_s: float) -> int:
+    """Returns a second of virtual time as nanoseconds of the recorded clock."""
     return _EPOCH_NS + int(now_s * 1e9)

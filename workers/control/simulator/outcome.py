@@ -138,6 +138,7 @@ def outcome_of(
 
 
 def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Staleness:
+    """Returns mean, percentile and counts of staleness after the warm-up, and all experiences over the bound."""
     versions = np.concatenate([np.asarray(batch, dtype=np.int64) for batch in batches[first:]])
     distinct, counts = np.unique(versions, return_counts=True)
     return Staleness(
@@ -151,6 +152,7 @@ def _staleness(batches: Sequence[Sequence[int]], first: int, bound: int) -> Stal
 
 
 def _drop_bias(window: Window) -> DropBias:
+    """Returns the test whether trained lengths differ from generated ones."""
     test = ks_test(window.produced, window.trained)
     return DropBias(
         statistic=test.statistic,
@@ -161,4 +163,5 @@ def _drop_bias(window: Window) -> DropBias:
 
 
 def _quantiles(lengths: Sequence[float]) -> tuple[float, ...]:
+    """Returns 101 evenly spaced quantiles of the lengths."""
     return tuple(np.quantile(lengths, np.linspace(0, 1, 101)).tolist())

@@ -77,6 +77,7 @@ class Simulation:
         return outcome_of(self._window, self._stage, self._system, self._lengths, self._clerk.state.replay_buffer.books)
 
     def _at(self, at_s: float, event: Callable[[], None]) -> None:
+        """Schedules an event at a second of virtual time."""
         self._order += 1
         # The running number orders events of the same time by creation: results do not depend on a heap's sorting.
         heapq.heappush(self._events, (at_s, self._order, event))
@@ -103,11 +104,13 @@ class Simulation:
                 return
 
     def _beginnings(self, view: PolicyView) -> Iterator[Begin | Ask | WindowHold]:
+        """Yields the beginnings of the next groups; all on version 0 for a schedule without windows."""
         if not has_windows(self._stage.synchronizer):
             return repeat(Begin(0))
         return self._clerk.beginnings(view, self._open_groups)
 
     def _open(self, group: SimulatedGroup) -> None:
+        """Opens a group, and queues its parts for leases."""
         self._groups += 1
         self._open_groups += 1
         self._inflight += group.repeat_times
@@ -131,6 +134,7 @@ class Simulation:
         return True
 
     def _most_credits(self) -> Unit:
+        """Returns the unit with room for the most rollouts."""
         return max(self._units, key=_credits)
 
     def _begin(self, unit: Unit) -> None:
@@ -149,6 +153,7 @@ class Simulation:
             self._roll_out(unit, group, index)
 
     def _roll_out(self, unit: Unit, group: SimulatedGroup, index: int) -> None:
+        """Schedules the end of a rollout of a drawn duration, later if the unit stands still meanwhile."""
         if not self._drawn:
             self._drawn = self._lengths.draw(self._random, _DRAWN_AT_ONCE).tolist()
         duration_s = self._drawn.pop()
@@ -167,6 +172,7 @@ class Simulation:
         self._at(end_s, ended)
 
     def _ended(self, unit: Unit, group: SimulatedGroup, index: int, version: int, duration_s: float) -> None:
+        """Records a finished rollout; closes its group after the last one, and starts whatever became possible."""
         number = len(self._durations)
         self._durations.append(duration_s)
         self._began_with.append(version)
@@ -185,6 +191,7 @@ class Simulation:
         self._dispatch()
 
     def _inflight_ended(self, unit: Unit) -> None:
+        """Frees a slot of the unit, and loads new weights into a unit drained by now."""
         unit.running -= 1
         unit.free += 1
         unit.credits += 1
@@ -205,10 +212,12 @@ class Simulation:
             self._at(self._now_s + self._system.step_s, lambda: self._trained(plan))
 
     def _look_again(self) -> None:
+        """Plans and leases again after a time-out for incomplete batches."""
         self._decide()
         self._dispatch()
 
     def _trained(self, plan: BatchPlanned) -> None:
+        """Records a finished step, and publishes the weights if due."""
         duration_s = self._system.step_s
         self._trained_s += duration_s
         self._step_began_s = None
@@ -272,6 +281,7 @@ class Simulation:
 
     @property
     def _drains_all(self) -> bool:
+        """True while units wait for the last rollout of any unit before loading weights."""
         return self._system.updates is SimulatedUpdates.DRAIN_ALL and self._running > 0
 
     def _drained(self, unit: Unit) -> None:
@@ -285,6 +295,7 @@ class Simulation:
             self._begin(drained_unit)
 
     def _take_weights(self, unit: Unit, version: int) -> None:
+        """Loads a version into a unit, which stands still for `swap_s` seconds."""
         unit.version = version
         if self._system.swap_s:
             unit.stand_still(self._now_s, self._system.swap_s)

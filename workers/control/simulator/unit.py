@@ -78,6 +78,7 @@ class Flights:
         return min(self._counts, default=None)
 
     def _forget(self, version: int | None) -> None:
+        """Removes one group under way with this version from the counts."""
         if version is not None:
             self._counts[version] -= 1
             if not self._counts[version]:

@@ -146,6 +146,7 @@ class Conversations:
         return True
 
     async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
+        """Returns the experience of a committed run, or the failure of an unusable one."""
         try:
             run = await asyncio.to_thread(self.history.run, lease.row, number)
             # The model saw each sequence alone: a conversation with branches may have more tokens in all than the model

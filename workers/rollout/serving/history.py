@@ -233,6 +233,7 @@ class History:
         return {"answers": answers, "judged": judged, "committed": committed}
 
     def _check(self, ids: Sequence[str], rows: Sequence[tuple[str, int | None, bytes]]) -> None:
+        """Raises an RftdError for answers that are missing or cannot be trained."""
         missing = sorted(set(ids) - {id for id, *_ in rows})
         if missing:
             raise NotFoundError(
@@ -268,6 +269,7 @@ class History:
 
     @property
     def _in_place(self) -> bool:
+        """True if the path still names the opened file."""
         return _file_at(self.path) == self._file
 
     @staticmethod
@@ -280,10 +282,12 @@ class History:
         write.execute("INSERT INTO chain (row, digest) VALUES (?, ?)", (row, chained(before, content)))
 
     def _transaction(self) -> _Transaction:
+        """Returns a transaction for a write. Raises DataError if the file was moved away."""
         self.check(None)  # nobody would find a write to a file that was moved away
         return _Transaction(self._writer, self._lock, self._error)
 
     def _error(self, error: sqlite3.Error) -> DiskFullError | DataError:
+        """Returns the error of the project for one of SQLite's."""
         if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_IOERR_WRITE"):
             return DiskFullError(str(error), where=str(self.path), fix="free space; nothing of this was kept")
         return DataError(str(error), where=str(self.path), fix="restore the file, or submit anew")

@@ -196,6 +196,7 @@ class ConversationServer:
         return _call_error(error)
 
     def _admit(self, http: HttpCall) -> None:
+        """Raises CallError for a page of another origin, a foreign host or a wrong key."""
         host = http.headers.get(b"host", b"").decode("latin-1")
         origin = http.headers.get(b"origin")
         # A page in a browser must not use a server meant for its user alone: its requests name their origin, or, if its
@@ -220,6 +221,7 @@ class ConversationServer:
         await route(http)
 
     async def _call(self, http: HttpCall) -> None:
+        """Answers a call for completions, within the limit of concurrent answers."""
         call = await call_of(http, await http.body())
         choices = call.question.choices
         if self._calls + choices > limits.SERVED_CALLS:
