@@ -196,7 +196,7 @@ def turn_of(stage: StageSpec, sequence: int) -> DatasetTurn:
     """Returns the taskset with the turn at this sequence of the stage. Raises ConfigError for a stage without tasks."""
     sizes = tuple(taskset.rows for taskset in tasksets_of(stage))
     if not sizes or min(sizes) <= 0:
-        raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it anew")
+        raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it again")
     return turn_at(sequence, sizes)
 
 

@@ -57,7 +57,7 @@ def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
             return Obstacle(
                 cause=BUDGET,
                 reason=f"limits.{budget.field}: {budget.words} spent",
-                fix="grant as much once more: rftd resume; or end it: rftd cancel",
+                fix="grant the same amount again: rftd resume; or end it: rftd cancel",
             )
     unseen = unseen_use(spending, now_ns)
     if not 0 < unseen.limit <= unseen.spent:
@@ -65,7 +65,7 @@ def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
     return Obstacle(
         cause=UNSEEN,
         reason=f"limits.unseen_days: nobody has looked at it for {_short(unseen.spent)} days",
-        fix="look at it: rftd get; and go on: rftd resume",
+        fix="look at it with rftd get, then continue: rftd resume",
     )
 
 

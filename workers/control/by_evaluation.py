@@ -23,7 +23,7 @@ class EvalDecides(Hold, frozen=True):
 
     words = Words(
         "eval_decides",
-        "the evaluation of step {step}, which decides whether stage {stage.name} goes on",
+        "the evaluation of step {step}, which decides whether stage {stage.name} continues",
         "evaluation",
         "every row is scored",
     )
@@ -53,7 +53,7 @@ def demanded_pause(state: RunState) -> Obstacle | None:
     return Obstacle(
         cause=RULE,
         reason=_reason(spine, verdict),
-        fix="look at its answers (rftd evals NAME --worst); go on as it is: rftd resume; or from an earlier step: "
+        fix="look at its answers (rftd evals NAME --worst); continue unchanged: rftd resume; or from an earlier step: "
         "rftd fork",
     )
 
@@ -124,7 +124,7 @@ def _reason(spine: Spine, verdict: EvalVerdict) -> str:
 
 def _missing_figure(figure: str) -> ExperimentWarned:
     """Returns the warning about a figure that no evaluation has."""
-    command = "rftd evals NAME shows those that it has"
+    command = "rftd evals NAME lists its figures"
     return ExperimentWarned(
         text=f"{figure}: the evaluation has no such figure ({command}), so nothing is decided by it"
     )

@@ -26,7 +26,7 @@ from rftd.streams.spec.stage_tasks import TaskPlace, task_place, tasksets_of
 def attempts_of(stage: StageSpec, row: int) -> int:
     """Returns the number of leases of a missing rollout before the rollout counts as failed. Raises ConfigError."""
     if stage.taskset is None:
-        raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it anew")
+        raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it again")
     return tasksets_of(stage)[task_place(stage, row).taskset].max_retry_times + 1
 
 
@@ -104,7 +104,7 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
     spec = state.spine.spec
     if spec is None or not 0 <= group.stage < len(spec.stages):
         raise DataError(
-            f"group {group.id} was leased in stage {group.stage}, which there is not", fix="see rftd verify"
+            f"group {group.id} was leased in stage {group.stage}, which does not exist", fix="see rftd verify"
         )
     return spec.stages[group.stage]
 

@@ -225,8 +225,8 @@ _WORDS: Final = {
     ),
     signal.LEARNING_RATE_ZERO: _Words("the learning rate is zero", "set algorithm.optimizer.lr above 0"),
     signal.SOLVED: _Words(
-        "every group is answered right: all rewards are {change.lowest:g}",
-        "end the run, or give it harder tasks; if that cannot be, check the reward function",
+        "every answer earns the full reward: {change.lowest:g}",
+        "stop the run or use harder tasks; if this looks wrong, check the reward function",
     ),
     signal.REWARDS_EQUAL: _Words(
         "the rewards are equal within every group ({rewards}), so no answer is better than another",
@@ -235,7 +235,7 @@ _WORDS: Final = {
     ),
     signal.ADVANTAGE_ZERO: _Words(
         "rewards differ, and the advantage of every trained token is zero",
-        "check algorithm.advantage_fn and its arguments (std_threshold), and what masks leave to be trained",
+        "check algorithm.advantage_fn and its arguments (std_threshold), and the tokens that masks leave for training",
     ),
     signal.GRADIENT_ZERO: _Words(
         "tokens are trained, and their gradient is zero",
@@ -279,7 +279,7 @@ def idle_trouble(state: RunState) -> Obstacle | None:
     return Obstacle(
         cause=SIGNAL_LOST,
         reason=f"{idle} batches in a row taught nothing: {lost.reason}",
-        fix=f"{lost.fix} (rftd fork with the field changed); or go on as it is: rftd resume",
+        fix=f"{lost.fix} (rftd fork with the field changed); or continue unchanged: rftd resume",
     )
 
 

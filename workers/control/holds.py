@@ -20,7 +20,7 @@ class GroupsLeft(Hold, frozen=True):
 
     words = Words(
         "groups",
-        "{to_give_out} of {groups} tasks to be given out, and for those under way",
+        "{to_give_out} of {groups} tasks to be given out, and for tasks under way",
         "explorers",
         "all of them have been tried",
     )
@@ -40,9 +40,9 @@ class StepsLeft(Hold, frozen=True):
 
     words = Words(
         "steps",
-        "the steps of stage {stage.name}: {done} of {last} are done",
+        "the training of stage {stage.name}: {done} of {last} steps are done",
         "trainer",
-        "the last step is executed",
+        "step {last} is executed",
     )
     done: int
     last: int
@@ -101,13 +101,15 @@ class EvalDue(EvalHold, frozen=True):
 class Collects(Hold, frozen=True):
     """The stage only explores: it keeps the experiences, and trains nothing."""
 
-    words = Words("collects", "stage {stage.name} keeps what is explored, and trains nothing", level=Level.WORKS)
+    words = Words("collects", "stage {stage.name} only collects experiences, and trains nothing", level=Level.WORKS)
 
 
 class NoTrainer(Hold, frozen=True):
     """No trainer has resumed the history: none has loaded the model or a checkpoint."""
 
-    words = Words("trainer_takes_up", "a trainer to load the model or the newest checkpoint", "trainer", "it is loaded")
+    words = Words(
+        "trainer_takes_up", "a trainer to load the model or the newest checkpoint", "trainer", "the model is loaded"
+    )
 
 
 class StepsAgain(Hold, frozen=True):
@@ -165,7 +167,7 @@ class TooFewExperiences(Hold, frozen=True):
         left_s = max(0.0, (self.read_until_ns - now_ns) / 1e9)
         ends = "groups close"
         if left_s < _FOR_EVER_S:
-            ends += f", or the batch is planned as it is in {left_s:.0f} s (max_read_timeout)"
+            ends += f", or an incomplete batch is planned in {left_s:.0f} s (max_read_timeout)"
         return Words("experiences", wait, "explorers" if groups else "dispatcher", ends)
 
 
@@ -290,7 +292,7 @@ class BeforeWindow(Hold, frozen=True, kw_only=True):
         wait, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
         if self.too_old:
             bound = state.spine.stage_spec().policy.max_staleness_versions
-            wait += f"; sync_timeout has passed, and nothing older may be trained on (max_staleness {bound})"
+            wait += f"; sync_timeout has passed, and older weights are not allowed (max_staleness {bound})"
         if self.timeout_s is not None:
             ends += f", or sync_timeout ({self.timeout_s:g} s) passes"
         return words._replace(waiting_for=wait, unblock=ends)

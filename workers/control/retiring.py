@@ -187,7 +187,7 @@ def _abandoned(plan: BatchPlanned, blocked_steps: Collection[int], given_up: Map
     if experience is not None:
         reason = f"experience {experience} was given up" + (f": {given_up[experience]}" if given_up[experience] else "")
     elif plan.step in blocked_steps:
-        reason = "it needs a group of which an experience was given up"
+        reason = "it needs a group with an experience that was given up"
     return BatchAbandoned(batch=plan.batch, step=plan.step, code=DataError.code, reason=reason)
 
 

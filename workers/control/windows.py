@@ -95,7 +95,7 @@ def overdue_of(
     reason = f"{missing} did not come within sync_timeout ({stage.synchronizer.sync_timeout:g} s)"
     version = newest.version if newest is not None else -1
     if not _Next(state, stage, _Announced(state), feeds_step(view, 0), None, 0).can_use(version):
-        reason += f"; what is there could not be trained any more (max_staleness {bound}), so it goes on waiting"
+        reason += f"; the weights available are too old for training (max_staleness {bound}), so the wait continues"
         version = -1
     return WeightsOverdue(
         stage=state.spine.stage,

@@ -135,7 +135,11 @@ def convert(
     except RftdError as error:
         return Conversion(checkpoint, target, form, error=error)
     except OSError as error:
-        failed = WorkError(f"{error.strerror or error}", where=str(error.filename or actor), fix="mend it and go on")
+        failed = WorkError(
+            f"{error.strerror or error}",
+            where=str(error.filename or actor),
+            fix="correct it, then convert again",
+        )
         return Conversion(checkpoint, target, form, error=failed)
     return Conversion(checkpoint, target, form, len(tensors), total)
 
@@ -235,7 +239,7 @@ def _described_by(actor: Path, base: Path | None) -> list[Path]:
         if (step / _ACTOR / _HF / CONFIG).is_file():
             return [step / _ACTOR / _HF]
     raise DataError(
-        "the checkpoint has no config.json, and no other one of the run",
+        "neither the checkpoint nor another one of the run has a config.json",
         where=str(actor),
         field="--base-model-dir",
         fix="give the folder of the model that the training began with: --base-model-dir FOLDER",
@@ -285,7 +289,7 @@ def _check(tensors: Sequence[WholeTensor], config: DecoderConfig, actor: Path) -
 def _unknown_form(actor: Path) -> DataError:
     """Returns the error for a folder without known weights, with a remedy for adapters and services."""
     if (actor / "lora_adapter").is_dir():
-        problem = "it holds an adapter alone, which peft loads beside the base model as it is"
+        problem = "it holds only an adapter, which peft loads beside the base model"
         return DataError(
             problem, where=str(actor), fix="trainer.save_hf_checkpoint: always merges it into each checkpoint"
         )
@@ -293,7 +297,7 @@ def _unknown_form(actor: Path) -> DataError:
         problem = "its weights are at the service that trained them"
         return DataError(problem, where=str(actor), fix="tinker checkpoint download")
     return DataError(
-        "it holds no weights that are known here: neither ours, nor FSDP's, nor of torch.distributed.checkpoint",
+        "it holds no known weights: neither rftd's, nor FSDP's, nor torch.distributed.checkpoint's",
         where=str(actor),
         fix=FIX,
     )

@@ -85,7 +85,7 @@ def _stored(
     path = folder / file
     if info.state.get("transform_descriptors"):
         raise DataError(
-            "its parts are compressed, which is not read here", where=str(path), fix="save them as they are"
+            "its parts are compressed, which is not supported", where=str(path), fix="save them as they are"
         )
     begin = info.get("offset")
     size = info.get("length")

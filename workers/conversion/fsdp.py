@@ -56,7 +56,7 @@ def _files(folder: Path) -> list[Path]:
         raise DataError(
             f"it holds files of {worlds[0]} and of {worlds[1]} ranks",
             where=str(folder),
-            fix="take away those that do not belong to this checkpoint",
+            fix="remove the files that do not belong to this checkpoint",
         )
     config = folder / "fsdp_config.json"
     ranks = worlds[0]

@@ -105,7 +105,7 @@ class _Machine:
         text = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
         if text not in self._allowed:
             raise DataError(
-                f"the file wants {text[:200]!r}, which is no part of a tensor: nothing of it is read",
+                f"the file wants {text[:200]!r}, which is not part of a tensor: nothing of it is read",
                 where=str(self._where),
                 fix="do not load this file with torch either, unless you know who wrote it and why",
             )
@@ -116,14 +116,14 @@ class _Machine:
         arguments = self.stack.pop()
         name = self.stack.pop()
         if not isinstance(name, Name) or not isinstance(arguments, tuple):
-            raise ValueError("it calls what is no name")
+            raise ValueError("it calls something other than a name")
         self.push(_called(name.text, arguments))
 
     def set_items(self, pairs: list[Value]) -> None:
         """Sets pairs of key and content in the mapping on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, dict) or len(pairs) % 2:
-            raise ValueError("it puts items into what is no mapping")
+            raise ValueError("it sets items of something other than a mapping")
         for key, content in zip(pairs[::2], pairs[1::2], strict=True):
             # Not tuples: hashing one nested a million times deep would overflow the processor's stack.
             if not isinstance(key, (str, int, InertObject)):
@@ -134,7 +134,7 @@ class _Machine:
         """Appends operands to the list on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, list):
-            raise ValueError("it appends to what is no list")
+            raise ValueError("it appends to something other than a list")
         target.extend(operands)
 
     def build(self) -> None:
@@ -144,7 +144,7 @@ class _Machine:
         if isinstance(target, InertObject):
             target.state = state
         elif not isinstance(target, dict):  # an OrderedDict has attributes too, without use for tensors
-            raise ValueError("it gives a state to what can have none")
+            raise ValueError("it sets the state of an object without one")
 
     def refer(self) -> None:
         self.push(InertObject("persistent", (self.stack.pop(),)))

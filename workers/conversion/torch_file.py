@@ -214,7 +214,7 @@ def read_torch_file(path: Path, *, begin: int = 0, size: int | None = None) -> V
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, struct.error, *DAMAGE) as error:
         problem = "it has no data.pkl" if isinstance(error, KeyError) and error.args == ("data.pkl",) else str(error)
         raise DataError(
-            f"the file is none that torch wrote, or is cut off: {problem}", where=str(path), fix=FIX
+            f"the file was not written by torch, or is cut off: {problem}", where=str(path), fix=FIX
         ) from error
 
 
@@ -289,7 +289,7 @@ class _Tensors:
         meta = spec.get("tensor_meta")
         shape = meta.arguments[0]
         if not isinstance(local, StoredTensor) or coordinate is None or len(coordinate) != len(placements):
-            raise ValueError("a tensor is spread over ranks in a way that is not known here")
+            raise ValueError("a tensor is spread over ranks in an unsupported way")
         if not all(isinstance(number, int) and number >= 0 for number in (*shape, *coordinate)):
             raise ValueError(f"a tensor of shape {shape!r} is spread over ranks at {coordinate!r}")
         return SpreadTensor(local, tuple(shape), placements, tuple(coordinate))
@@ -302,5 +302,5 @@ def _cut_along(placement: InertObject) -> int | None:
         return None
     dim = placement.get("dim") if kind == "Shard" else None
     if not isinstance(dim, int) or dim < 0:
-        raise ValueError(f"a tensor is placed as {kind}, which cannot be put together here")
+        raise ValueError(f"a tensor is placed as {kind}, which is not supported")
     return dim

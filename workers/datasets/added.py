@@ -94,4 +94,4 @@ def row_of(text: str) -> dict[str, Any]:
     try:
         return json_decoder(dict[str, Any]).decode(text.encode())
     except UNREADABLE as error:
-        raise DataError(f"it is no JSON object: {error}", fix="write one JSON object per task") from None
+        raise DataError(f"it is not a JSON object: {error}", fix="write one JSON object per task") from None

@@ -90,7 +90,7 @@ def _turns(
         if message.role != "assistant":
             continue
         if not number:
-            raise reader.error("has messages that begin with the assistant, to whom nobody spoke")
+            raise reader.error("has messages that begin with the assistant, without a message before")
         start = len(_opened(reader, tokenizer, whole, messages[:number], tools))
         closed = tokenizer.chat_text(messages[: number + 1], generation_prompt=False, tools=tools)
         # A template may drop the thoughts of earlier turns when it sees a later one: no model was ever shown that text.

@@ -163,10 +163,12 @@ def _saved(folder: Path, state: Path) -> list[Path]:
             f"the folder's list of files cannot be read: {error}", where=str(state), fix="save the dataset again"
         ) from None
     if strange := [name for name in names if Path(name).name != name]:
-        raise DataError(f"{strange[0]!r} is no name of a file in this folder", where=str(state), fix="correct the list")
+        raise DataError(
+            f"{strange[0]!r} is not the name of a file in this folder", where=str(state), fix="correct the list"
+        )
     files = [folder / name for name in names]
     if missing := [file.name for file in files if not file.is_file()]:
-        raise DataError(f"{missing[0]} is listed and not there", where=str(state), fix="copy the whole folder again")
+        raise DataError(f"{missing[0]} is listed, but missing", where=str(state), fix="copy the whole folder again")
     return files
 
 
@@ -246,9 +248,9 @@ def _check_parts(files: Sequence[Path]) -> None:
         missing = next((file for file in named if file not in files), None)
         if missing is not None:
             raise DataError(
-                f"{missing.name} is not there, which the names of the other parts count",
+                f"{missing.name} is missing, although the names of the other parts count it",
                 where=str(missing.parent),
-                fix="fetch or copy it too; or set path to a pattern of the parts that are meant",
+                fix="fetch or copy it too; or set path to a pattern of the intended parts",
             )
 
 
@@ -276,7 +278,7 @@ def _refuse(spec: TasksetSpec, problem: str, where: Path) -> NoReturn:
         fetch = f"{id.fetch_command(DATASET)}, or rftd submit --pull"
         fix = f"fetch the dataset for the daemon's user: {fetch}; or set path to a file or folder"
     elif packed:
-        fix = f"unpack {packed[0]}, or set path to a file that is not packed"
+        fix = f"unpack {packed[0]}, or set path to an uncompressed file"
     elif not where.exists() and not PATTERN.search(str(where)):
         file = where.name if where.suffix in FORMATS else f"{spec.split}.parquet"
         fix = (

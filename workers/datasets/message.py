@@ -49,7 +49,7 @@ def _text_of(parts: list[dict[str, Any]]) -> str:
         kind = content_part.get("type")
         text = content_part.get("text")
         if kind != "text" or not isinstance(text, str):
-            raise ValueError(f"hold a part of type {kind!r} that is no text, and models are asked with text alone")
+            raise ValueError(f"hold a part of type {kind!r}, and models take only text")
         texts.append(text)
     return "".join(texts)
 

@@ -110,7 +110,7 @@ class DatasetRecord:
         try:
             listed = msgspec.json.decode(cell) if isinstance(cell, str) else cell
         except UNREADABLE as error:
-            raise self.error(f"has tools under {key!r} that are no JSON: {error}", key) from None
+            raise self.error(f"has tools under {key!r} that are not JSON: {error}", key) from None
         if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
             raise self.error(f"has tools under {key!r} that are not a list of objects", key)
         return msgspec.json.encode(listed).decode() if listed else ""

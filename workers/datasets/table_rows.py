@@ -115,9 +115,7 @@ class TableRows(RowFile):
         if twice:
             raise DataError(f"two columns are named {twice[0]!r}", where=str(self.path), fix="rename one of them")
         if not names:
-            raise DataError(
-                "the file has no column that is not of bytes", where=str(self.path), fix="name another file"
-            )
+            raise DataError("every column of the file has bytes", where=str(self.path), fix="name another file")
 
     def _broken_column(self, index: int | None) -> str:
         """Returns the first unreadable column in the group of a row; empty if each column is readable by itself."""
@@ -289,7 +287,7 @@ def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
         raise DataError(
             f"row is larger than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
             where=where,
-            fix="shorten the row; large content belongs into files of its own",
+            fix="shorten the row; store large content in separate files",
         )
     row = single.to_pylist(maps_as_pydicts="lossy")[0]
     return {name: plain_value(cell) for name, cell in row.items()}

@@ -78,7 +78,7 @@ class TextRows(RowFile):
             raise DataError(
                 f"line is longer than {limits.TASKSET_ROW_SIZE_BYTES} bytes",
                 where=f"{self.path}:{line}",
-                fix="shorten the row; large content belongs into files of its own",
+                fix="shorten the row; store large content in separate files",
             )
 
 
@@ -173,7 +173,7 @@ class CommaRows(TextRows):
             raise DataError(
                 f"line is not CSV: {error}",
                 where=f"{self.path}:{reader.line_num}",
-                fix="quote texts as RFC 4180 has it",
+                fix="quote texts as in RFC 4180",
             ) from None
         except UnicodeDecodeError as error:
             raise DataError(
@@ -189,7 +189,7 @@ class CommaRows(TextRows):
         repeated = {name for name in columns if columns.count(name) > 1}
         if repeated or "" in columns:
             problem = f"two columns are named {min(repeated)!r}" if repeated - {""} else "a column has no name"
-            raise DataError(problem, where=f"{self.path}:1", fix="give each column a name of its own in the first line")
+            raise DataError(problem, where=f"{self.path}:1", fix="give each column a unique name in the first line")
         return columns
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def _cause(line: bytes) -> tuple[str, str] | None:
         return None
     for key, cell in row.items() if isinstance(row, dict) else ():
         if isinstance(cell, float) and not math.isfinite(cell):
-            shown = "NaN" if math.isnan(cell) else "a number without end"
+            shown = "NaN" if math.isnan(cell) else "an infinite number"
             return f"it has {shown} under {key!r}", "write null, or leave the column out"
     return None
 

@@ -59,7 +59,7 @@ def chat_answers(
     """
     for key, answer in answers:
         if not before or answer[0].role != "assistant" or answer[-1].role != "assistant":
-            raise reader.error(f"has messages under {key!r} that are no answer of the assistant to a prompt", key)
+            raise reader.error(f"has messages under {key!r} that are not an answer of the assistant to a prompt", key)
     return [answered(reader, tokenizer, before, answer) for _, answer in answers]
 
 

@@ -82,7 +82,7 @@ def _ask_driver() -> str:
     """Returns the lines of nvidia-smi. Raises WorkError."""
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise WorkError("there is no nvidia-smi")
+        raise WorkError("nvidia-smi not found")
     try:
         done = subprocess.run(
             [program, *_QUERY],

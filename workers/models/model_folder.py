@@ -49,11 +49,11 @@ def check_rights(folder: Path, *, field: str | None = None) -> None:
     status = closed.stat()
     mode = stat.filemode(status.st_mode)
     raise DataError(
-        f"{str(closed)!r} may not be read by uid {os.geteuid()}, whose process this is: it is {mode} of uid "
-        f"{status.st_uid} and gid {status.st_gid}",
+        f"{str(closed)!r} cannot be read by this process (uid {os.geteuid()}): its mode is {mode}, its owner uid "
+        f"{status.st_uid}, its group gid {status.st_gid}",
         where=str(folder),
         field=field,
-        fix=f"give that user the right to read it (as its owner: chmod -R a+rX {closed}), or copy the folder",
+        fix=f"give this user the right to read it (as its owner: chmod -R a+rX {closed}), or copy the folder",
     )
 
 
@@ -63,8 +63,8 @@ def check_writable(folder: Path, *, field: str | None = None) -> None:
         return
     status = folder.stat()
     raise DataError(
-        f"{str(folder)!r} may not be written by uid {os.geteuid()}, whose process this is: it is "
-        f"{stat.filemode(status.st_mode)} of uid {status.st_uid} and gid {status.st_gid}",
+        f"{str(folder)!r} cannot be written by this process (uid {os.geteuid()}): its mode is "
+        f"{stat.filemode(status.st_mode)}, its owner uid {status.st_uid}, its group gid {status.st_gid}",
         where=str(folder),
         field=field,
         fix="start the worker as the folder's owner, or give both users a group (RFTD_FOLDERS, docs/operations.md)",

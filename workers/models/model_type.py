@@ -54,7 +54,7 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
             fix="copy the folder again",
         )
     if senses:
-        problem = f"they see or hear, too ({senses[0]}), and only text is trained"
+        problem = f"they also take images or audio ({senses[0]}), and only text is trained"
         fix = "use the folder of a language model alone"
     elif own_code or not table:
         return
@@ -66,7 +66,7 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
         elif near:
             fix = f"did you mean {near[0]!r}? {fix}"
     elif kind in table[_MASKED] and not config.get("is_decoder") and not config.get("is_encoder_decoder"):
-        problem = "they are encoders, whose tokens see those after them (config.json has no is_decoder: true)"
+        problem = "they are encoders, whose tokens attend to later ones (config.json has no is_decoder: true)"
     elif own_class := _custom_class(config, table[_CLASSES]):
         problem = f"this one is a {own_class}, which is code of its folder"
         fix = "write model.trust_remote_code: true if its own code is to be run, or use another model"
@@ -102,7 +102,7 @@ def check_own_code(folder: Path, *, field: str | None = None) -> None:
             module = reference.partition(".")[0]
             if "--" not in reference and not (folder / f"{module}.py").is_file():
                 raise DataError(
-                    f"{name} names code that is not there: {module}.py, for {reference!r} (auto_map)",
+                    f"{name} names missing code: {module}.py, for {reference!r} (auto_map)",
                     where=str(folder),
                     field=field,
                     fix="download or copy the folder again, every file of it",
@@ -126,8 +126,8 @@ def check_scoring_model(folder: Path, *, field: str) -> None:
     problem = ""
     fix = "give the folder of a trained reward model in Hugging Face's layout"
     if not folder.is_absolute():
-        problem = f"{str(folder)!r} is no whole path, and whoever opens it has another working directory"
-        fix = "write the whole path, or submit the file with `rftd submit`"
+        problem = f"{str(folder)!r} is not an absolute path, and its reader has another working directory"
+        fix = "write the absolute path, or submit the file with `rftd submit`"
     elif not (folder / "config.json").is_file():
         problem = f"no reward model in {str(folder)!r}" if folder.is_dir() else f"no such folder: {str(folder)!r}"
         fix = "give the path of a local Hugging Face folder (config.json, tokenizer, model.safetensors)"

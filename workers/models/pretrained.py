@@ -57,7 +57,7 @@ def _check_numbers(model: Any, folder: str | Path) -> None:
             raise DataError(
                 f"{name!r} of the model has {wrong} of {weights.numel()} values that are NaN or infinite",
                 where=str(folder),
-                fix="copy the folder again, or take an earlier checkpoint: training had lost this one",
+                fix="copy the folder again, or use an earlier checkpoint: training had already diverged",
             )
 
 

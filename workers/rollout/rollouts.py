@@ -278,7 +278,7 @@ def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> Rollou
     if deaf_after_s is None:
         return RolloutTimeoutError(text, where=task.where, fix="raise explorer.max_timeout")
     return OrphanedError(
-        f"{text}, and it goes on {deaf_after_s:g} s after it was cancelled",
+        f"{text}, and it still runs {deaf_after_s:g} s after it was cancelled",
         where=task.where,
         fix="let the workflow pass CancelledError on",
     )

@@ -90,7 +90,7 @@ class Execution:
             raise DataError(
                 f"the model has checksum {present_checksum}; the experiment began with {base}",
                 where=path,
-                fix="put the model back that the experiment was started with",
+                fix="restore the model with which the experiment was started",
             )
         checkpoint = resumption.checkpoint
         if checkpoint is None:

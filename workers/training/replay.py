@@ -88,7 +88,7 @@ async def replay(
     first = min(surviving)
     if not first <= last <= max(surviving):
         fix = f"executed were {first} to {max(surviving)}" + ("; replay its parent for the others" * (first > 1))
-        raise UsageError(f"there is no step {last} of its own", field="--to-step", fix=fix)
+        raise UsageError(f"this experiment executed no step {last} itself", field="--to-step", fix=fix)
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
     # Before the engine is made: a missing part would fail in the middle of hours of replay.

@@ -55,7 +55,7 @@ class Rerun:
         """`record` was read up to the rerun's horizon; engine calls happen on `thread`."""
         spec = record.state.spine.spec
         if spec is None:
-            raise LogLossError("the log has lost what was submitted", fix="run rftd verify on the log")
+            raise LogLossError("the log has lost the submission", fix="run rftd verify on the log")
         self.record = record
         self.surviving = record.surviving()
         self.version = -1

@@ -124,7 +124,7 @@ class DifficultyBased:
         """Raises ConfigError unless exactly two columns are named."""
         if len(keys) != 2:
             raise ConfigError(
-                f"difficulty_based goes by two columns, and {len(keys)} are named",
+                f"difficulty_based needs two columns, and {len(keys)} are named",
                 field="data_selector.feature_keys",
                 fix="name the pass rates of a weaker and of a stronger model, in this order",
             )

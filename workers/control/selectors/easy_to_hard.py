@@ -30,7 +30,7 @@ class EasyToHard:
         """Raises ConfigError if no column is named."""
         if not keys:
             raise ConfigError(
-                "offline_easy2hard goes by columns, and none is named",
+                "offline_easy2hard needs columns, and none is named",
                 field="data_selector.feature_keys",
                 fix="name the columns of numbers that are larger for easier rows",
             )

@@ -97,7 +97,7 @@ def _check(rows: Sequence[int], view: DrawView, spec: TasksetSpec) -> None:
     elif len(set(rows)) < len(rows):
         fault = f"row {next(row for row in rows if rows.count(row) > 1)} twice in one draw"
     elif len(rows) != view.size:
-        fault = f"{len(rows)} rows where {view.size} are wanted"
+        fault = f"{len(rows)} rows instead of {view.size}"
     else:
         return
     raise ConfigError(

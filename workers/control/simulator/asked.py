@@ -101,9 +101,9 @@ def system_of(options: Asked, stage: StageSpec | None, batch: int, lengths: Long
         return system if train_units is not None else system.best_split(batch, lengths.mean_s)
     if train_units is None:
         raise UsageError(
-            "how long a step takes says nothing until it is said how many units train",
+            "the duration of a step means nothing without the number of training units",
             field="step_time",
-            fix="add --train-units, or say with --train-time how long it takes if all units train",
+            fix="add --train-units, or give --train-time, the duration with all units training",
         )
     # `train_s` is for a step on all units: on k of n units a step takes n / k times as long.
     return msgspec.structs.replace(system, train_s=options.step_s * train_units / units)

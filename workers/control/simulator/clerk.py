@@ -142,7 +142,7 @@ class Clerk:
         """Returns the error of a simulation with nothing under way and nothing able to begin."""
         books = self.state.replay_buffer.books
         return WorkError(
-            f"nothing can go on after step {self.version}, {now_s:.1f} s: policy {self.stage.policy.kind!r} admits "
+            f"nothing can continue after step {self.version}, {now_s:.1f} s: policy {self.stage.policy.kind!r} admits "
             f"no group and forms no batch of {books.produced - books.planned} experiences",
             fix="raise the bound or max_inflight_batches, or lower the batch size",
         )

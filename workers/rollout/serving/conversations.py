@@ -126,7 +126,7 @@ class Conversations:
         committed = await asyncio.to_thread(self.history.commit, group_size)
         # Acknowledged once the log remembers it: before that, an older history put in its place would go unnoticed.
         if not await self._offer_rows():
-            message = "it is committed, and the log cannot be told so yet; ask again"
+            message = "it is committed, but the log is unreachable; retry"
             raise CallError(503, message, kind=SERVER, reason="log_unreachable")
         return committed
 

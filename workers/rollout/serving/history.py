@@ -161,13 +161,13 @@ class History:
                 judged_ids = {id for (id,) in write.execute("SELECT id FROM answers WHERE run = ?", (stored_run[0],))}
                 if judged_ids == set(ids) and stored_run[1] == feedback.reward:
                     return False
-                raise ConflictError("this run has other feedback already", field="run_id", fix="give it once")
+                raise ConflictError("this run already has other feedback", field="run_id", fix="give it once")
             judged = [id for id, run, _ in rows if run is not None]
             if judged:
-                raise ConflictError(f"{judged[0]} has other feedback already", field="msg_ids", fix="give it once")
+                raise ConflictError(f"{judged[0]} already has other feedback", field="msg_ids", fix="give it once")
             waiting = write.execute("SELECT count(*) FROM runs WHERE row IS NULL").fetchone()[0]
             if waiting >= limits.SERVED_RUNS:
-                message = f"{waiting} runs with feedback wait for a commit; POST /commit first, then give it again"
+                message = f"{waiting} runs with feedback wait for a commit; POST /commit first, then send it again"
                 raise CallError(429, message, kind="requests", reason="feedback_backlog_full")
             run_number = write.execute(
                 "INSERT INTO runs (task, name, reward) VALUES (?, ?, ?)", (task, name, feedback.reward)
@@ -215,7 +215,7 @@ class History:
         runs = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, index))
         if not runs:
             raise DataError(
-                f"row {row} has no run {index}", where=str(self.path), fix="restore the file, or submit anew"
+                f"row {row} has no run {index}", where=str(self.path), fix="restore the file, or submit again"
             )
         number, reward = runs[0]
         answers = self._read("SELECT * FROM answers WHERE run = ? ORDER BY number", (number,))
@@ -245,7 +245,7 @@ class History:
             response = _decoded(blob, self.path)
             if not all(trainable(span.temperature) for span in response.sampling):
                 raise UsageError(
-                    f"{id} was drawn at a temperature that cannot be trained", field="msg_ids", fix="ask for another"
+                    f"{id} was sampled at a temperature that cannot be trained", field="msg_ids", fix="ask for another"
                 )
 
     def _answer(self, row: tuple[Any, ...]) -> KeptAnswer:
@@ -290,7 +290,7 @@ class History:
         """Returns the error of the project for one of SQLite's."""
         if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_IOERR_WRITE"):
             return DiskFullError(str(error), where=str(self.path), fix="free space; nothing of this was kept")
-        return DataError(str(error), where=str(self.path), fix="restore the file, or submit anew")
+        return DataError(str(error), where=str(self.path), fix="restore the file, or submit again")
 
 
 class _Transaction:
@@ -330,7 +330,7 @@ class _Transaction:
 
 def lost(path: Path, lacks: str) -> DataError:
     """Returns the error for a history other than the promised one, with the difference as text."""
-    fix = "put the newest copy of the file back, and start what serves it again; or submit anew"
+    fix = "restore the newest copy of the file and restart its explorer; or submit again"
     return DataError(f"the history of its conversations {lacks}", where=str(path), fix=fix)
 
 

@@ -124,7 +124,7 @@ class ConversationServer:
         try:
             self._bound = bind(spec.address, spec.port, shared=stage.rollout.explorers > 1)
         except ConflictError as error:
-            fix = "end what listens there, or name another port"
+            fix = "stop the program that listens there, or choose another port"
             raise ConflictError(error.what, field="explorer.proxy_port", fix=fix) from error
         self._conversations = conversations
         self._history = conversations.history
@@ -225,7 +225,7 @@ class ConversationServer:
         call = await call_of(http, await http.body())
         choices = call.question.choices
         if self._calls + choices > limits.SERVED_CALLS:
-            message = f"{self._calls} answers are drawn, and {limits.SERVED_CALLS} may be at a time"
+            message = f"{self._calls} answers are being sampled; the limit is {limits.SERVED_CALLS}"
             raise CallError(429, message, kind="requests", reason="rate_limit_exceeded")
         if self._gate.version < 0:
             raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")

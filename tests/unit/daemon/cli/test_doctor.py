@@ -73,10 +73,10 @@ def test_packages() -> None:
 def test_devices_and_engines() -> None:
     cpu = Device(kind="cpu", index=0, name="16 processors", memory_bytes=64 * 1024**3)
     gpu = Device(kind="cuda", index=1, name="NVIDIA L4", memory_bytes=24 * 1024**3, visible="1")
-    laptop = Host(devices=(cpu,), no_gpu="there is no nvidia-smi")
+    laptop = Host(devices=(cpu,), no_gpu="nvidia-smi not found")
     assert [finding.what for finding in check_devices(laptop)] == [
         "cpu 0: 16 processors, 64.0 GiB",
-        "no GPU (there is no nvidia-smi)",
+        "no GPU (nvidia-smi not found)",
     ]
     _, without, *_ = check_engines(laptop)
     assert (without.status, without.what) == ("ok", "cannot generate: vLLM is not installed")

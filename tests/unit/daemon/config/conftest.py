@@ -13,7 +13,7 @@ from rftd.daemon.config.loading import Submission, load_text
 from rftd.workers.devices.host import Host
 
 Load = Callable[..., Submission]
-NO_GPU = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38.0"})
+NO_GPU = Host(name="laptop", no_gpu="nvidia-smi not found", packages={"tinker": "0.38.0"})
 
 SMALL = """
 project: p

@@ -22,7 +22,7 @@ from rftd.workers.devices.host import ANY_HOST, Device, Host
 from rftd.workers.learning.algorithms.registry import ALGORITHMS, lookup
 
 ROOT: Final = Path(__file__).parents[4]
-NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38"})
+NO_GPU: Final = Host(name="laptop", no_gpu="nvidia-smi not found", packages={"tinker": "0.38"})
 GPUS: Final = Host(
     name="node",
     devices=tuple(Device(kind="cuda", index=each, name="G", memory_bytes=8 * 10**10) for each in range(8)),

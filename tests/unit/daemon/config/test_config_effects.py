@@ -43,7 +43,7 @@ _BASE: Final[dict[str, Any]] = {
     "explorer": {"auxiliary_models": [{"model_path": "/aux", "name": "aux"}]},
     "synchronizer": {"sync_method": "checkpoint", "sync_style": "fully_async"},
 }
-_NO_GPU: Final = Host(name="laptop", no_gpu="there is no nvidia-smi", packages={"tinker": "0.38"})
+_NO_GPU: Final = Host(name="laptop", no_gpu="nvidia-smi not found", packages={"tinker": "0.38"})
 _CRITERIA: Final = {"rollout_is": "token", "rollout_rs": "token_k1", "rollout_rs_threshold": 2.0}
 _BOXED: Final = {"default_workflow_type": "math_boxed_workflow", "default_reward_fn_type": "math_boxed_reward"}
 _SELECTOR: Final = ("selector_type", "feature_keys", "kwargs")

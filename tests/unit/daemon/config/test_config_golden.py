@@ -16,7 +16,7 @@ from rftd.workers.devices.host import Host
 
 ROOT = Path(__file__).parents[4]
 GOLDEN = ROOT / "tests" / "golden" / "config"
-NO_GPU = Host(name="laptop", no_gpu="there is no nvidia-smi")
+NO_GPU = Host(name="laptop", no_gpu="nvidia-smi not found")
 EXAMPLE = ROOT / "examples" / "gsm8k.yaml"
 STAGES = """
 stages:

@@ -53,7 +53,7 @@ def test_halves_that_are_written_apart_join(load: Load, explores: tuple[str, ...
 
 
 CUDA = gpus(8, vllm="0.31.0", verl="0.9.1")
-LAPTOP = Host(no_gpu="there is no nvidia-smi")
+LAPTOP = Host(no_gpu="nvidia-smi not found")
 
 
 @pytest.mark.parametrize("explores", [CUDA, LAPTOP, ANY_HOST])

@@ -17,7 +17,7 @@ VERL = "trainer.trainer_type=verl"
 MEGATRON = "trainer.trainer_strategy=megatron"
 ACTOR = "trainer.trainer_config.actor_rollout_ref.actor"
 PACKAGES = {"verl": "0.9.1", "megatron-core": "0.16.1", "mbridge": "0.15.1"}
-ON_CPU = Host(no_gpu="there is no nvidia-smi", packages=PACKAGES)
+ON_CPU = Host(no_gpu="nvidia-smi not found", packages=PACKAGES)
 TWO_RANKS = "trainer.engine_args={device: cpu, ranks: 2}"
 GPU = Device(kind="cuda", index=0, name="NVIDIA H100", memory_bytes=80 * 1024**3)
 

@@ -14,7 +14,7 @@ Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 VERL = "trainer.trainer_type=verl"
 GPU = Device(kind="cuda", index=0, name="g", uuid="GPU-0", memory_bytes=1 << 36, visible="0")
-ON_CPU = Host(no_gpu="there is no nvidia-smi", packages={"verl": "0.9.1"})
+ON_CPU = Host(no_gpu="nvidia-smi not found", packages={"verl": "0.9.1"})
 WARMUP = """
 stages:
 - stage_name: warmup

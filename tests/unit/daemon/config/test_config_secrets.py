@@ -15,7 +15,7 @@ from rftd.workers.devices.host import Host
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
 
-NO_GPU = Host(no_gpu="there is no nvidia-smi")
+NO_GPU = Host(no_gpu="nvidia-smi not found")
 CANARY = "s3cr3t-canary-value"
 ENV = {"WANDB_API_KEY": CANARY, "DB": f"postgresql://me:{CANARY}@host/db", "HF_TOKEN": CANARY, "CANARY": CANARY}
 

@@ -203,10 +203,10 @@ def test_a_selector_that_draws_has_its_columns_and_its_arguments_with_defaults(l
             "{selector_type: randm}",
             "selector_type: unknown data selector 'randm'; known: sequential, shuffle, random, ",
         ),
-        ("{selector_type: offline_easy2hard}", "feature_keys: offline_easy2hard goes by columns, and none is named"),
+        ("{selector_type: offline_easy2hard}", "feature_keys: offline_easy2hard needs columns, and none is named"),
         (
             "{selector_type: difficulty_based, feature_keys: [a]}",
-            "difficulty_based goes by two columns, and 1 are named",
+            "difficulty_based needs two columns, and 1 are named",
         ),
         (f"{{{DIFFICULTY}, kwargs: {{lamb: 2}}}}", "kwargs.lamb"),
     ],

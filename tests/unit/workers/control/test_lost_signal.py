@@ -107,7 +107,7 @@ async def test_a_solved_task_is_told_and_pauses_nothing(threshold: dict[str, Any
     [lost] = said
     assert isinstance(lost, SignalLost)
     assert lost.cause == signal.SOLVED
-    assert lost.reason == "every group is answered right: all rewards are 1"
+    assert lost.reason == "every answer earns the full reward: 1"
     spine = lab.desk.state.spine
     [wait] = lost_signal(spine)
     assert wait.level is Level.WORKS

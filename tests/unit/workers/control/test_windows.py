@@ -154,7 +154,7 @@ def test_a_fixed_window_does_without_its_weights_only_if_the_bound_allows() -> N
         assert isinstance(overdue, WeightsOverdue)
         assert (overdue.wanted, overdue.version) == (1, version)
         assert len(begun) == (GROUPS if version >= 0 else 0)
-        assert ("goes on waiting" in overdue.reason) == (version < 0)
+        assert ("the wait continues" in overdue.reason) == (version < 0)
         explorers.desk.publish(1)
         more = explorers.soon()
         assert leased(more) == ([] if version >= 0 else [(1, 0, 1, True), (1, 1, 1, True)])

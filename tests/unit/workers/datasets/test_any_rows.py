@@ -204,7 +204,7 @@ def test_of_keys_that_come_twice_the_last_counts_as_in_python(tmp_path: Path) ->
         ('{"q": "1"}\n'.encode("utf-16-le"), "is UTF-16 or UTF-32"),
         ('{"q": "1"}\n'.encode("utf-32"), "is UTF-16 or UTF-32"),
         (b'{"q": "1", "score": NaN}\n', "has NaN under 'score'"),
-        (b'{"q": "1", "score": -Infinity}\n', "has a number without end under 'score'"),
+        (b'{"q": "1", "score": -Infinity}\n', "has an infinite number under 'score'"),
         (b'{"q": "1", "score": }\n', "line is not JSON"),
     ],
 )

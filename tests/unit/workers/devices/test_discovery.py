@@ -101,7 +101,7 @@ def test_the_drivers_own_program_is_asked(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(discovery, "_ANSWER_S", 0.2)
     assert find_host({}).no_gpu == "nvidia-smi did not answer within 0.2 s"
     (tmp_path / "nvidia-smi").unlink()
-    assert find_host({}).no_gpu == "there is no nvidia-smi"
+    assert find_host({}).no_gpu == "nvidia-smi not found"
 
 
 def test_no_engine_is_imported_for_it() -> None:
@@ -137,7 +137,7 @@ def test_the_build_of_vllm_follows_package_and_device(host: Host, build: EngineB
     [
         (Host(devices=(GPU,)), "not installed", 'pip install "rftd[vllm]"'),
         (Host(), "not installed", "make engines-cpu"),
-        (Host(no_gpu="there is no nvidia-smi", packages={"vllm": "0.31.0"}), "no GPU (there is no nvidia-smi)", "CPU"),
+        (Host(no_gpu="nvidia-smi not found", packages={"vllm": "0.31.0"}), "no GPU (nvidia-smi not found)", "CPU"),
     ],
 )
 def test_without_a_build_it_says_why_and_what_to_do(host: Host, why: str, fix: str) -> None:

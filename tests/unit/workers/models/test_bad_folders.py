@@ -161,7 +161,7 @@ def test_files_that_make_no_tokenizer_or_model_are_refused_before_a_worker_start
 @pytest.mark.parametrize(
     ("altered", "words"),
     [
-        (odd_folders.code_of_a_model_without_its_file, r"config\.json names code that is not there: modeling_own\.py"),
+        (odd_folders.code_of_a_model_without_its_file, r"config\.json names missing code: modeling_own\.py"),
         (odd_folders.code_of_a_tokenizer_without_its_file, r"tokenizer_config\.json names .*: tokenization_own\.py"),
     ],
 )

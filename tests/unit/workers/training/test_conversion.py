@@ -206,11 +206,11 @@ BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
     (_cut_off, "cut off", "rank_1.pt"),
     (lambda actor: shard(actor).unlink(), "the file of rank 1 of 4 is missing", "rank_1.pt"),
     (lambda actor: shard(actor, 3).unlink(), "the file of rank 3 of 4 is missing", "rank_3.pt"),
-    (lambda actor: shard(actor).write_bytes(b"{}"), "none that torch wrote", "rank_1.pt"),
+    (lambda actor: shard(actor).write_bytes(b"{}"), "not written by torch", "rank_1.pt"),
     (_of_another_model, "of another model than model_world_size_4_rank_0.pt", "rank_1.pt"),
     (_config_of_another, "layer 3 of 4 is missing", "rank_0.pt"),
     (_not_a_number, r"'model.norm.weight' holds NaN \(in .*rank_1.pt", "rank_0.pt"),
-    (_without_weights, "no weights that are known here", "actor"),
+    (_without_weights, "no known weights", "actor"),
 ]
 
 

@@ -204,10 +204,10 @@ def test_weights_of_an_experiment_that_has_ended_are_used_by_nobody() -> None:
 
 
 def test_a_solved_task_is_no_lost_signal() -> None:
-    reason = "every group is answered right: all rewards are 1; fix: end the run, or give it harder tasks"
+    reason = "every answer earns the full reward: 1; fix: stop the run or use harder tasks"
     signal = msgspec.structs.replace(SIGNAL, cause="solved", reason=reason, since_step=4, equal_groups=1.0)
     given = msgspec.structs.replace(page(windows=0), signal=signal)
-    words = "since step 4: every group is answered right: all rewards are 1; end the run, or give it harder tasks"
+    words = "since step 4: every answer earns the full reward: 1; stop the run or use harder tasks"
     found = shown(given)
     assert f"solved        {words}" in found
     assert "signal        step 7: 100% of groups with equal rewards" in found

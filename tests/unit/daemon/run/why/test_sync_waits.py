@@ -61,4 +61,4 @@ def test_nothing_older_may_be_trained_after_sync_timeout() -> None:
     assert [type(event) for event in desk.obey(dispatcher.decide(4.0).decisions)] == [WeightsOverdue]
     wait = dispatcher_of(desk)
     assert (wait.state, wait.on_whom, wait.unblock) == ("weights", "trainer", "it is trained and published")
-    assert "nothing older may be trained on (max_staleness 0)" in wait.waiting_for
+    assert "older weights are not allowed (max_staleness 0)" in wait.waiting_for

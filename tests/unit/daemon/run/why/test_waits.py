@@ -286,7 +286,7 @@ def test_a_fork_counts_the_shared_steps_before_its_trainer_has_taken_them_up() -
     spine.generation, spine.version, spine.furthest = -1, -1, 4
     said = {wait.role: wait.waiting_for for wait in waits_of(scene_of(desk))}
     assert f"step 4 of {spine.last_version}" in said["experiment"]
-    assert f"4 of {spine.last_version} are done" in said["controller"]
+    assert f"4 of {spine.last_version} steps are done" in said["controller"]
 
 
 def test_halves_that_are_missing_or_elsewhere() -> None:

@@ -160,7 +160,7 @@ def test_asynchrony_pays_as_much_as_others_found(train_s: float) -> None:
 
 def test_a_policy_that_lets_nothing_start_is_said_to_be_stuck() -> None:
     stage = msgspec.structs.replace(stage_of(8, bound=1), policy=PolicySpec(max_inflight_batches=0))
-    with pytest.raises(WorkError, match="nothing can go on after step 0"):
+    with pytest.raises(WorkError, match="nothing can continue after step 0"):
         run(stage, System(units=2, slots=4, train_units=1))
 
 
