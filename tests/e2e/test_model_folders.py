@@ -187,5 +187,5 @@ def test_what_another_user_keeps_for_himself_is_refused_by_name(tmp_path: Path) 
     for path, answer in answers.items():
         assert answer.status == 2, (path, answer)
         assert str(path) in answer.err, answer.err
-        assert "may not be read" in answer.err or "Permission denied" in answer.err, answer.err
+        assert "cannot be read" in answer.err or "Permission denied" in answer.err, answer.err
     assert fits.status == 0, fits

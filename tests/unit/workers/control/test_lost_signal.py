@@ -111,7 +111,7 @@ async def test_a_solved_task_is_told_and_pauses_nothing(threshold: dict[str, Any
     spine = lab.desk.state.spine
     [wait] = lost_signal(spine)
     assert wait.level is Level.WORKS
-    assert sentence_of(wait).startswith(f"signal solved since step {lost.step}: every group is answered right: ")
+    assert sentence_of(wait).startswith(f"signal solved since step {lost.step}: every answer earns the full reward: ")
     spine.status = Status.COMPLETED
     assert ended(spine).waiting_for == f"solved since step {lost.step}: {lost.reason}"
 

@@ -131,6 +131,6 @@ def test_a_content_of_parts_is_its_text() -> None:
 )
 def test_a_part_that_is_no_text_is_refused_by_name(part: object, kind: str) -> None:
     with pytest.raises(
-        DataError, match=f"(?s)messages under 'prompt' that hold a part of type '?{kind}.*text alone.*row 7"
+        DataError, match=f"(?s)messages under 'prompt' that hold a part of type '?{kind}.*only text.*row 7"
     ):
         task({"prompt": [{"role": "user", "content": [{"type": "text", "text": "Look:"}, part]}], "response": "r"})

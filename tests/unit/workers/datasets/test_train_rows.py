@@ -241,7 +241,7 @@ PLAIN_KTO = {"prompt": "a", "completion": "b", "label": True}
         ("kto", {**PLAIN_KTO, "label": None}, {"prompt_type": "raw"}, "label", "null under 'label'"),
         ("kto", {"prompt": "a", "label": True}, {"prompt_type": "raw"}, "completion", "no value under 'comple"),
         ("kto", {**PLAIN_KTO, "prompt": ""}, {"prompt_type": "raw"}, "completion", "empty prompt"),
-        ("kto", {"message": TURNS[:1], "completion": TURNS[0], "label": 1}, {}, "completion", "no answer"),
+        ("kto", {"message": TURNS[:1], "completion": TURNS[0], "label": 1}, {}, "completion", "not an answer"),
         ("kto", {"completion": [CHOSEN], "label": True}, {}, "message", "no value under 'message'"),
         (
             "kto",
@@ -254,8 +254,8 @@ PLAIN_KTO = {"prompt": "a", "completion": "b", "label": True}
         ("dpo", {"prompt": "a", "chosen": "b"}, {"prompt_type": "raw"}, "rejected", "no value under 'rejected'"),
         ("dpo", {"prompt": "a", "chosen": [CHOSEN], "rejected": "c"}, {"prompt_type": "raw"}, "chosen", "a list"),
         ("dpo", {"message": TURNS[:1], "chosen": "b", "rejected": "c"}, {}, "chosen", "not a list of objects"),
-        ("dpo", {"message": TURNS[:1], "chosen": TURNS[0], "rejected": CHOSEN}, {}, "chosen", "no answer"),
-        ("dpo", {"chosen": [CHOSEN], "rejected": [REJECTED]}, {}, "chosen", "no answer"),
+        ("dpo", {"message": TURNS[:1], "chosen": TURNS[0], "rejected": CHOSEN}, {}, "chosen", "not an answer"),
+        ("dpo", {"chosen": [CHOSEN], "rejected": [REJECTED]}, {}, "chosen", "not an answer"),
         ("dpo", {"prompt": "", "chosen": "b", "rejected": "c"}, {"prompt_type": "raw"}, "chosen", "empty prompt"),
         ("sft", {"prompt": "", "response": "b"}, {"prompt_type": "plaintext"}, "prompt", "empty prompt"),
         (
@@ -268,7 +268,7 @@ PLAIN_KTO = {"prompt": "a", "completion": "b", "label": True}
         ("cpt", {"prompt": ""}, {"prompt_type": "raw"}, "prompt", "empty text"),
         ("cpt", {"prompt": ["a"]}, {"prompt_type": "raw"}, "prompt", "a list"),
         ("cpt", {"text": "a"}, {"prompt_type": "raw"}, "prompt", "no value under 'prompt'"),
-        ("sft", {"message": TURNS, "tools": "{"}, {}, "tools", "no JSON"),
+        ("sft", {"message": TURNS, "tools": "{"}, {}, "tools", "not JSON"),
         ("sft", {"message": TURNS, "tools": {"name": "add"}}, {}, "tools", "not a list of objects"),
         ("sft", {"message": TURNS[1:]}, {"enable_concatenated_multi_turn": True}, None, "begin with the assistant"),
         ("sft", {"message": TURNS[:1]}, {"enable_concatenated_multi_turn": True}, None, "no message of the assistant"),

@@ -202,7 +202,7 @@ def _not_a_number(actor: Path) -> None:
 
 
 BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
-    (_malicious, r"posix\.unlink'?, which is no part of a tensor", "rank_1.pt"),
+    (_malicious, r"posix\.unlink'?, which is not part of a tensor", "rank_1.pt"),
     (_cut_off, "cut off", "rank_1.pt"),
     (lambda actor: shard(actor).unlink(), "the file of rank 1 of 4 is missing", "rank_1.pt"),
     (lambda actor: shard(actor, 3).unlink(), "the file of rank 3 of 4 is missing", "rank_3.pt"),

@@ -141,7 +141,7 @@ def test_while_columns_are_read_nothing_is_leased_and_who_only_looks_knows_bette
 
 @pytest.mark.parametrize(
     ("rows", "what"),
-    [((0, 6), "row 6, and taskset"), ((1, 1), "row 1 twice"), ((2,), "1 rows where 2 are wanted")],
+    [((0, 6), "row 6, and taskset"), ((1, 1), "row 1 twice"), ((2,), "1 rows instead of 2")],
 )
 def test_a_draw_that_is_none_is_refused(rows: tuple[int, ...], what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EasyToHard, "draw", lambda _self, _view: rows)
