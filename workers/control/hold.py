@@ -75,7 +75,7 @@ _WANTED: Final = {
     PART_MISSING: "a part that is not installed",
     NOT_ALLOWED: "a permission that was withdrawn",
     WORKER_FAILS: "a worker that ends again and again",
-    REFUSED: "what its workers refuse to work without",
+    REFUSED: "a valid model, dataset or artifact",
     ERROR: "an error in the daemon",
     SIGNAL_LOST: "something to learn from",
     RULE: "a decision about its evaluations",
@@ -106,7 +106,7 @@ def of_error(role: str, error: BaseException) -> Obstacle:
     """Returns the obstacle of an error raised in the daemon by a role of an experiment."""
     reason = f"{error.code}: {error.what}" if isinstance(error, RftdError) else explain(error)
     fix = (error.fix or "") if isinstance(error, RftdError) else ""
-    fix = fix or "see the daemon's log for where it was raised, and correct that part, or what it was given"
+    fix = fix or "see the daemon's log for the place of the error, and correct that part or its input"
     return Obstacle(cause=ERROR, reason=f"the {role} raised {reason}", fix=fix)
 
 
@@ -115,7 +115,7 @@ def of_decision(role: str, error: BaseException) -> Trouble:
     # A decision too large for any record would be the same the next time: trying again cannot help.
     if type(error) is not CodecError:
         return of_error(role, error)
-    return ExperimentFailed(code=error.code, reason=f"what the {role} decided: {explain(error)}", role=role)
+    return ExperimentFailed(code=error.code, reason=f"the decision of the {role}: {explain(error)}", role=role)
 
 
 def of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:

