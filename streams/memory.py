@@ -58,7 +58,7 @@ class MemoryLog:
 
     @property
     def tail(self) -> Tail:
-        """Heads and followers."""
+        """Heads and followers; the ring of records is empty."""
         return self._tail
 
     @property

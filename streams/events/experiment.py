@@ -24,7 +24,7 @@ class HeadRef(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LostHead(msgspec.Struct, frozen=True, array_like=True):
-    """A remembered head missing from the log."""
+    """A remembered head missing from the log, with the survivor remembering it and the present end of the partition."""
 
     stream: str
     partition: Index
@@ -37,7 +37,7 @@ class LostHead(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def ref(self) -> HeadRef:
-        """The head alone, for comparisons."""
+        """The head without survivor and end, for comparisons with other remembered heads."""
         return HeadRef(self.stream, self.partition, self.next_offset, self.chain)
 
 

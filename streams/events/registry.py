@@ -83,7 +83,7 @@ def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
 
 
 def definition_of(kind: type[Event]) -> Definition:
-    """Returns the definition of a payload class."""
+    """Returns the definition registered for a payload class; KeyError for an unregistered class."""
     return _by_kind[kind]
 
 

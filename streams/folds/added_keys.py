@@ -24,7 +24,7 @@ _VALUE: Final = struct.Struct("<16sqqH?")
 
 
 class OlderKeys(msgspec.Struct):
-    """The packed requests of one experiment."""
+    """The older requests of one experiment with added tasks, packed in sorted rows of 59 bytes."""
 
     runs: list[KeyedRows] = []
 

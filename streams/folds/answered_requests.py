@@ -20,7 +20,7 @@ _VALUE: Final = struct.Struct("<qH16s")
 
 
 class OpenRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request waiting for its answer."""
+    """A request of another program waiting for its answer: position, key and digest."""
 
     position: Position
     key: UUID | None

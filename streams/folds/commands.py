@@ -46,7 +46,7 @@ class Commands(msgspec.Struct):
                 del newest[:UNPACKED]
 
     def adopt(self, restored: Commands) -> None:
-        """Replaces the state with a snapshot's."""
+        """Replaces all uses with those of a fold restored from a snapshot."""
         self._of = restored._of
         self._at = restored._at
         self._adding = restored._adding

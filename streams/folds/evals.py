@@ -58,14 +58,14 @@ class Evaluation(msgspec.Struct):
 
 
 class EarlyScore(NamedTuple):
-    """A score read before its lease."""
+    """A score read before its lease, with the source of its writer."""
 
     source: str
     event: experience.EvalScored
 
 
 class EvalFold(msgspec.Struct):
-    """Evaluations not yet completed."""
+    """Evaluations begun and not yet completed, with the scores read before their leases."""
 
     open: dict[UUID, Evaluation] = {}
     early: dict[UUID, list[EarlyScore]] = {}

@@ -92,12 +92,12 @@ class Group(msgspec.Struct):
 
     @property
     def under_way(self) -> set[int]:
-        """Leased rollouts."""
+        """Rollouts of the group's present leases, finished ones included."""
         return set().union(*(lease.rollouts for lease in self.leases.values()))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Rollouts without a terminal event."""
+        """Rollouts of the group without a terminal event, ascending."""
         return self._without_end(range(self.repeat_times))
 
     def holder(self, lease: UUID) -> str | None:

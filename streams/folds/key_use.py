@@ -32,7 +32,7 @@ VERBS: Final = {
 
 
 class KeyUse(msgspec.Struct, frozen=True, gc=False):
-    """One record written by a command."""
+    """One record written by a command: event id, type, experiment, time and position."""
 
     event: UUID
     type: str
@@ -44,5 +44,5 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def verb(self) -> str:
-        """The verb of the command."""
+        """The verb of the command, as used on the command line: `submit`, `pause`, `retry`."""
         return VERBS[self.type]

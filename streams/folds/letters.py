@@ -30,7 +30,7 @@ class RecordPlace(NamedTuple):
 
 
 class Letter(msgspec.Struct, frozen=True, kw_only=True):
-    """The first pointer to a record."""
+    """The first dead letter about a record: position, consumer, code and reason."""
 
     place: RecordPlace
     consumer: str
@@ -41,7 +41,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's decision about a dead letter."""
+    """A person's decision about a dead letter: a retry or a drop, with the reason."""
 
     retried: bool
     """False for a drop."""

@@ -29,7 +29,7 @@ class Ranges(msgspec.Struct):
 
     @property
     def last(self) -> int | None:
-        """The highest number; None if empty."""
+        """The highest number of the set; None for an empty set."""
         return self.ends[-1] - 1 if self.ends else None
 
     def below(self, number: int) -> int | None:

@@ -18,7 +18,7 @@ REWARD: Final = struct.Struct("<qd")
 
 
 class DrawnTasks(msgspec.Struct, frozen=True):
-    """Rows drawn together."""
+    """The rows of one draw, with the number of the first one within the taskset."""
 
     first: int
     """The number of the first row's draw within the taskset."""

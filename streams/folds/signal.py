@@ -84,7 +84,7 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Consecutive batches of one kind."""
+    """Consecutive batches of one kind: the kind, their number and the first step."""
 
     kind: str = ""
     batches: int = 0
@@ -136,7 +136,7 @@ class Signal(msgspec.Struct):
             self.best = None
 
     def planned(self) -> None:
-        """Notes that a batch was formed."""
+        """Resets the count of uninformative experiences, as a batch was formed."""
         self.filtered = 0
 
     def executed(self, event: StepCompleted, *, last: bool, max_idle_steps: int = 0) -> None:
@@ -182,7 +182,7 @@ class Signal(msgspec.Struct):
         self._note(change)
 
     def declared(self, event: SignalLost | SignalRegained) -> None:
-        """Folds a declaration of the controller, once."""
+        """Folds a declaration of the controller; a repeated one changes nothing."""
         if event.number > self.told:
             self.told = event.number
             self.lost = event if isinstance(event, SignalLost) else None

@@ -22,7 +22,7 @@ from rftd.streams.spec.split_submission import LateHalf, halves_of, joined
 
 
 class Status(StrEnum):
-    """The state of an experiment's life."""
+    """The state of an experiment's life, from `submitted` to one of the four final states."""
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
@@ -35,12 +35,12 @@ class Status(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """True for final states."""
+        """True for the final states: completed, failed, cancelled and rejected."""
         return self in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.REJECTED)
 
 
 class Kept(StrEnum):
-    """The location of an experiment's files."""
+    """The location of an experiment's files: in the experiment's folder, in an archive, or removed."""
 
     HERE = "here"
     ARCHIVED = "archived"
@@ -207,7 +207,7 @@ class Spine(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """True once the experiment's life is over."""
+        """True once the experiment is completed, failed, cancelled or rejected."""
         return self.status is not None and self.status.ended
 
     @property

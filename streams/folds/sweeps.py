@@ -33,7 +33,7 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def points(self) -> tuple[SweepPoint, ...]:
-        """The sweep's runs."""
+        """The sweep's runs, in the order of their starts."""
         return self.submitted.points
 
     @property
@@ -62,7 +62,7 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def contenders(self) -> list[int]:
-        """The runs without stopped settings."""
+        """The indices of runs whose settings no halving has stopped."""
         stopped = self.stopped
         return [point for point in range(len(self.points)) if point not in stopped]
 

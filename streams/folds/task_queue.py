@@ -47,7 +47,7 @@ class TaskQueue(msgspec.Struct):
 
 
 class TaskQueues(msgspec.Struct):
-    """The queues of an experiment's stages."""
+    """The queues of tasks of an experiment's stages, by stage."""
 
     by_stage: dict[int, TaskQueue] = {}
 

@@ -70,7 +70,7 @@ class KafkaBackend(LogBackend):
                     return [Diagnosis("kafka", "ok", f"{settings.bootstrap} answers"), *rights]
                 differences = await topic_differences(settings)
         except TimeoutError:
-            return [Diagnosis("kafka", "fail", f"no answer within {_TIMEOUT_S:g} s", "see whether the brokers run")]
+            return [Diagnosis("kafka", "fail", f"no answer within {_TIMEOUT_S:g} s", "check that the brokers run")]
         except RftdError as error:
             fix = error.fix or "see rftd explain " + error.code
             return [Diagnosis("kafka", "fail", f"{error.where}: {error.what}", fix)]
@@ -78,7 +78,7 @@ class KafkaBackend(LogBackend):
         topics = list(_of_topics(differences))
         absent = any(difference.setting == "existence" for difference in differences)
         deleted = [] if absent else await _of_records(settings)
-        well = [] if differences else [Diagnosis("topics", "ok", "all are there, as they must be")]
+        well = [] if differences else [Diagnosis("topics", "ok", "all exist with the expected settings")]
         return [answers, *rights, *topics, *deleted, *well, *_of_settings(settings)]
 
 
@@ -88,12 +88,12 @@ def _of_rights(settings: KafkaSettings, allowed: Allowed) -> list[Diagnosis]:
     if not allowed:
         return []
     if not lacking["daemon"]:
-        return [Diagnosis("rights", "ok", "all that a daemon needs on the topics that are there")]
+        return [Diagnosis("rights", "ok", "all that a daemon needs on the existing topics")]
     lacking_text = f"the user {settings.username or 'anonymous'} lacks {lacking['daemon']}"
-    fix = "kafka-acls.sh --add, as docs/production.md (Rights) has it"
+    fix = "kafka-acls.sh --add, see docs/production.md (Rights)"
     if enough := [role for role, lacks in lacking.items() if not lacks]:
         lacking_text = f"enough for the role {' and '.join(enough)}; for a daemon, {lacking_text}"
-        return [Diagnosis("rights", "warn", lacking_text, f"nothing, if no daemon uses this user; else {fix}")]
+        return [Diagnosis("rights", "warn", lacking_text, f"nothing if no daemon uses this user; otherwise {fix}")]
     return [Diagnosis("rights", "fail", lacking_text, fix)]
 
 
@@ -102,7 +102,7 @@ def _of_topics(differences: list[Difference]) -> Iterator[Diagnosis]:
     missing = [difference.topic for difference in differences if difference.setting == "existence"]
     if missing:
         missing_text = f"missing: {', '.join(missing)}"
-        yield Diagnosis("topics", "warn", missing_text, "start `rftd serve`: it creates them, if it may")
+        yield Diagnosis("topics", "warn", missing_text, "start `rftd serve`: it creates them if it has the rights")
     for difference in differences:
         if difference.setting != "existence":
             yield Diagnosis("topics", "fail" if difference.fatal else "warn", difference.what, difference.fix)
@@ -112,7 +112,7 @@ def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
     """Warns about settings weakening the guarantees of this cluster."""
     if settings.replication >= 2:
         yield Diagnosis(
-            "replication", "ok", f"{settings.replication} copies of each record; two have it before it is acknowledged"
+            "replication", "ok", f"{settings.replication} copies of each record, acknowledged once two have it"
         )
     if settings.replication < 2:
         yield Diagnosis(
@@ -137,13 +137,13 @@ async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
         Diagnosis(
             "records",
             "fail",
-            f"{partition}@{first} to {end - 1} were deleted, or compacted away, and they are truth",
+            f"{partition}@{first} to {end - 1} were deleted, or compacted away, and the log needs them",
             "restore them from a replica or a backup; experiments that need them stop, see `rftd serve --accept-loss`",
         )
         for partition, (first, end) in missing
     ]
     if searched < total:
-        progress = f"looked for gaps in {searched:,} of {total:,} within {_LOOK_S:g} s"
+        progress = f"searched {searched:,} of {total:,} offsets for gaps within {_LOOK_S:g} s"
         diagnoses.append(Diagnosis("records", "ok", progress, "`rftd verify` reads all of them"))
     return diagnoses
 

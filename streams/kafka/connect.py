@@ -25,7 +25,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 """Wait for one answer in seconds; several of them fit into the minute of an append's retries."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
-IN_SYNC: Final = "see whether its brokers run and enough replicas are in sync"
+IN_SYNC: Final = "check that its brokers run and enough replicas are in sync"
 """The fix for brokers answering without carrying out the request."""
 _WHERE: Final = "Kafka at {}"
 
@@ -131,10 +131,10 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
             )
         case kafka.UnsupportedSaslMechanismError():
             return ConfigError(
-                f"Kafka does not take {settings.mechanism}: {text}",
+                f"Kafka does not support {settings.mechanism}: {text}",
                 where=where,
                 field="mechanism",
-                fix="ask which mechanism the listener has; rftd knows PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512",
+                fix="find out the listener's mechanism; rftd supports PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512",
             )
         case (
             kafka.TopicAuthorizationFailedError()
@@ -142,7 +142,7 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
             | kafka.GroupAuthorizationFailedError()
         ):
             return ConfigError(
-                f"Kafka forbids it: {text}",
+                f"Kafka denied access: {text}",
                 where=where,
                 fix=f"allow Describe, DescribeConfigs, Create, Read and Write on topics {settings.prefix}rftd.*",
             )

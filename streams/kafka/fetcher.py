@@ -236,7 +236,7 @@ class Fetcher:
                 raise UnreachableError(
                     f"Kafka sent nothing of {waiting[0]} for {TIMEOUT_S:.0f} s",
                     where=f"Kafka at {self._settings.bootstrap}",
-                    fix="see whether its brokers run and lead the partition",
+                    fix="check that its brokers run and lead the partition",
                 )
 
     async def _without_records(self, ends: Mapping[Partition, int]) -> list[Partition]:

@@ -41,7 +41,7 @@ class Partitions(Protocol):
     """The part of the log called by a lane."""
 
     async def end(self, partition: Partition) -> int:
-        """Returns the next offset of a partition."""
+        """Returns the next offset of a partition, from the cluster."""
         ...
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
@@ -227,7 +227,7 @@ class Lane:
             raise kafka.KafkaError("the producer was stopped")
         offset = int(done.result().offset)
         if offset < 0:  # DUPLICATE_SEQUENCE_NUMBER: the records are there, and only reading back tells their offsets
-            raise kafka.KafkaError("the broker took the batch as a repetition and does not know where it is")
+            raise kafka.KafkaError("the broker treated the batch as a repetition and does not know its offset")
         if silent:
             self._log.failing(None)
         return offset
@@ -297,10 +297,10 @@ async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> Unr
     except RftdError:  # forbidden, or the cluster is away again: the cause is known without
         configs = {}
     return UnreachableError(
-        f"Kafka refused records of {topic} for their time: this machine's clock ({iso(now_ns)}) is"
+        f"Kafka refused records of {topic} because of their time: this machine's clock ({iso(now_ns)}) is"
         f" {difference(configs)}",
         where=f"Kafka at {settings.bootstrap}",
-        fix="set the clock that is wrong, or let the broker date the records of each topic that `rftd doctor --kafka`"
+        fix="correct the wrong clock, or let the broker date the records of each topic that `rftd doctor --kafka`"
         f" names: {setting_command(topic, TIMESTAMP_TYPE, BROKER_TIME)}",
     )
 

@@ -36,7 +36,7 @@ class Slice:
         self.done.add_done_callback(looked_at)
 
     def add(self, draft: Draft, key: bytes) -> int:
-        """Adds a draft; returns its index."""
+        """Adds a draft and its id; returns the draft's index in the slice."""
         self.drafts.append(draft)
         self.keys.append(key)
         self.offsets.append(UNPLACED)

@@ -85,7 +85,7 @@ def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, lis
 
 
 def sum_of(head: bytes, value: bytes) -> bytes:
-    """Computes the digest of a record."""
+    """Computes the digest of a single record, the chain after `GENESIS`."""
     return link(GENESIS, head, value)
 
 

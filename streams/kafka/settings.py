@@ -61,7 +61,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tls(self) -> bool:
-        """True if the connection is encrypted."""
+        """True if the connection to brokers is encrypted."""
         return self.security.endswith("SSL")
 
 
@@ -81,7 +81,7 @@ def parse_kafka(text: str) -> KafkaSettings:
         return _checked({"bootstrap": text})
     parts = urlsplit(text)
     if parts.scheme != SCHEME:
-        raise _error(f"{parts.scheme!r} is no scheme of a Kafka cluster", fix=f"{SCHEME}://HOST:9092/?prefix=rl.")
+        raise _error(f"{parts.scheme!r} is not a scheme of a Kafka cluster", fix=f"{SCHEME}://HOST:9092/?prefix=rl.")
     user, at, hosts = parts.netloc.rpartition("@")
     if ":" in user:
         raise _error(
@@ -93,7 +93,7 @@ def parse_kafka(text: str) -> KafkaSettings:
     options = {"bootstrap": hosts, **({"username": unquote(user)} if at else {})}
     for name, option_text in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _OPTIONS:
-            raise _error(f"unknown option {name!r}", fix=f"known are: {', '.join(_OPTIONS)}")
+            raise _error(f"unknown option {name!r}", fix=f"known options: {', '.join(_OPTIONS)}")
         options[name] = option_text
     return _checked(options)
 
@@ -114,7 +114,7 @@ def _checked(options: dict[str, str]) -> KafkaSettings:
     options["bootstrap"] = _addresses(options["bootstrap"])
     replication = options.pop("replication", "1")
     if not re.fullmatch(r"[1-9][0-9]?", replication):
-        raise _error(f"replication {replication!r} is no number from 1 to 99", field="replication")
+        raise _error(f"replication {replication!r} is not a number from 1 to 99", field="replication")
     options["security"] = options.get("security", "PLAINTEXT").upper()
     options["mechanism"] = options.get("mechanism", "").upper()
     settings = msgspec.structs.replace(KafkaSettings(**options), replication=int(replication))  # type: ignore[arg-type]
@@ -133,12 +133,12 @@ def _checked(options: dict[str, str]) -> KafkaSettings:
     if not settings.sasl and settings.mechanism:
         raise _error(f"security {settings.security} has no mechanism", field="mechanism", fix="?security=SASL_SSL")
     if not settings.tls and (settings.ca_file or settings.cert_file or settings.key_file):
-        raise _error("files for TLS without TLS", field="security", fix="?security=SSL, or SASL_SSL with a user name")
+        raise _error("TLS files without TLS", field="security", fix="?security=SSL, or SASL_SSL with a user name")
     if bool(settings.cert_file) != bool(settings.key_file):
-        raise _error("cert_file and key_file belong together", field="cert_file", fix="give both or neither")
+        raise _error("cert_file and key_file belong together", field="cert_file", fix="set both or neither")
     if not _PREFIX.fullmatch(settings.prefix) or len(settings.prefix) > PREFIX_SIZE_MAX:
         raise _error(
-            f"{settings.prefix!r} is no prefix of a topic's name",
+            f"{settings.prefix!r} is not a valid prefix of topic names",
             field="prefix",
             fix="letters, digits, dots, dashes and underscores, e.g. team.",
         )
@@ -155,7 +155,7 @@ def _addresses(text: str) -> str:
         match = _ADDRESS.fullmatch(address.strip())
         port = int(match[2] or _DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
-            raise _error(f"{address.strip()!r} is no broker's address", field="bootstrap", fix="HOST:9092,HOST2:9092")
+            raise _error(f"{address.strip()!r} is not a broker address", field="bootstrap", fix="HOST:9092,HOST2:9092")
         addresses.append(f"{match[1]}:{port}")
     return ",".join(addresses)
 

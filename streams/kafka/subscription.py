@@ -44,7 +44,7 @@ class _Source:
 
 
 class KafkaSubscription(TailSubscription):
-    """A `Subscription` without repeated records."""
+    """A `Subscription` on partitions followed by the tail, without repeated records."""
 
     def __init__(
         self, log: FollowedLog, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]

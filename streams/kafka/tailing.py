@@ -43,11 +43,11 @@ class Pressure:
         self._ignored: dict[Partition, int] = {}
 
     def read(self, follower: int, positions: Mapping[Partition, int]) -> None:
-        """Notes a follower's next offsets."""
+        """Notes a follower's next offsets, by which its unread records are estimated."""
         self._followers[follower] = positions
 
     def gone(self, follower: int) -> None:
-        """Forgets a follower."""
+        """Forgets a follower, whose unread records no longer count."""
         self._followers.pop(follower, None)
 
     def slowest(self, partition: Partition, floor: int = 0) -> int | None:

@@ -114,7 +114,7 @@ class Room:
         self._wake()
 
     def release(self, records: int, size_bytes: int) -> None:
-        """Returns reserved capacity to the queue."""
+        """Returns reserved capacity to the queue and wakes the first waiter."""
         self._records -= records
         self._size -= size_bytes
         assert self._records >= 0 and self._size >= 0

@@ -42,7 +42,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
             # Checked here, not by a constraint of the field: few arrays have an artifact, and a decoder would check all
             # of them.
             if not _ARTIFACT.fullmatch(self.artifact):
-                raise CodecError(f"array of shape {self.shape} lies in {self.artifact!r}, which is no sha256")
+                raise CodecError(f"array of shape {self.shape} lies in {self.artifact!r}, which is not a sha256")
             return
         size = DTYPES.get(self.dtype)
         # Python integers: a product of extents in numpy may overflow, and equal the length of a short array by chance.

@@ -74,7 +74,7 @@ class LogBackend(ABC):
     async def diagnose(self, text: str) -> list[Diagnosis]:
         """Runs the checks shown by `rftd doctor` for an address, in bounded time; an error counts as a failed check."""
         location = self.place(self.checked(text))
-        return [Diagnosis(self.name.lower(), "ok", f"{location} is a log's place; this backend checks no more")]
+        return [Diagnosis(self.name.lower(), "ok", f"{location} is valid; this backend has no further checks")]
 
 
 BACKENDS: Final = Plugins[LogBackend](

@@ -88,7 +88,7 @@ class Writer:
             raise CodecError(
                 f"{definition.name} cannot be written: {error}",
                 where=str(partition),
-                fix="a value is not what its field may hold; please report it with the file of the experiment",
+                fix="a field has an invalid value; please report this with the experiment file",
             ) from error
         if len(draft.head) + len(draft.value) > limits.RECORD_SIZE_BYTES:
             raise CodecError(

@@ -81,7 +81,7 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stretch(NamedTuple):
-    """The offsets [first, end) of a partition."""
+    """The range of offsets [first, end) of a partition."""
 
     first: int
     end: int

@@ -29,7 +29,7 @@ class Witness(NamedTuple):
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """One remembered head missing from the log."""
+    """One remembered head missing from the log, with the experiments possibly affected."""
 
     head: LostHead
     experiments: tuple[UUID, ...] | None = None
@@ -54,7 +54,7 @@ class Loss(msgspec.Struct, frozen=True):
     def what(self) -> str:
         """The loss and its witness, in words."""
         if not self.head.chain:
-            return f"{self.where} was deleted, and more before it: {self.head.by} says so"
+            return f"{self.where} was deleted, and more before it (evidence: {self.head.by})"
         if self.head.end < self.head.next_offset:
             statement = f"{self.where} was acknowledged and is gone: the log ends before {self.head.end}"
         else:
@@ -63,7 +63,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Life(NamedTuple):
-    """An experiment's state, as needed to judge losses."""
+    """An experiment's id, end and accepted losses, as needed to judge further losses."""
 
     id: UUID
     ended: bool
@@ -230,7 +230,7 @@ def _remembered_by(event: Event) -> Heads:
 
 def _sign(stretch: Stretch) -> str:
     """Describes the evidence for the loss of these records, in words."""
-    return f"the gap that begins at {stretch.first}" if stretch.first else "the first record that is left"
+    return f"the gap beginning at {stretch.first}" if stretch.first else "the first remaining record"
 
 
 def heads_of(refs: Iterable[HeadRef]) -> Heads:
@@ -244,7 +244,7 @@ def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
     return LogLossError(
         f"{losses[0].what}{more}",
         where=losses[0].where,
-        fix="put the log back that holds it; or go on without what was lost: restart with "
+        fix="restore the log that has it; or continue without the lost records: restart with "
         f"`rftd serve --accept-loss {name}`",
     )
 

@@ -52,7 +52,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         try:
             text = json_decoder(str).decode(raw)
         except UNREADABLE:
-            raise UsageError("it is no text", field=name, fix="write it as a JSON string") from None
+            raise UsageError("it is not a text", field=name, fix="write it as a JSON string") from None
         if len(text) > ATTRIBUTE_CHARS:
             raise UsageError(f"it is longer than {ATTRIBUTE_CHARS} characters", field=name, fix="shorten it")
         return text
@@ -61,7 +61,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         """Decodes a required attribute as text. Raises UsageError if it is missing, blank, or no short text."""
         text = self.text(name)
         if not text.strip():
-            raise UsageError("the attribute is missing", field=name, fix="CloudEvents 1.0 has it in every event")
+            raise UsageError("the attribute is missing", field=name, fix="CloudEvents 1.0 requires it")
         return text
 
     def shown(self, name: str) -> str:

@@ -120,7 +120,7 @@ def _check_owner(follower: Follower, role: Role, partitions: Iterable[Partition]
             raise FencedError(
                 f"role {role.name} has a newer owner, since epoch {follower.fences.epoch(partition, role)}",
                 where=str(partition),
-                fix="nothing to do: the newer process goes on",
+                fix="nothing to do: the newer process continues",
             )
 
 

@@ -27,7 +27,7 @@ from rftd.streams.log.topics import Partition, partition_of
 
 
 class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment up to one weight version."""
+    """One experiment up to one weight version: its spine, and the event for a fork of it."""
 
     spine: Spine
     """The spine of the experiment that executed the step, as far as the log goes."""
@@ -163,7 +163,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     plan = await _plan(log, state, at_step, offset)
     if not spine.first_versions.keys() >= set(range(plan.stage + 1)):
         raise ConflictError(
-            f"the log plans step {at_step} in stage {plan.stage}, and knows the beginning of stages "
+            f"the log plans step {at_step} in stage {plan.stage}, and has the beginning only of stages "
             f"{sorted(spine.first_versions)}",
             field="at_step",
             fix="see rftd verify; fork another experiment",
@@ -218,7 +218,7 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: 
     # A group drawn but neither open nor closed is lost: a fork would silently skip the group.
     if reached - inherited_count > stage_groups.count():
         raise ConflictError(
-            f"the log gives out groups up to {reached} and knows {stage_groups.count()} of them",
+            f"the log has groups up to {reached}, but only {stage_groups.count()} of them",
             field="at_step",
             fix="see rftd verify (no-task-skipped); fork another experiment",
         )

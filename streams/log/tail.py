@@ -62,7 +62,7 @@ class Tail:
                 event.set()
 
     def forget(self, partition: Partition, before_offset: int) -> None:
-        """Drops truncated records from the ring."""
+        """Drops records below a truncated partition's new start from the ring."""
         # `_order` keeps them until their turn, and their bytes stay counted: both are removed together there.
         ring = self._ring.get(partition, {})
         for offset in [offset for offset in ring if offset < before_offset]:

@@ -12,7 +12,7 @@ from rftd.ops import limits
 
 
 class Partition(NamedTuple):
-    """One totally ordered sequence of records."""
+    """One totally ordered sequence of records, named by stream and number: `rftd.tasks/3`."""
 
     stream: str
     number: int

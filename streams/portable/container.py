@@ -47,9 +47,9 @@ class ArchiveWriter:
 
     def __init__(self, path: Path) -> None:
         if path.exists():
-            raise ConflictError("there is a file of that name", where=str(path), fix="choose another name with --to")
+            raise ConflictError("the file exists already", where=str(path), fix="choose another name with --to")
         if not path.parent.is_dir():
-            raise UsageError(f"there is no folder {path.parent}", fix="make it first, or choose another with --to")
+            raise UsageError(f"there is no folder {path.parent}", fix="create it first, or choose another with --to")
         self._path = path
         # In the same folder: a rename is atomic only within a file system, so nobody ever finds half an export.
         self._partial = path.with_name(f".{path.name}.partial")
@@ -89,7 +89,7 @@ class ArchiveWriter:
             with self._partial.open("rb+") as file:
                 os.fsync(file.fileno())
         if self._path.exists():  # again, for an export takes minutes; `replace` would silently overwrite
-            raise ConflictError("there is a file of that name", where=str(self._path), fix="choose another name")
+            raise ConflictError("the file exists already", where=str(self._path), fix="choose another name")
         self._partial.replace(self._path)
         sync_folder(self._path.parent)
 
@@ -137,9 +137,9 @@ class ArchiveReader:
         try:
             self._zip = zipfile.ZipFile(path)
         except FileNotFoundError as error:
-            raise NotFoundError(f"there is no file {path}", fix="give the path that rftd export printed") from error
+            raise NotFoundError(f"there is no file {path}", fix="give the path printed by rftd export") from error
         except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-            raise _damaged(path, f"it is no export, or was cut off: {error}") from error
+            raise _damaged(path, f"it is not an export, or is truncated: {error}") from error
         try:
             self._names = self._directory()
             self.manifest = self._manifest()
@@ -174,7 +174,7 @@ class ArchiveReader:
         for info in self._zip.infolist():
             name = info.filename
             if name in names or not (name == MANIFEST or _NAME.fullmatch(name)):
-                raise _damaged(self.path, f"it has a member {name[:100]!r} that no export has")
+                raise _damaged(self.path, f"it has a member {name[:100]!r} unknown to exports")
             if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
                 raise _damaged(self.path, f"its member {name} is compressed or encrypted")
             names[name] = info
@@ -209,10 +209,10 @@ class ArchiveReader:
         ]
         names = [member.name for member in members]
         if sorted([MANIFEST, *names]) != sorted(self._names):
-            raise _damaged(self.path, "its members are not those of its manifest")
+            raise _damaged(self.path, "its members differ from its manifest")
         for member in members:
             if self._names[member.name].file_size != member.size_bytes:
-                raise _damaged(self.path, f"{member.name} has not the size that the manifest says")
+                raise _damaged(self.path, f"{member.name} does not have the size in the manifest")
 
 
 class MemberReader:
@@ -252,4 +252,4 @@ class MemberReader:
 
 
 def _damaged(path: Path, fault: str) -> ArchiveError:
-    return ArchiveError(fault, where=str(path), fix="copy the file again, or export anew")
+    return ArchiveError(fault, where=str(path), fix="copy the file again, or export again")

@@ -31,7 +31,7 @@ class ArchiveMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The experiment's records of one partition."""
+    """The experiment's records of one partition: number, first and last offset, and the member with the bytes."""
 
     stream: str
     partition: int
@@ -106,7 +106,7 @@ _decoder: Final = msgpack_decoder(Frame)
 
 
 def encode_frame(offset: int, head: bytes, value: bytes) -> bytes:
-    """Encodes one record as a frame."""
+    """Encodes one record as a frame: length, then offset, head and value."""
     body = _encoder.encode(Frame(offset, head, value))
     return len(body).to_bytes(4, "little") + body
 
@@ -120,7 +120,7 @@ def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
             raise ArchiveError(f"a record of {size} bytes; at most {FRAME_SIZE_BYTES} are possible", where=where)
         body = stream.read(size)
         if len(body) < size:
-            raise ArchiveError("the last record is cut off", where=where)
+            raise ArchiveError("the last record is truncated", where=where)
         try:
             frame = _decoder.decode(body)
         except UNREADABLE as error:

@@ -50,7 +50,7 @@ _WAIT_S: Final = 0.1
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an import."""
+    """The outcome of an import, in numbers of records."""
 
     appended: int
     """Number of appended records."""
@@ -193,7 +193,7 @@ async def load(
         for exported, position in zip(batch, positions, strict=True):
             if position.partition != exported.partition:
                 raise ConflictError(
-                    f"event {exported.head.id} lies in the destination already, at {position}",
+                    f"event {exported.head.id} is already in the destination, at {position}",
                     fix="the destination holds another experiment with the same events",
                 )
             present.places.add(exported.partition, exported.offset, position.offset)
@@ -220,7 +220,7 @@ def _rewritten(exported: ExportedRecord, moved: Moved) -> tuple[bytes, bytes]:
         raise ArchiveError(
             f"{exported.head.type}: {error.what}",
             where=f"{exported.partition}@{exported.offset}",
-            fix="run rftd verify on the log that it was exported from",
+            fix="run rftd verify on the log of the export",
         ) from error
 
 
@@ -258,7 +258,9 @@ async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[
             return await log.append(drafts)
         except LogFullError as error:
             raise LogFullError(
-                error.what, where=error.where, fix="free some space and repeat the import: it goes on where it stopped"
+                error.what,
+                where=error.where,
+                fix="free some space and repeat the import: it continues there",
             ) from error
         except UnreachableError:
             if attempt == RETRIES - 1:
@@ -362,5 +364,5 @@ class Merge:
         return ArchiveError(
             f"no order fits: {record.head.type} at {partition}@{record.offset} names what lies at or after {waits[0]}, "
             "which in turn waits for it",
-            fix="run rftd verify on the log that it was exported from",
+            fix="run rftd verify on the log of the export",
         )

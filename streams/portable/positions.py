@@ -30,7 +30,7 @@ class Places:
         assert not olds or olds[-1] < old, (partition, old)
         if news and news[-1] >= new:
             raise ConflictError(
-                f"an event of the export lies in the destination already, at {partition}@{new}, out of order",
+                f"an event of the export is already in the destination, at {partition}@{new}, out of order",
                 fix="the destination holds this experiment with another history",
             )
         olds.append(old)
@@ -58,7 +58,7 @@ NOWHERE: Final = -1
 
 
 class Mapper(Protocol):
-    """A replacement for each kind of position."""
+    """A replacement for each kind of position held by events."""
 
     def record(self, partition: Partition, offset: int) -> int:
         """Returns the replacement for the offset of a required record."""
@@ -169,7 +169,7 @@ class Moved:
     def record(self, partition: Partition, offset: int) -> int:
         new_offset = self._places.exact(partition, offset)
         if new_offset is None:
-            raise ArchiveError(f"it names a record that the export does not hold: {partition}@{offset}")
+            raise ArchiveError(f"it names a record missing in the export: {partition}@{offset}")
         return new_offset
 
     def bound(self, partition: Partition, next_offset: int) -> int:

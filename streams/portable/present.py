@@ -84,7 +84,7 @@ async def compare(
     # Records only in the destination are a continued history; beside missing ones they are another history, for the
     # missing ones would come after them.
     if later is not None and present.records < total:
-        raise _different(later, "the destination went on from a part of this experiment")
+        raise _different(later, "the destination continued from a part of this experiment")
     return present
 
 
@@ -101,7 +101,7 @@ def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: Pr
         if record.head != exported.head_bytes and decode(record).head.id != exported.head.id:
             raise _different(record, f"event {exported.head.id} is expected there")
         if not _equal(record, exported):
-            raise _different(record, f"event {exported.head.id} has another content")
+            raise _different(record, f"event {exported.head.id} has other content")
         present.places.add(record.partition, exported.offset, record.offset)
         present.records += 1
         if isinstance(exported.event, ExperimentAccepted):
@@ -136,5 +136,5 @@ def _different(record: Record, reason: str) -> ConflictError:
     return ConflictError(
         f"the destination holds another experiment under this id: {reason}",
         where=place(record),
-        fix="import into a log that does not hold it; the same file is imported with the same --map",
+        fix="import into a log without it; repeat an import with the same --map",
     )

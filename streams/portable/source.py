@@ -59,7 +59,7 @@ class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
             unknown := sorted(set(fields) - set(event_type.__struct_fields__))
         ):
             raise UnknownVersionError(
-                f"{self.head.type} has a field {unknown[0]!r} that this release does not know",
+                f"{self.head.type} has a field {unknown[0]!r} unknown to this release",
                 where=f"{self.partition}@{self.offset}",
                 fix="import it with the release of rftd that wrote it, or a newer one",
             )

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 @dataclass(frozen=True, slots=True)
 class InUnit:
-    """The unit of a number."""
+    """Marks a number with its unit: `s`, `steps`, `tokens`."""
 
     name: str
 
@@ -60,7 +60,7 @@ class NameKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamingMark:
-    """The `NameKind` of a field."""
+    """Marks a field with the kind of thing named by its value."""
 
     kind: NameKind
 

@@ -122,7 +122,7 @@ class LoraSpec(Spec, frozen=True, kw_only=True):
 
 
 class ModelSpec(Spec, frozen=True, kw_only=True):
-    """The model and its lengths, in tokens."""
+    """The model, its templates and parsers, and its lengths in tokens."""
 
     path: InputPath
     max_model_len: Index
@@ -273,7 +273,7 @@ class TrainerSpec(Spec, frozen=True, kw_only=True):
 
 
 class StageSpec(Spec, frozen=True, kw_only=True):
-    """One stage, complete."""
+    """One stage, complete: algorithm, model, tasks, policy, schedule, rollouts and trainer."""
 
     name: str
     folder: OwnPath = ""
@@ -325,7 +325,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
 
 
 class ExperimentSpec(Spec, frozen=True, kw_only=True):
-    """An experiment as stored in the log."""
+    """An experiment as stored in the log: identity, stages, the user's file and the limits."""
 
     project: str
     group: str = ""

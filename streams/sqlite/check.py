@@ -197,7 +197,7 @@ def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Ite
 def _stretch(part_row: StoredPart, first: int, last: int) -> Iterator[str]:
     if first >= 0:
         more = f" to {last}" if last > first else ""
-        yield f"{part_row.partition}@{first}{more} is not in the index of ids: an append repeated would be taken again"
+        yield f"{part_row.partition}@{first}{more} is not in the index of ids: a repeated append would be stored again"
 
 
 def _places(connection: apsw.Connection, ids: list[bytes]) -> dict[bytes, int]:
@@ -219,4 +219,4 @@ def _foreign(connection: apsw.Connection, part_rows: dict[int, StoredPart]) -> I
             row = connection.execute(f"SELECT id FROM p{number} WHERE off = ?", (offset,)).get  # noqa: S608
         if row != id:
             where = f"{part_row.partition}@{offset}" if part_row is not None else f"record {offset} of no partition"
-            yield f"the index has id {id.hex()} for {where}, which has another"
+            yield f"the index has id {id.hex()} for {where}, which has another id"

@@ -40,11 +40,11 @@ class IdIndex:
         return locations
 
     def add(self, locations: Iterable[tuple[bytes, int]]) -> None:
-        """Adds the ids of a committed transaction."""
+        """Adds the ids and locations of a committed transaction to memory."""
         self._recent.update(locations)
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Removes the ids of truncated records."""
+        """Removes the ids of truncated records from memory."""
         for id in ids:
             self._recent.pop(id, None)
 

@@ -60,7 +60,7 @@ def packed(value: bytes, *, thin: bool = False) -> tuple[bytes, int]:
 def unpacked(stored: bytes, form: int) -> bytes:
     """Decodes a row's stored bytes into the value. Raises ValueError for bytes not valid in that form."""
     if form not in _FORMS:
-        raise ValueError(f"the row's form is {form}, which this release does not know")
+        raise ValueError(f"the row's form is {form}, unknown to this release")
     if not form & (SNAPPY | ZSTD):
         return stored
     try:
@@ -68,7 +68,7 @@ def unpacked(stored: bytes, form: int) -> bytes:
             # The length comes from the row: a damaged one must not make this process reserve gigabytes.
             size_bytes = cramjam.snappy.decompress_raw_len(stored)
             if size_bytes > _COMPRESS_TO_BYTES:
-                raise ValueError(f"the row would become {size_bytes} bytes, more than are ever compressed")
+                raise ValueError(f"the row would become {size_bytes} bytes, more than any compressed value")
             return bytes(cramjam.snappy.decompress_raw(stored))
         buffer = bytearray(
             _COMPRESS_TO_BYTES

@@ -151,7 +151,7 @@ class Store:
     ) -> None:
         id, record = next(checked_rows(self.connection, part_state.statements, partition, offset, 1))
         if not thin and link(self._chain_before(part_state, offset), record.head, value) != record.chain:
-            raise damaged(partition, offset, "is not the record that the payload was brought back for")
+            raise damaged(partition, offset, "is not the record of the restored payload")
         # The chain stays the whole value's: heads, witnesses and the next record refer to it.
         stored, form = packed(value, thin=thin)
         total = row_sum(id, record.chain, record.head, stored, form)

@@ -137,22 +137,22 @@ class Blocked(msgspec.Struct, frozen=True):
 
     @property
     def who(self) -> str:
-        """The holders, in words."""
+        """The holders in words, at most five of them."""
         named_processes = [f"process {holder.pid} ({holder.name})" for holder in self.holders[:5]]
-        return " or ".join(named_processes) or "a process that this system does not name"
+        return " or ".join(named_processes) or "an unknown process"
 
     @property
     def told(self) -> str:
         """The message for people: the processes in the way, and the fix."""
         return (
             f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
-            "keeps a transaction open on it; appends go on; fix: end that process, or its transaction"
+            "keeps a transaction open on it; appends continue; fix: end that process, or its transaction"
         )
 
 
 @runtime_checkable
 class HasWal(Protocol):
-    """A log writing through a write-ahead log."""
+    """A log writing through a write-ahead log, with size and obstacle readable."""
 
     @property
     def wal_size_bytes(self) -> int:

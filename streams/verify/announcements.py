@@ -72,7 +72,7 @@ def weights_retired(_facts: Facts, evidence: Evidence, event: weights.WeightsRet
 
 
 def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated, _decoded: Decoded) -> None:
-    """Stores the version loaded by a worker."""
+    """Stores the version reported as loaded by a worker."""
     key = (evidence.index, source_of("explorer", event.worker))
     facts.activated.add(key, event.version)
     facts.newest_activated[key] = max(event.version, facts.newest_activated.get(key, -1))

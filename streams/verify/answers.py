@@ -54,7 +54,7 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
     for evidence in evidences:
         for worker in sorted(evidence.leased_to - evidence.workers):
             if not evidence.lost_some(topics.WORKERS):
-                facts.note(RULE, evidence.id, f"worker {worker} was given leases and never joined")
+                facts.note(RULE, evidence.id, f"worker {worker} got leases and never joined")
     for rows in _answer_batches(facts):
         await _note_second_answers(facts, evidences, rows, record_at)
         for row in rows[~_have_lease(facts, rows["key"])]:
@@ -66,7 +66,7 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
                 continue  # the lease may have been written after the end of the reading of leases
             record = await record_at(partition, offset)
             head = head_of(record) if record is not None else None
-            facts.note(RULE, evidence.id, f"{_named(head)} at {partition}@{offset} is of no lease that its writer held")
+            facts.note(RULE, evidence.id, f"{_named(head)} at {partition}@{offset} is of no lease held by its writer")
 
 
 async def _note_second_answers(
@@ -86,7 +86,7 @@ async def _note_second_answers(
             continue
         finding = f"{_named(head_of(later))} at {place(later)} answers a rollout of its lease"
         evidence = evidences[int(again["experiment"])]
-        facts.note(RULE, evidence.id, f"{finding} otherwise than {place(earlier)} did")
+        facts.note(RULE, evidence.id, f"{finding} differently from {place(earlier)}")
 
 
 def _alike(earlier: Record, later: Record) -> bool:

@@ -171,7 +171,7 @@ class _Counts:
         counts += totals
 
     def give(self, evidence: Evidence) -> None:
-        """Copies an experiment's counts into its evidence."""
+        """Copies the counts of an experiment into the experiment's evidence."""
         index = evidence.index
         evidence.members = int(self._members[index])
         evidence.planned = int(self._planned[index])

@@ -282,7 +282,7 @@ class Checker:
             self.facts.note("unique", head.experiment, f"{finding} with other content: another program took its id")
 
     async def judge(self, losses: Iterable[Loss] = ()) -> None:
-        """Applies the rules that need all records."""
+        """Applies the rules that need all records: books, forks, announcements, answers and verdicts."""
         facts = self.facts
         await self._find_repetitions()
         await self._judge_losses(losses)
@@ -362,7 +362,7 @@ class Checker:
 
 
 def summary(evidence: Evidence) -> VerifiedExperiment:
-    """Returns the counts of one experiment."""
+    """Returns the counts of one experiment, for the report."""
     assert evidence.spec is not None
     return VerifiedExperiment(
         experiment=evidence.id,

@@ -90,11 +90,11 @@ class Evidence:
 
     id: UUID
     index: int
-    """The number of its facts."""
+    """The number of the experiment within the check, stored with its facts."""
     spec: ExperimentSpec | None = None
     forked: experiment.ExperimentForked | None = None
     parent: Evidence | None = None
-    """The evidence of the experiment sharing its history, if in the log."""
+    """The evidence of a fork's parent, if the parent is in the log."""
     state: str = "unknown"
     losses_accepted: set[experiment.HeadRef] = field(default_factory=set)
     """Lost heads accepted by a person, letting the experiment continue."""
@@ -114,7 +114,7 @@ class Evidence:
     overdue: set[tuple[int, int]] = field(default_factory=set)
     """(stage, window) that waited too long for their weights."""
     windows: dict[tuple[int, int], set[int]] = field(default_factory=dict)
-    """The versions of windows leased with several, by (stage, window)."""
+    """The weight versions of windows leased with several of them, by (stage, window)."""
     row_stages: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
     """The number of rows planned in each epoch, by (stage, dataset)."""
     recent_plans: dict[int, batch.BatchPlanned] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Evidence:
 
     @property
     def ended(self) -> bool:
-        """True once the experiment's life is over."""
+        """True once the experiment is completed, failed, cancelled or rejected."""
         return self.state in ("completed", "failed", "cancelled", "rejected")
 
     def lost_some(self, stream: str) -> bool:
@@ -235,7 +235,7 @@ class Evidence:
 
     @property
     def spine(self) -> topics.Partition:
-        """The partition of its plans and steps."""
+        """The partition of the experiment's plans and steps."""
         return topics.partition_of(topics.EXPERIMENTS, self.id)
 
 

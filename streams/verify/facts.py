@@ -166,7 +166,7 @@ class Facts:
         return self._spaces.setdefault((experiment, stage), len(self._spaces))
 
     def reason(self, text: str) -> int:
-        """Returns the number of a reason."""
+        """Returns the number of a retirement's reason, adding a new reason to the list."""
         if text not in self.reasons:
             self.reasons.append(text)
         return self.reasons.index(text)

@@ -72,7 +72,7 @@ async def _data_goes_on(
     """Returns the faults of a stage's groups: each must be settled before the step, leased again, or come later."""
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
         # Checked first, for an array of that length follows: one bit of damage must not request terabytes.
-        return [f"its data goes on at group {forked.next_sequence}"]
+        return [f"its data continues at group {forked.next_sequence}"]
     # Several batches may hold experiences of one group: the first step using the group tells if the fork shares it.
     used = np.zeros(forked.next_sequence, dtype=bool)
     late: list[int] = []
@@ -87,16 +87,16 @@ async def _data_goes_on(
     redo = np.array([sequence for sequence in forked.redo if 0 <= sequence < forked.next_sequence], dtype="i8")
     findings = []
     if twice := [int(sequence) for sequence in redo if used[sequence]]:
-        findings.append(f"groups {sorted(twice)[:10]} are given out again, and batches that it shares hold them")
+        findings.append(f"groups {sorted(twice)[:10]} are leased again, and shared batches contain them")
     if late:
         findings.append(
-            f"groups {sorted(late)[:10]} come after {forked.next_sequence}, and batches that it shares hold them"
+            f"groups {sorted(late)[:10]} come after {forked.next_sequence}, and shared batches contain them"
         )
     if any_used:
         over = used | await _settled(facts, parent, forked, read)
         over[redo] = True
         if len(lost := np.flatnonzero(~over)):
-            findings.append(f"groups {lost[:10].tolist()} were never settled, and are not given out again")
+            findings.append(f"groups {lost[:10].tolist()} were never settled, and are not leased again")
     return findings
 
 

@@ -37,7 +37,7 @@ def mixed(id: UUID) -> int:
 
 
 class Twice(NamedTuple):
-    """Two records with possibly equal ids."""
+    """The positions of two records with possibly equal ids."""
 
     first: tuple[Partition, int]
     again: tuple[Partition, int]

@@ -55,7 +55,7 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
             skipped += len(lost)
             missing = [*lost[:_NAMED], *missing]
         if again:
-            yield f"stage {stage}: groups {again[:_NAMED]} were settled in the history that it shares"
+            yield f"stage {stage}: groups {again[:_NAMED]} were settled in the shared history"
         if skipped:
             yield f"stage {stage}: groups {missing[:_NAMED]} were skipped"
 
@@ -64,7 +64,7 @@ def windows_keep_their_weights(_facts: Facts, evidence: Evidence) -> Iterator[st
     """Yields windows with groups begun on several weight versions, unless an overdue record excuses the window."""
     for (stage, window), versions in evidence.windows.items():
         if (stage, window) not in evidence.overdue:
-            yield f"stage {stage}: window {window} was given out on weight versions {sorted(versions)}"
+            yield f"stage {stage}: window {window} was leased with weight versions {sorted(versions)}"
 
 
 def rows_come_in_order(_facts: Facts, evidence: Evidence) -> Iterator[str]:
@@ -125,7 +125,7 @@ def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
     """Yields steps with a due checkpoint not committed before the trainer continued."""
     for step in sorted(evidence.unsaved):
-        yield f"step {step} was to be saved and others followed it, and no checkpoint of it was committed"
+        yield f"step {step} was due to be saved and others followed it, and no checkpoint of it was committed"
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
@@ -140,7 +140,7 @@ def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
             # that drew it, and the latter may have died before its report.
             if spec is not None and any(stage.serving is not None for stage in spec.stages):
                 continue
-            finding = f"{worker} drew tokens from version {version}, and never said that it had loaded it"
+            finding = f"{worker} drew tokens from version {version}, and never reported loading it"
             facts.note("announcements-have-a-step", evidences[index].id, finding)
 
 

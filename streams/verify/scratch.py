@@ -30,7 +30,7 @@ class Scratch:
         return start
 
     def write(self, start: int, content: bytes | bytearray) -> None:
-        """Replaces bytes added before."""
+        """Replaces bytes added before, at their offset."""
         if self._file is None:
             # Without a name: a killed check leaves nothing behind. Never synced, for it is worth nothing then.
             self._file = TemporaryFile(dir=self._folder, prefix="rftd-verify-")  # noqa: SIM115 (closed by `close`)
@@ -142,14 +142,14 @@ class Spool:
             del tail[:size]
 
     def blocks(self) -> Iterator[bytes | bytearray]:
-        """Yields all rows, many at a time."""
+        """Yields all rows in the order of their addition, up to a MiB at a time."""
         for start in self._blocks:
             yield self._scratch.read(start, self._block_size_bytes)
         if self._tail:
             yield bytes(self._tail)
 
     def row(self, index: int) -> bytes:
-        """Returns one row, which must exist."""
+        """Returns the row at an index below the length."""
         block, start = divmod(index * self.row_size_bytes, self._block_size_bytes)
         if block < len(self._blocks):
             return bytes(self._scratch.read(self._blocks[block] + start, self.row_size_bytes))

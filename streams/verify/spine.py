@@ -40,7 +40,7 @@ def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded
         if not facts.chained and _has_plan(facts, evidence, event):
             return  # a repetition, long after the first time
         finding = f"batch {event.batch} at {decoded.partition}@{decoded.offset} is a plan of step {event.step}"
-        facts.note("trained-once", evidence.id, f"{finding}, and the next one to plan was step {due}")
+        facts.note("trained-once", evidence.id, f"{finding}, while the next one to plan was step {due}")
         evidence.void += 1
         return
     page, at = facts.steps.row(evidence.index, event.step)
@@ -126,15 +126,15 @@ def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
         number, flags, member, stage, sequence, closed, eligible, uses, nothing = fate
         # A plan rests on records below `observed`: a fold reading partitions in another order must agree with it.
         if listed.offset >= observed.get(listed.partition, 0):
-            _wrong(facts, evidence, plan, listed, "which lies above what it observed")
+            _wrong(facts, evidence, plan, listed, "which lies above the part that it observed")
         if not 0 <= listed.group < len(places) or not flags & MEMBER or places[listed.group] != closed:
-            _wrong(facts, evidence, plan, listed, "whose group did not close where it says")
+            _wrong(facts, evidence, plan, listed, "whose group did not close at the stated position")
         elif listed.member != member:
             _wrong(facts, evidence, plan, listed, f"which is not member {listed.member}")
         else:
             first_of.setdefault(listed.group, (stage, sequence))
         if listed.staleness_versions != plan.step - 1 - oldest:
-            _wrong(facts, evidence, plan, listed, f"whose staleness is another one than {listed.staleness_versions}")
+            _wrong(facts, evidence, plan, listed, f"whose staleness is not {listed.staleness_versions}")
         if bound is not None and listed.staleness_versions > bound:
             finding = f"{listed.experience} is {listed.staleness_versions} versions stale, the bound {bound}"
             facts.note("staleness-bounded", evidence.id, f"step {plan.step}: {finding}")
@@ -143,7 +143,7 @@ def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
             finding = f"{times}: step {plan.step} calls it use {listed.use}"
             facts.note("books-balance", evidence.id, finding)
         if plan.decided_at_ns < eligible:
-            finding = f"experience {listed.experience} had not rested when step {plan.step} was planned"
+            finding = f"experience {listed.experience} was still cooling down when step {plan.step} was planned"
             facts.note("books-balance", evidence.id, finding)
         flags |= PLANNED | (GONE if listed.use >= plan.max_uses > 0 else 0)
         eligible = _bounded(plan.eligible_at_ns)

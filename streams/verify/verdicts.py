@@ -29,7 +29,7 @@ async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities,
         if letter.offset >= 0 and letter not in letters.letters:
             record = await read(Partition(letter.stream, letter.partition), letter.offset)
             if record is None or not _failed(record):
-                finding = f"{letter} was {done}, and is neither a record that was set aside nor a task that failed"
+                finding = f"{letter} was {done}, and is neither a dead letter nor a failed task"
                 facts.note(RULE, None, finding)
         if verdict.event is not None and not await _has_event(verdict.event, identities, read):
             facts.note(RULE, None, f"{letter} was retried by event {verdict.event}, which is not in the log")

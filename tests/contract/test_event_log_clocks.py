@@ -148,9 +148,9 @@ async def test_topic_with_writer_timestamps_is_named_with_the_clock_difference(
         await configure(settings, SPINE, WRITERS_TIME | bounds)
         async with asyncio.timeout(50), asyncio.TaskGroup() as group:  # within the minute for which an append is tried
             reason, number, waiting = await refused(wrong, group)
-            assert f"Kafka refused records of {topic} for their time: this machine's clock (" in reason.what
+            assert f"Kafka refused records of {topic} because of their time: this machine's clock (" in reason.what
             assert reason.what.endswith(f") is {difference}")
-            assert "set the clock that is wrong" in (reason.fix or "")
+            assert "correct the wrong clock" in (reason.fix or "")
             assert COMMAND.format(topic) in (reason.fix or "")
             await configure(settings, SPINE, {})  # what the fix says
             assert await waiting == [Position(SPINE, number)]

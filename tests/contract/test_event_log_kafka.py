@@ -317,7 +317,7 @@ async def test_records_of_truth_that_somebody_deleted_are_known_at_start_and_to_
         assert await log.deleted() == (await missing_records(settings, within_s=30)).gone == [(A, Stretch(0, 2))]
         (loss,) = await deleted_from(log)
         assert loss.where == f"{A}@1"
-        assert "was deleted, and more before it: the first record" in loss.what
+        assert "was deleted, and more before it (evidence: the first" in loss.what
         assert await still_lost(log, [loss]) == {loss.head.ref}
     assert _missing(await KafkaBackend().diagnose(kafka_url(settings))) == f"{A}@0 to 1"
 

@@ -108,7 +108,7 @@ async def test_a_finished_experiment_is_the_same_in_every_log(
         assert (again.appended, again.present, again.files, again.equal) == (0, total, 0, True)
         assert await log.heads() == heads
         await check_remembered(log, experiment)
-        with pytest.raises(ConflictError, match="another content"):
+        with pytest.raises(ConflictError, match="other content"):
             await import_experiment(log, tmp_path / "x.rftd", home=tmp_path, clock=clock, moves=[("/", "/elsewhere")])
         await log.close()
     await source.close()

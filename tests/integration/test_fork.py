@@ -242,8 +242,8 @@ async def test_verify_finds_forks_that_do_not_share_their_parents_history(
     bugs = {
         "no step 7 with checksum": {"checksum": "0" * 32},
         "began elsewhere": {"first_versions": (0, 3)},
-        "are given out again, and batches": {"redo": (0,)},
-        "and batches that it shares hold them": {"next_sequence": one_less},
+        "are leased again, and shared batches": {"redo": (0,)},
+        "and shared batches contain them": {"next_sequence": one_less},
         "were never settled": {"next_sequence": far_more},
     }
     async with desk.open() as supervisor:

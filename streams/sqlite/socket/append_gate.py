@@ -44,12 +44,12 @@ class AppendGate:
         for draft in drafts if self._barred else ():
             if _experiment_of(draft) in self._barred:
                 raise LogLossError(
-                    "this experiment is stopped: nothing is appended to it until a person has decided",
-                    fix="ask `rftd why`, or see the daemon's log, for the reason and the choice",
+                    "this experiment is stopped: appends are refused until a person decides",
+                    fix="run `rftd why`, or see the daemon's log, for the reason and the options",
                 )
 
     def came(self, pid: int) -> None:
-        """Records the report of a process."""
+        """Records that a process has reported its remembered heads."""
         self._came.add(pid)
         self._coming.set()
 

@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         """Closes the connection because no reply came. Returns the error to raise."""
         # A suspended process keeps its socket open: only a new connection finds its successor.
         self.hang_up()
-        return UnreachableError(f"the daemon did not answer within {timeout_s:g} s", fix="see whether it is stopped")
+        return UnreachableError(f"the daemon did not answer within {timeout_s:g} s", fix="check if it is suspended")
 
     def when_writable(self, resume: Callable[[], None]) -> bool:
         """True if the socket accepts more now; else `resume` is called once it does, or once the connection is lost."""

@@ -81,5 +81,5 @@ def _check(size: int) -> None:
     if size > limits.FRAME_SIZE_BYTES:
         raise CodecError(
             f"a frame of {size} bytes is over the limit of {limits.FRAME_SIZE_BYTES}",
-            fix="the other side of the log's socket is no rftd, or another release of it",
+            fix="the other side of the log's socket is not rftd, or is another release",
         )

@@ -130,7 +130,7 @@ def to_wire(heads: Heads) -> WireHeads:
 
 
 def failed(id: int, error: RftdError) -> Failed:
-    """Builds the reply carrying an error."""
+    """Builds the reply carrying an error: code, texts and place of the error."""
     return Failed(id, error.code, error.what, error.where, error.field, error.fix)
 
 

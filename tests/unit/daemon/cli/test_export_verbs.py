@@ -70,7 +70,7 @@ def test_out_of_one_folder_and_into_another(rftd: Rftd, ended: DataFolder, tmp_p
     assert rftd("export", answer["experiment"][:18], "--to", f"{file}2", "--data", data).status == 0
     moved = rftd("import", file, "--map", "/jobs=/elsewhere", "--data", data)
     assert moved.status == 5
-    assert "another content" in moved.err
+    assert "other content" in moved.err
 
 
 def test_folders_are_named_as_submit_names_them(

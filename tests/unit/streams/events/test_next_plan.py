@@ -45,7 +45,7 @@ async def test_a_plan_that_leaves_steps_out_or_comes_back_is_void(run: Synthetic
     assert (state.spine.planned, state.spine.plans) == (before.spine.planned, before.spine.plans)
     assert state.replay_buffer.counts() == before.replay_buffer.counts()
     [what] = await findings(run)
-    assert f"is a plan of step {version + ahead}, and the next one to plan was step {version + 1}" in what
+    assert f"is a plan of step {version + ahead}, while the next one to plan was step {version + 1}" in what
     run.plan(stage=1, take=len(taken))
     state = fold(run.id, run.recorder.records)
     assert state.spine.planned == version + 1
@@ -72,7 +72,7 @@ async def test_a_fork_is_planned_from_the_step_after_its_parents(run: SyntheticR
     offsets = await plan_offsets(await log_of(run.recorder), fork.id, first=0)
     assert offsets == {SFT_STEPS + 1: state.spine.plans[SFT_STEPS + 1].offset}
     [what] = await findings(run)
-    assert f"and the next one to plan was step {SFT_STEPS + 1}" in what
+    assert f"while the next one to plan was step {SFT_STEPS + 1}" in what
 
 
 async def test_after_an_abandoned_plan_its_step_is_the_next_one(run: SyntheticRun) -> None:

@@ -176,7 +176,7 @@ async def test_a_worker_that_never_joined_holds_no_lease_that_is_in_order(run: O
     )
     run.recorder.write(leased, run.id, partition=Partition(TASKS, 1))
     [said] = await findings(run)
-    assert said.what == f"worker {nobody} was given leases and never joined"
+    assert said.what == f"worker {nobody} got leases and never joined"
 
 
 @pytest.mark.anyio

@@ -155,4 +155,4 @@ def test_a_reader_of_this_process_is_named_if_no_other_is(tmp_path: Path, store:
 def test_a_system_that_does_not_tell_is_said_so(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "LOCKS", tmp_path / "none")
     assert holders(tmp_path / schema.FILE_NAME) is None
-    assert "a process that this system does not name keeps a transaction open" in Blocked(1 << 30, 0.0, ()).told
+    assert "an unknown process keeps a transaction open" in Blocked(1 << 30, 0.0, ()).told

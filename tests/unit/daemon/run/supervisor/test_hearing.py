@@ -157,7 +157,7 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
         with pytest.raises(LogLossError):
             await worker.heads()
         assert set(hearing.stopped()) == {scene.one} == set(scene.stopped)
-        with pytest.raises(LogLossError, match="nothing is appended to it until a person has decided"):
+        with pytest.raises(LogLossError, match="appends are refused until a person decides"):
             await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.one)])
         await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)])
         await late.close()
@@ -199,7 +199,7 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     await hearing.hear_run(entry, executor, RunState(scene.one))
     log.missing = (spine, Stretch(1, 3))
     log.met = True
-    with pytest.raises(LogLossError, match="was deleted, and more before it: the gap that begins at 1"):
+    with pytest.raises(LogLossError, match="was deleted, and more before it .evidence: the gap beginning at 1"):
         await hearing.hear_run(entry, executor, RunState(scene.one))
     assert set(hearing.stopped()) == {scene.one}
     log.met = False
