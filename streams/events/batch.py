@@ -14,7 +14,7 @@ from rftd.streams.log.marked import ExperienceOffset, ReadOffset, TaskOffset
 
 # Laid out as arrays: `limits.PLAN_EXPERIENCES` of these, and as many groups, must fit one record.
 class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One experience of a batch: the position of its payload, its group, its staleness and its use."""
+    """An experience of a batch: position of the payload, group, staleness and number of the use."""
 
     experience: UUID
     partition: Index
@@ -48,7 +48,7 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of the records read of a partition by the planner before its decision (rule 6)."""
+    """The end of the records of a partition read by the planner before the decision (rule 6)."""
 
     stream: str
     partition: Index
@@ -57,7 +57,7 @@ class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @event("batch.planned", stream=topics.EXPERIMENTS, owner=PLANNER)
 class BatchPlanned(Event, frozen=True, kw_only=True):
-    """The items of training step `step`, in order. Executed by the trainer, which selects nothing."""
+    """The items of training step `step`, in order. Executed by the trainer exactly as planned."""
 
     batch: UUID
     step: Index
@@ -97,7 +97,7 @@ class BatchAbandoned(Event, frozen=True, kw_only=True):
 
 
 class Uninformative(msgspec.Struct, frozen=True, array_like=True):
-    """Groups without a learning signal: their lowest and highest reward, and the number of waiting experiences."""
+    """Groups without a learning signal: lowest and highest reward, and the number of waiting experiences."""
 
     lowest: Finite
     highest: Finite
@@ -107,8 +107,8 @@ class Uninformative(msgspec.Struct, frozen=True, array_like=True):
 
 @event("experience.retired", stream=topics.EXPERIMENTS, owner=PLANNER)
 class ExperienceRetired(Event, frozen=True, kw_only=True):
-    """Experiences excluded from all further training, with one reason for all of them and, for uninformative groups,
-    their rewards.
+    """Experiences excluded from all further training, with a reason common to all and, for uninformative groups, the
+    rewards.
     """
 
     experiences: tuple[UUID, ...]

@@ -1,4 +1,4 @@
-"""Sweeps: experiments differing in a few fields of one file, each sweep on the spine of its own id."""
+"""Sweeps: experiments differing in a few fields of a file, each sweep on the spine of a separate id."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FieldChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a sweep: its name, its settings and its seed."""
+    """A run of a sweep: name, settings and seed of the experiment."""
 
     name: str
     """The name of the run's experiment."""

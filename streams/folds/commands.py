@@ -23,7 +23,7 @@ class Commands(msgspec.Struct):
     """The earlier requests: tasks may be added any number of times, while other commands are few."""
 
     def take(self, ruling: Ruling) -> None:
-        """Adds one record, even a void one; records without a command change nothing."""
+        """Adds a record, even a void one; records without a command change nothing."""
         decoded = ruling.decoded
         head = decoded.head
         if head.type not in VERBS or head.correlation is None or self.at(head.id, head.correlation) is not None:
@@ -53,12 +53,12 @@ class Commands(msgspec.Struct):
         self._older = restored._older
 
     def of(self, key: UUID) -> list[KeyUse]:
-        """Returns the records written by commands with this key, those of one experiment in the order of the log."""
+        """Returns the records written by commands with a key, an experiment's records in the order of the log."""
         older = [use for experiment, keys in self._older.items() for use in keys.of(key, experiment)]
         return [*older, *self._of.get(key, [])]
 
     def at(self, event: UUID, key: UUID) -> KeyUse | None:
-        """Returns the use with this event id; one that added tasks is found by its key."""
+        """Returns the use with this event id; a use that added tasks is found by the key."""
         newest = self._at.get(event)
         if newest is not None or not self._older:
             return newest

@@ -1,7 +1,8 @@
-"""`Scoreboard`: the figures of a stage's evaluations, version by version, and their consequences; a fold of the spine.
+"""`Scoreboard`: the figures of a stage's evaluations, version by version, with the resulting decisions; a fold of the
+spine.
 
-Evaluations may be completed in any order, so each figure is folded only after those of all earlier versions: decisions
-do not depend on the speed of workers. A decision is kept until the controller has written it.
+Evaluations may be completed in any order, so each figure is folded only after the figures of all earlier versions:
+decisions do not depend on the speed of workers. A decision is kept until the controller has written a record of it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _ROUNDED: Final = 1e-9
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """A version with the value of its evaluation."""
+    """A version with the value of the deciding figure in its evaluation."""
 
     version: int
     generation: int
@@ -55,7 +56,7 @@ class EvalVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuleWatch(msgspec.Struct):
-    """The state of one rule between two crossings of its threshold."""
+    """The state of a rule between two crossings of the rule's threshold."""
 
     extreme: float | None = None
     """The highest or lowest value since the stage began, or since the rule applied."""
@@ -64,7 +65,7 @@ class RuleWatch(msgspec.Struct):
 
 
 class Scoreboard(msgspec.Struct):
-    """The scores of the stage under way, with the decisions pending from them."""
+    """The scores of the stage under way, with the pending decisions."""
 
     stage: int = -1
     first_version: int = 0
@@ -118,7 +119,7 @@ class Scoreboard(msgspec.Struct):
         self.lacked = set()
 
     def evaluated(self, event: EvalCompleted, spec: StageSpec) -> None:
-        """Folds an evaluation, once, and every later one waiting for it."""
+        """Folds an evaluation, once, and every later evaluation waiting for the folded version."""
         through = self.through.get(event.taskset)
         step = event.version - self.first_version
         if event.stage != self.stage or through is None or step <= through:
@@ -134,7 +135,7 @@ class Scoreboard(msgspec.Struct):
             self._take(completed, spec.trainer.by_evaluation)
 
     def unsettled(self, spec: StageSpec) -> int | None:
-        """Returns the stage's first step with an evaluation that may still decide something; None without one."""
+        """Returns the stage's first step whose evaluation may still decide something; None without such steps."""
         following = (self._following(taskset, spec) for taskset in self.through)
         return min((step for step in following if step is not None), default=None)
 
@@ -148,7 +149,7 @@ class Scoreboard(msgspec.Struct):
         return pending or any(ranked.version == version for ranked in self.ranked)
 
     def written(self, event: CheckpointChosen | StageStopped, spec: ExperimentSpec, planned: int) -> ExperimentSpec:
-        """Folds a decision written by the controller, once; returns the specification after it."""
+        """Folds a decision written by the controller, once; returns the resulting specification."""
         if isinstance(event, StageStopped):
             if event.stage != self.stage or self.stopped:
                 return spec
@@ -185,7 +186,7 @@ class Scoreboard(msgspec.Struct):
                 self._apply(event, figure_values[rule.figure], number, rule)
 
     def _value(self, figure: FigureSpec, event: EvalCompleted) -> float | None:
-        """Returns the value of a figure; None if not a number, or missing, which is noted once."""
+        """Returns the value of a figure; None for a missing or non-finite value. A missing figure is noted once."""
         # Counts of worthless answers exist only above 0.
         default = 0.0 if figure.figure in WORTHLESS else None
         figure_value = event.score if figure.figure == "score" else event.metrics.get(figure.figure, default)
@@ -202,7 +203,7 @@ class Scoreboard(msgspec.Struct):
             return
         former = self.ranked
         ranked = [*former, Ranked(event.version, event.generation, value)]
-        # The earlier of two equal ones: a longer training for nothing is no better.
+        # The earlier of two equal versions: a longer training for nothing is no better.
         ranked.sort(key=lambda candidate: (-candidate.value if mode == MAX else candidate.value, candidate.version))
         self.ranked = ranked[:keep]
         if self.ranked == former:
@@ -223,7 +224,7 @@ class Scoreboard(msgspec.Struct):
         self.unwritten.append(choice)
 
     def _wait(self, event: EvalCompleted, value: float | None, early_stop: EarlyStopSpec) -> None:
-        """Counts the evaluations no better than the best one; a value that is not a number is no better."""
+        """Counts consecutive evaluations no better than the best one; a value that is not a number is no better."""
         bound = early_stop.bound
         if value is not None and bound is not None and not _better(bound, value, early_stop.mode):
             self._stop(EvalVerdict(cause=BOUND, version=event.version, value=value, against=bound))
@@ -245,7 +246,7 @@ class Scoreboard(msgspec.Struct):
         crossed = against is not None and _crossed(rule, value, against)
         if rule.kind in ("falls_by", "rises_by"):
             higher = watch.extreme is None or (value > watch.extreme) == (rule.kind == "falls_by")
-            # After its application it is measured from there: a resuming person has seen the fall.
+            # After an application, changes are measured from the present value: a resuming person has seen the fall.
             watch.extreme = value if higher or crossed else watch.extreme
         if crossed and watch.armed:
             verdict = EvalVerdict(cause=RULE, rule=number, version=event.version, value=value, against=against)

@@ -1,6 +1,6 @@
-"""`Selection`: the rows drawn by selectors, and the rewards reported to them, by taskset.
+"""`Selection`: the rows drawn by selectors, and the rewards reported to selectors, by taskset.
 
-Both are kept for the stage under way alone, and of rewards only the newest: a selector forgets older ones.
+Both are kept for the stage under way alone, and of rewards only the newest: a selector forgets older rewards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REWARD: Final = struct.Struct("<qd")
 
 
 class DrawnTasks(msgspec.Struct, frozen=True):
-    """The rows of one draw, with the number of the first one within the taskset."""
+    """The rows of a draw, with the number of the first row's draw within the taskset."""
 
     first: int
     """The number of the first row's draw within the taskset."""
@@ -39,11 +39,11 @@ class Rewards(msgspec.Struct):
 
     @property
     def first(self) -> int:
-        """The number of the first kept one, from 0."""
+        """The number of the first kept reward, from 0."""
         return self.count - len(self.kept) // REWARD.size
 
     def add(self, row: int, value: float) -> None:
-        """Counts one group. The count alone decides the forgotten ones, in every process."""
+        """Counts a group. The count alone decides on forgotten rewards, in every process."""
         self.count += 1
         self.kept += REWARD.pack(row, value)
         if len(self.kept) >= 2 * limits.KEPT_REWARDS * REWARD.size:
@@ -71,7 +71,7 @@ class Selection(msgspec.Struct):
         self.draws[key] = DrawnTasks(event.first, event.rows)
 
     def close(self, event: GroupClosed) -> None:
-        """Folds the rewards of a closed group, if a selector needs them."""
+        """Folds the rewards of a closed group, if a selector uses the taskset's rewards."""
         if event.row < 0 or event.taskset < 0 or not event.members:
             return
         self.rewards = {key: rewards for key, rewards in self.rewards.items() if key[0] >= event.stage}

@@ -84,7 +84,7 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Consecutive batches of one kind: the kind, their number and the first step."""
+    """Consecutive batches of a kind: the kind, the number of batches and the first step."""
 
     kind: str = ""
     batches: int = 0
@@ -99,7 +99,7 @@ class Streak(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct):
-    """The learning signal, its cause of a loss, and the changes still to be declared."""
+    """The learning signal, the cause of a loss, and the changes still to be declared."""
 
     cause: str = ""
     """Cause of the newest batches' missing learning signal; empty if they have one."""
@@ -155,9 +155,9 @@ class Signal(msgspec.Struct):
             self.best = highest if self.best is None else max(self.best, highest)
 
     def retired(self, event: ExperienceRetired, *, stage: int, step: int, batch: int) -> None:
-        """Folds uninformative groups; `step` is the one waiting for `batch` experiences."""
+        """Folds uninformative groups; `step` is the step waiting for `batch` experiences."""
         groups = event.uninformative
-        # For a decision split over several events because of its many ids, the first counts: it has the bound of all.
+        # For a decision split over several events because of many ids, the first counts: each has the bound of all.
         if groups is None or event.decided_at_ns <= self.retired_ns:
             return
         self.retired_ns = event.decided_at_ns
@@ -201,7 +201,8 @@ class Signal(msgspec.Struct):
         same_cause = self.same
         health = self.health
         if _idle(same_cause.kind):
-            # The batches of a loss have in common that they are idle; once it is lost, the cause itself counts.
+            # Batches of a loss share idleness, possibly of different causes; once the signal is lost, the exact cause
+            # counts.
             streak = same_cause if _idle(self.cause) else health
             if streak.batches >= idle_batches:
                 self._change(same_cause.kind, streak.step, event)
@@ -251,7 +252,7 @@ class Signal(msgspec.Struct):
 
 
 def _idle(cause: str) -> bool:
-    """True for a cause that is a fault; a solved task is none."""
+    """True for a fault; a solved task is none."""
     return cause not in ("", SOLVED)
 
 
@@ -273,7 +274,7 @@ def _flat(figures: dict[str, float]) -> bool:
     lowest = figures.get("critic/advantages/min")
     if highest is None or lowest is None:
         return False
-    # Rows of an expert in the same batch have no advantage, but their loss is part of this one.
+    # Rows of an expert in a batch have no advantage, but contribute to the loss.
     if abs(figures.get("actor/pg_loss", 0.0)) > _ROUNDED:
         return False
     size = max(abs(highest), abs(lowest))

@@ -1,4 +1,4 @@
-"""The spine: the experiment's life, its stages, plans and steps, in the order of one partition."""
+"""The spine: an experiment's life, stages, plans and steps, in the order of a single partition."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Spine(msgspec.Struct):
         event = decoded.event
         self.spending.pass_time(event, decoded.head.time_ns)
         match event:
-            # The guards fold the event; a repeated one, or one no longer standing, falls through to the case below.
+            # The guards fold the event; a repeated or obsolete event falls through to the case below.
             case batch.BatchPlanned() if self.batches.plan(event):
                 self.planned = max(self.planned, event.step)
                 self.signal.planned()
@@ -192,7 +192,7 @@ class Spine(msgspec.Struct):
 
     @property
     def recorded_ns(self) -> int:
-        """The last clock reading in the log that waits are counted from (rule 9)."""
+        """The last clock reading in the log used as the beginning of waits (rule 9)."""
         return max(self.waits_since_ns, self.status_ns)
 
     @property
@@ -228,8 +228,8 @@ class Spine(msgspec.Struct):
     def made(self, version: int, generation: int, checksum: str) -> bool:
         """True if a step, or the beginning of a fork, made weights with this checksum (rule 3).
 
-        For steps long ago only versions and generations are known: one trainer made each, and reported it before the
-        announcement, so the announcement of an executed one is its own.
+        For steps long ago only versions and generations are known: each version of a generation has a single trainer,
+        and the step is reported before the announcement, so the announcement of an executed version is genuine.
         """
         key = version, generation
         checksum_known = self.checksums.get(key) or self.begun.get(key)
@@ -259,7 +259,7 @@ class Spine(msgspec.Struct):
         self.executed.add((event.step, event.generation))
         self.checksums[event.step, event.generation] = event.checksum
         trim(self.checksums)
-        # Progress: batches executed again by a new generation do not prove that the cause of a pause is gone.
+        # Progress: batches executed again by a new generation are no proof of the end of a pause's cause.
         if event.step > self.furthest:
             self.furthest = event.step
             self.pauses = 0
@@ -395,9 +395,9 @@ class Spine(msgspec.Struct):
         self.payloads_dropped_through = max(self.payloads_dropped_through, through_step)
 
     def _fork(self, event: experiment.ExperimentForked) -> None:
-        """Folds the shared history, as if its stages, plans and steps had been read here.
+        """Folds the shared history, as if stages, plans and steps had been read here.
 
-        The stage of `at_step` has to be started here, unless it ends there.
+        The stage of `at_step` has to be started here, unless the stage ends there.
         """
         assert self.spec is not None
         self.forked = event

@@ -26,7 +26,7 @@ class TaskQueue(msgspec.Struct):
     """The offset of each request's record on the spine."""
 
     def add(self, event: TasksAdded, offset: int) -> None:
-        """Counts the tasks of one record; after the end of the queue they are ignored."""
+        """Counts the tasks of a record; tasks added after the end of the queue are ignored."""
         if self.ended or not event.tasks:
             return
         self.firsts.append(self.rows)
@@ -63,7 +63,7 @@ class TaskQueues(msgspec.Struct):
         planned: int,
         first_versions: Mapping[int, int],
     ) -> ExperimentSpec:
-        """Folds an addition to a stage, or its end; returns the specification after it.
+        """Folds an addition to a stage's queue, or the end of the queue; returns the resulting specification.
 
         `planned` is the last step planned before the event; `first_versions` are the stages' first weight versions.
         """
@@ -84,9 +84,9 @@ class TaskQueues(msgspec.Struct):
 
 
 def _ended(stage: StageSpec, rows: int, *, planned: int) -> StageSpec:
-    """Returns the stage with its queue ended at `rows` tasks, and `planned` of its steps already planned.
+    """Returns the stage with the queue ended at `rows` tasks, and `planned` steps already planned.
 
-    At least one step more than planned: the trainer keeps the weights of a last step known in advance.
+    At least a step more than planned: the trainer keeps the weights of a last step known in advance.
     """
     assert stage.taskset is not None
     queue = msgspec.structs.replace(stage.taskset, rows=max(rows, 1))

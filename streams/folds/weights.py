@@ -1,4 +1,4 @@
-"""Published weight versions, and the effective ones among them."""
+"""Published weight versions: announced, retired, lost, loaded by workers, and effective."""
 
 from __future__ import annotations
 
@@ -96,23 +96,23 @@ class Weights(msgspec.Struct):
         )
         for retired in (self.retired.of(generation), self._retired_by_it.of(generation)):
             if announced:
-                # A trainer announces one version after the other: a version between two announced ones never comes.
+                # A trainer announces versions in ascending order: a version between two announced versions never comes.
                 boundaries = (
                     boundary for boundary in (retired.below(version), *lower_versions) if boundary is not None
                 )
                 retired.cover(max(boundaries, default=version - 1) + 1, version)
             retired.add(version)
-        # The base model's announcement stays: its checksum identifies the beginning of the run.
+        # The base model's announcement stays, as the checksum identifies the beginning of the run.
         if version:
             self.published.pop(key, None)
             self._announced.pop(key, None)
 
     def over(self, version: int, generation: int) -> bool:
-        """True if the trainer itself retired the version: only a successor would announce it again."""
+        """True if the present trainer retired the version: only a successor would announce the version again."""
         return (version, generation) in self._retired_by_it
 
     def answered(self, request: weights.WeightsRequested) -> bool:
-        """True if the trainer has answered this request, or a later one."""
+        """True if the trainer has answered the request, or a later request."""
         return self.answer is not None and weights.order_of(self.answer) >= weights.order_of(request)
 
     @property

@@ -1,4 +1,4 @@
-"""Reads of a few records anywhere: waiting reads share a request, and no consumer has to seek for them."""
+"""Reads of a few records anywhere: waiting reads share a request, without a seek of any consumer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _PendingRead:
 
 
 class Direct:
-    """Records by their offsets. One request is under way at a time: reads arriving meanwhile share the next one."""
+    """Records by offset. A single request is under way at a time: reads arriving meanwhile share the next request."""
 
     def __init__(self, names: Names, offsets: Offsets, duplicates: Duplicates) -> None:
         self._names = names
@@ -74,9 +74,10 @@ class Direct:
         return _cut(pending.found, max_size_bytes)
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
-        """Returns the chains of the records at these offsets, by partition and offset, as far as brokers have them.
+        """Returns the chains of the records at these offsets, by partition and offset, as far as brokers have the
+        records.
 
-        Each partition is read in ascending order, a batch at a time: the records of one batch are fetched once.
+        Each partition is read in ascending order, a batch at a time: the records of a batch are fetched once.
         """
         unread = {partition: deque(sorted(set(due))) for partition, due in offsets.items() if due}
         chains_by_position: dict[tuple[Partition, int], bytes] = {}
@@ -117,7 +118,9 @@ class Direct:
     async def _fetched(
         self, leader: int | None, topics: Mapping[str, list[tuple[int, int, int]]]
     ) -> list[tuple[TopicPartition, Any, bytes]]:
-        """Sends one request to a broker; returns its answer by partition, without those in error; [] if it fails."""
+        """Sends a request to a broker; returns the answer by partition, without failed partitions; [] without an
+        answer.
+        """
         if leader in (None, -1):
             return []
         request = FetchRequest(0, 0, _REQUEST_SIZE_BYTES, _READ_COMMITTED, list(topics.items()))
@@ -172,7 +175,7 @@ class Direct:
         return min(int(size), _PARTITION_SIZE_BYTES)
 
     def _hand_out(self, first: _PendingRead, name: TopicPartition, aborted: Any, payload: bytes) -> None:
-        """Gives the records of one partition to the reads completed by them, and in any case to the first."""
+        """Gives a partition's records to all reads completed by the answer, and in any case to the first."""
         partition = self._names.ours(name)
         records = self._records(name, aborted, first.start, payload)
         if not records:

@@ -92,7 +92,7 @@ class Lane:
         """True for batches of one record, after the broker found a batch too large."""
 
     def put(self, slice_: Slice) -> None:
-        """Queues drafts; their slice's `done` is set when all of them have an offset, or fails."""
+        """Queues drafts; `done` of the slice is set when all drafts have an offset, or fails."""
         self._queue.append(slice_)
         self._prefill()
         self._grown.set()
@@ -168,10 +168,10 @@ class Lane:
         self._settled = True
 
     def _settle_again(self) -> None:
-        """Makes the next step read back the records below the batch just landed, and the batch itself.
+        """Makes the next step read back the batch just landed, and the records below it.
 
-        With replicas away, a leader may keep records unreadable until they are back; these drafts may then be there
-        already, and their first position counts.
+        With replicas away, a leader may keep records unreadable until the replicas are back; the drafts may then be
+        there already, and the first position counts.
         """
         self._settled = self._doubtful = False
         self._flying = self._next = None

@@ -1,4 +1,4 @@
-"""Drafts before their append: their slice, a batch in the making, and the one idempotent producer."""
+"""Drafts before the append: slices, a batch in the making, and the single idempotent producer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Slice:
         self.offsets[index] = offset
 
     def settle(self) -> bool:
-        """True if every draft has its offset; `done` is then set."""
+        """True if every draft has an offset; `done` is then set."""
         while self.next < len(self.offsets) and self.offsets[self.next] != UNPLACED:
             self.next += 1
         if self.next < len(self.offsets):
@@ -67,7 +67,7 @@ class Slice:
 
 
 def looked_at(future: asyncio.Future[Any]) -> None:
-    """Marks a future's error as retrieved, as its waiter may have left."""
+    """Marks a future's error as retrieved, as the waiter may have left."""
     if not future.cancelled():
         future.exception()
 
@@ -108,10 +108,10 @@ _logger = logging.getLogger("rftd.kafka")
 
 
 class Producers:
-    """The current producer. Its session with the broker makes retries inside aiokafka exactly-once.
+    """The current producer. The producer's session with the broker makes retries inside aiokafka exactly-once.
 
     No transactions and no transactional id: rule 2 fences in band, alike on every backend, and a broker fencing a
-    producer by its id would only stop one of several processes all allowed to write.
+    producer by id would only stop a single one of several processes, all allowed to write.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -144,9 +144,9 @@ class Producers:
             return self._current
 
     async def retire(self, producer: AIOKafkaProducer) -> None:
-        """Ends this producer: its sequence numbers are of no use after an unknown outcome.
+        """Ends a producer: sequence numbers are of no use after an unknown outcome.
 
-        Batches of other lanes under way with it fail and are settled by reading back.
+        Batches of other lanes under way with the producer fail and are settled by reading back.
         """
         async with self._turn:
             if self._current is producer:  # several lanes share it, and each failing one asks for this

@@ -57,7 +57,7 @@ def key_of(draft: Draft) -> bytes:
 
 
 def headers_of(draft: Draft, key: bytes, sum_: bytes) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """Builds Kafka's key of a draft's record (its experiment, if it has one) and its headers."""
+    """Builds Kafka's key of a draft's record (the experiment, if any) and the headers."""
     # In this order: `envelope_of` reads the first three without looking at the others.
     headers = [(HEAD, draft.head), (SUM, sum_), (ID, key), ("ce_specversion", b"1.0")]
     if len(draft.head) > _ATTRIBUTES_HEAD_SIZE_BYTES:
@@ -194,7 +194,7 @@ class IdWindow:
         if not key:
             return True
         first = self._offsets.get(key)
-        # `<`: a record read a second time is the first one, not its own repetition.
+        # `<`: a record read a second time is the first occurrence, not a repetition.
         if first is not None and first < offset:
             return False
         self._offsets.put(key, offset)

@@ -1,6 +1,6 @@
-"""`Tailing`: one consumer feeding the ring of newest records for all followers.
+"""`Tailing`: a consumer feeding the ring of newest records for all followers.
 
-`Pressure` counts records unread by followers: a partition pauses while they fill half the ring.
+`Pressure` counts records unread by followers: a partition pauses while unread records fill half the ring.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Pressure:
         self._ignored: dict[Partition, int] = {}
 
     def read(self, follower: int, positions: Mapping[Partition, int]) -> None:
-        """Notes a follower's next offsets, by which its unread records are estimated."""
+        """Notes a follower's next offsets, the basis for estimating unread bytes."""
         self._followers[follower] = positions
 
     def gone(self, follower: int) -> None:
-        """Forgets a follower, whose unread records no longer count."""
+        """Forgets a follower; unread records of the follower no longer count."""
         self._followers.pop(follower, None)
 
     def slowest(self, partition: Partition, floor: int = 0) -> int | None:
@@ -56,7 +56,7 @@ class Pressure:
         return min((offset for offset in offsets if offset >= floor), default=None)
 
     def began(self, partition: Partition, offset: int) -> None:
-        """Notes the beginning of the tail: followers below it catch up by themselves."""
+        """Notes the beginning of the tail: followers below catch up by reading from the cluster."""
         self._ignored[partition] = offset
 
     def arrived(self, records: Sequence[Record]) -> None:
@@ -89,7 +89,7 @@ class Pressure:
         return partition in self._paused_at_s
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
-        # A follower ignored for its slowness counts again once it has passed the offset of that decision.
+        # A follower ignored for slowness counts again once past the offset of the decision.
         floor = self._ignored.get(partition, 0)
         slowest = self.slowest(partition, floor)
         if slowest is None:
@@ -232,7 +232,7 @@ class Tailing:
                 self._transactions[partition] = HeldBack(partition, stable, end, since_s)
 
     async def _out_of_range(self, error: kafka.OffsetOutOfRangeError) -> None:
-        """Handles an offset out of range: the partition was truncated below it, or it lost records."""
+        """Handles an offset out of range: the partition was truncated, or has lost records."""
         try:
             for name, offset in error.args[0].items():
                 partition = self._names.ours(name)

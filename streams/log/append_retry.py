@@ -20,12 +20,11 @@ async def append_when_space(
     clock: Clock,
     on_full: Callable[[LogFullError], None] | None = None,
 ) -> list[Position]:
-    """Appends the drafts and returns their positions; while the log has no space, the same drafts are retried without
-    end.
+    """Appends the drafts and returns the positions; while the log has no space, the drafts are retried without end.
 
-    Drafts beyond the limits of one append are appended in parts, one after the other. An append is no transaction
-    anyway: a crash between two parts leaves a prefix, as a crash within one may. `on_full` is called with each refusal,
-    to inform a person. Every other error is raised.
+    Drafts beyond the limits of an append are appended in parts, one after the other. An append is no transaction
+    anyway: a crash between two parts leaves a prefix, as a crash within an append may. `on_full` is called with each
+    refusal, to inform a person. Every other error is raised.
     """
     positions: list[Position] = []
     for chunk in parts(drafts):

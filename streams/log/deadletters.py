@@ -1,9 +1,8 @@
-"""Foreign records, skipped alike by every reader, and the box of dead letters with a pointer to each of them.
+"""Foreign records, skipped alike by every reader, and the box of dead letters with a pointer to each foreign record.
 
-A record is foreign if its envelope is unreadable, if its type is unknown, if its partition does not match its type or
-its experiment, or if its payload is unreadable or out of bounds (`rftd.streams.log.bounds`). Foreign records have no
-effect and stop no reader. A record of a known type in a newer version stops its readers: skipping the record would lose
-it.
+A record is foreign if the envelope is unreadable, if the type is unknown, if the partition does not match type or
+experiment, or if the payload is unreadable or out of bounds (`rftd.streams.log.bounds`). Foreign records have no effect
+and stop no reader. A record of a known type in a newer version stops all readers: skipping the record would lose it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def understood_with(head: Head, record: Record) -> Decoded | None:
 
 
 def head_of(record: Record) -> Head | None:
-    """Decodes the attributes, for routing; None if they are unreadable."""
+    """Decodes the attributes, for routing; None for an unreadable envelope."""
     try:
         return decode_head(record)
     except CodecError:
@@ -89,7 +88,7 @@ def letter_id(letter: RecordDeadLettered) -> UUID:
 
 
 class DeadLetterBox:
-    """Appends dead letters, pointers to skipped records. A daemon has one box, used by its projector."""
+    """Appends dead letters, pointers to skipped records. A daemon has a single box, used by the projector."""
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
         self._log = log

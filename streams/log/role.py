@@ -1,4 +1,4 @@
-"""A leased role: appends its fences, stamps its epoch, and counts an append only once read back unfenced."""
+"""A leased role: appends fences, stamps an epoch, and counts an append only once read back unfenced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rftd.streams.log.writers import holder_source
 
 
 class RoleLease:
-    """This process's ownership of one role of one experiment, in the partitions written by the role."""
+    """A process's ownership of a role of an experiment, in the partitions written by the role."""
 
     def __init__(
         self,
@@ -64,7 +64,8 @@ class RoleLease:
         partitions = tuple(partitions)
         if again:
             _check_owner(follower, role, partitions, owner)
-        # One epoch for all partitions, above each one's: a former owner's fence may have reached only a part of them.
+        # A single epoch for all partitions, above the epoch of each: a former owner's fence may have reached only a
+        # part of them.
         epoch = 1 + max(follower.fences.epoch(partition, role) for partition in partitions)
         writer = Writer(source=holder_source(role.name, owner), clock=clock, ids=ids, role=role.name, epoch=epoch)
         heads = as_refs(await log.heads())
@@ -88,9 +89,10 @@ class RoleLease:
         return lease
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
-        """Appends the drafts and returns their positions, once they were read back and this owner still holds the role.
+        """Appends the drafts and returns the positions, once the drafts were read back and the owner still holds the
+        role.
 
-        Raises FencedError if a newer owner exists: the drafts then have no effect, and this process must stop.
+        Raises FencedError if a newer owner exists: the drafts then have no effect, and the process must stop.
         """
         if not drafts:
             return []
@@ -101,10 +103,10 @@ class RoleLease:
         return positions
 
     async def confirm(self) -> None:
-        """Returns if this owner holds the role according to the present log: call it before changes beyond a fence's
+        """Returns if the owner holds the role according to the present log: call it before changes beyond a fence's
         reach.
 
-        Raises FencedError. A process may still be suspended between this check and its next action.
+        Raises FencedError. A process may still be suspended between this check and the next action.
         """
         await self._follower.catch_up()
         self.check()

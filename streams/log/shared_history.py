@@ -1,4 +1,4 @@
-"""The history shared by a fork: an experiment up to one of its weight versions, read from the log."""
+"""The history shared by a fork: an experiment up to a weight version, read from the log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rftd.streams.log.topics import Partition, partition_of
 
 
 class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """One experiment up to one weight version: its spine, and the event for a fork of it."""
+    """An experiment up to a weight version: the spine, and the first event of a fork from there."""
 
     spine: Spine
     """The spine of the experiment that executed the step, as far as the log goes."""
@@ -85,7 +85,7 @@ async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[i
 
 
 class _Plans:
-    """A fold: the offsets of the plans from one step on, without abandoned ones."""
+    """A fold: the offsets of standing plans from a step on."""
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}
@@ -108,7 +108,7 @@ class _Plans:
 
 
 class _History:
-    """A fold of spine and weights, with the facts of one step however long ago."""
+    """A fold of spine and weights, with the facts of a step however long ago."""
 
     def __init__(self, experiment: UUID, at_step: int) -> None:
         self.state = RunState(experiment)
@@ -228,7 +228,7 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: 
 
 
 class _Groups:
-    """A fold of one stage's groups: the closed ones, and those of them waiting unused."""
+    """A fold of a stage's groups: closed groups, and closed groups waiting unused."""
 
     def __init__(self, experiment: UUID, stage: int) -> None:
         self.state = RunState(experiment)

@@ -1,4 +1,4 @@
-"""The newest part of a log, on its event loop: heads, a small ring of records, and the subscriptions woken by them."""
+"""The newest part of a log, on the log's event loop: heads, a small ring of records, and the subscriptions to wake."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _RECORD_SIZE_BYTES: Final = 400
 class Tail:
     """Heads of all partitions, followers to wake, and the newest records up to `ring_size_bytes` of memory.
 
-    Followers near the head are served from the ring, so that many of them cost one write and no read. Used on one event
-    loop only.
+    Followers near the head are served from the ring: many followers cost a single write and no read. Used on a single
+    event loop only.
     """
 
     def __init__(self, heads: Mapping[Partition, Mark], ring_size_bytes: int) -> None:
@@ -43,7 +43,7 @@ class Tail:
         return self._heads.get(partition, _EMPTY)
 
     def advance(self, records: Iterable[Record], heads: Mapping[Partition, Mark]) -> None:
-        """Adds committed records; `heads` are the new heads of the grown partitions. Wakes their followers."""
+        """Adds committed records and wakes followers; `heads` are the new heads of the grown partitions."""
         for record in records:
             self._order.append(record)
             self._size += len(record.head) + len(record.value) + _RECORD_SIZE_BYTES
@@ -56,14 +56,15 @@ class Tail:
             self._size -= len(oldest.head) + len(oldest.value) + _RECORD_SIZE_BYTES
             self._ring[oldest.partition].pop(oldest.offset, None)
         self._heads.update(heads)
-        # After the heads: a woken follower compares its position with them, and would sleep again on old ones.
+        # After the heads: a woken follower compares positions with heads, and would sleep again on old heads.
         for partition in heads:
             for event in self._followers.get(partition, ()):
                 event.set()
 
     def forget(self, partition: Partition, before_offset: int) -> None:
         """Drops records below a truncated partition's new start from the ring."""
-        # `_order` keeps them until their turn, and their bytes stay counted: both are removed together there.
+        # `_order` keeps truncated records until the normal eviction, and counts the bytes: both are corrected together
+        # there.
         ring = self._ring.get(partition, {})
         for offset in [offset for offset in ring if offset < before_offset]:
             del ring[offset]
@@ -166,7 +167,7 @@ class TailSubscription:
         self._source.tail.unfollow(self._partitions, self._grown)
 
     async def _collect(self, max_records: int) -> tuple[list[Record], dict[Partition, int]]:
-        """Returns the available records, one partition after the other, each call starting one further."""
+        """Returns the available records, partition after partition, each call starting at the next partition."""
         collected: list[Record] = []
         positions: dict[Partition, int] = {}
         room_bytes = limits.FETCH_SIZE_BYTES

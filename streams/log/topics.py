@@ -22,7 +22,7 @@ class Partition(NamedTuple):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """One stream. With `retention_s` None its records are kept for ever, as truth."""
+    """A stream: name, number of partitions and retention. `retention_s` None keeps records for ever, as truth."""
 
     name: str
     partitions: int
@@ -73,7 +73,7 @@ TRUTH: Final = tuple(
 EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.stream].events)
 """Every partition of truth with effective events."""
 
-# Heartbeats are no truth: readers follow them from the present on, and no snapshot or fence vouches for them.
+# Heartbeats are no truth: readers follow from the present on, and no snapshot or fence vouches for heartbeats.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
 
 

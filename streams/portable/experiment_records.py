@@ -50,9 +50,9 @@ class ReadOnlyLog(EventLog):
 
 
 class OwnRecords(ReadOnlyLog):
-    """A read-only `EventLog` with gaps, with only the records of one experiment. Heads are those of the whole log.
+    """A read-only `EventLog` with gaps, with only an experiment's records. Heads are the whole log's.
 
-    `experiment.imported` is left out: it describes the experiment's way into this log, and into no other one.
+    `experiment.imported` is left out: the event describes the experiment's way into a single log.
     """
 
     def __init__(self, log: EventLog, experiment: UUID) -> None:
@@ -110,9 +110,10 @@ class OwnRecords(ReadOnlyLog):
 
 
 async def closed_heads(log: EventLog) -> Heads:
-    """Reads heads such that records named by a record below them lie below them too, even during concurrent writes.
+    """Reads heads for a consistent copy: records named by a record below the heads lie below the heads, too.
 
-    On a log without a common moment for all heads, the heads of partitions naming others are read first.
+    Concurrent writes are allowed. On a log without a common moment for all heads, the heads of partitions naming others
+    are read first.
     """
     spine = await log.heads()
     tasks = await log.heads()

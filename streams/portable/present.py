@@ -1,4 +1,4 @@
-"""The comparison of an export with a log possibly holding it already: none of it, a part, all, or another history."""
+"""The comparison of an export with a log possibly holding the experiment: none, a part, all, or another history."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ async def compare(
         async for chunk in own_records.chunks(partition):
             extra = await asyncio.to_thread(_take, chunk, source, present)
             later = later or extra
-    # Records only in the destination are a continued history; beside missing ones they are another history, for the
-    # missing ones would come after them.
+    # Records only in the destination are a continued history; beside missing records they are another history, for the
+    # missing ones would come later.
     if later is not None and present.records < total:
         raise _different(later, "the destination continued from a part of this experiment")
     return present
 
 
 def _take(chunk: Sequence[Record], source: Iterator[ExportedRecord], present: PresentRecords) -> Record | None:
-    """Counts the records also in the export. Returns the first one not in it."""
+    """Counts the records also in the export. Returns the first record missing in the export."""
     later: Record | None = None
     for record in chunk:
         exported = next(source, None)

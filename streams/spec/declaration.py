@@ -1,8 +1,7 @@
-"""Marks of a declared field of the experiment file: its unit, the kind of name in its text, its older words, and its
-effect.
+"""Marks of a declared field of the experiment file: unit, kind of name in the text, older words, and effect.
 
-A section is declared once, as a struct with these marks in its annotations beside the bounds (`msgspec.Meta`). The
-reader of files, the JSON Schema, the page of every field and the table of trust are derived from them.
+A section is declared once, as a struct with marks in the annotations beside the bounds (`msgspec.Meta`). The reader of
+files, the JSON Schema, the page of every field and the table of trust are derived from the declaration.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ PLAIN: Final = NamingMark(NameKind.PLAIN)
 
 @dataclass(frozen=True, slots=True)
 class FieldEffect:
-    """The effect of a field, as stated by its declaration."""
+    """The effect of a field, as stated by the field's declaration."""
 
     effect: Literal["acts", "checked", "harmless", "refused"] = "acts"
     why: str = ""

@@ -211,7 +211,7 @@ class LateHalf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(NamedTuple):
-    """A field of the specification with different values in two submissions, and its value in each."""
+    """A field of the specification with different values in two submissions, and both values."""
 
     field: str
     one: object
@@ -219,14 +219,14 @@ class Disagreement(NamedTuple):
 
 
 def has_tasks(spec: ExperimentSpec) -> bool:
-    """False for a train half leaving the tasks to the explore half: it can only run once both exist."""
+    """False for a train half leaving the tasks to the explore half, and able to run only once both exist."""
     return all(stage.taskset is not None for stage in spec.stages if stage.kind == "both")
 
 
 def joined(former: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False) -> ExperimentSpec | Disagreement:
     """Joins `former` and another submission to a specification, or returns the first field in disagreement. Pure.
 
-    Once `trained`, the trainer's fields are settled: steps were taken with them, and a later half must have equal ones.
+    Once `trained`, the trainer's fields are settled by the steps taken: a later half must have equal fields.
     """
     if {former.half, half.half} != BOTH:
         return difference(former, half) or former
@@ -327,7 +327,7 @@ def _merged(explore: Any, train: Any, path: tuple[str, ...] = ()) -> Any:
         merged: dict[str, Any] = {}
         for key in dict.fromkeys((*explore, *train)):
             below = (*path, key)
-            # A key fixed by one half alone and missing in its file has its default, whatever the other half wrote.
+            # A key fixed by a single half and missing there has the default, whatever the other half wrote.
             sides = [
                 side[key]
                 for side, foreign in ((train, _EXPLORE_KEYS), (explore, _TRAIN_KEYS))
@@ -342,9 +342,7 @@ def _merged(explore: Any, train: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def difference(first: ExperimentSpec, second: ExperimentSpec) -> Disagreement | None:
-    """Returns the first field preventing two specifications from being halves of one experiment; None without one.
-    Pure.
-    """
+    """Returns the first field preventing two specifications from being halves of an experiment; None without one."""
     # Each half has the reach granted to its own names; the whole has both.
     names = (name for name in ExperimentSpec.__struct_fields__ if name not in (*_OF_ONE, "reach"))
     return next(

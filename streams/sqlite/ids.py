@@ -1,8 +1,8 @@
-"""The index of ids, for recognising repeated appends: the newest ids in memory, the older ones in a table.
+"""The index of ids, for recognising repeated appends: the newest ids in memory, the older ids in a table.
 
-Ids are random: written one by one, each would change a page of a large table, and be most of a commit's bytes. By the
-thousand, neighbours share their pages. The rows of the newest records hold their ids too: after a restart, memory is
-filled from the rows.
+Ids are random: written one by one, each id would change a page of a large table, and be most of a commit's bytes. By
+the thousand, neighbours share pages. The rows of the newest records hold the ids too: after a restart, memory is filled
+from the rows.
 """
 
 from __future__ import annotations

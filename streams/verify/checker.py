@@ -123,8 +123,8 @@ class Checker:
 
     async def read_all(self) -> None:
         """Reads every partition of truth, each up to an end covering all records named below earlier ends."""
-        # The ends are taken in the opposite order of the reading: during concurrent writes, a plan within its end must
-        # find its groups, and these their experiences, within theirs.
+        # The ends are taken in the opposite order of the reading: during concurrent writes, the groups of a plan below
+        # the end must lie below the end of groups, and likewise for experiences.
         log = self._reading.log
         self.facts.leased_below = {
             partition: mark.next_offset
@@ -287,7 +287,7 @@ class Checker:
         await self._find_repetitions()
         await self._judge_losses(losses)
         await judge_verdicts(facts, self._letters, self._identities, self._reading.record)
-        # Parents may be read after their forks: partitions of the spine come by their numbers.
+        # Parents may be read after forks: partitions of the spine are read by number.
         for evidence in self.evidences:
             if evidence.forked is not None:
                 evidence.parent = self._by_id.get(evidence.forked.parent.int)
@@ -311,7 +311,7 @@ class Checker:
         await answers.judge_answers(facts, self.evidences, self._reading.record)
 
     async def look_outside(self, look: Look) -> None:
-        """Checks the files named by events, of experiments with their files in their folder."""
+        """Checks the files named by events, for experiments with files in place."""
         for evidence in self.evidences:
             if evidence.spec is not None and evidence.files_here:
                 await look_at(self._reading.log, self.facts, evidence, look)

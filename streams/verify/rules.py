@@ -112,7 +112,7 @@ def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields owners of a role that are neither a joined worker nor a daemon with the controller role first."""
+    """Yields owners of a role other than joined workers and daemons with the controller role first."""
     for owner, where in evidence.trainer_fences:
         if owner not in evidence.workers:
             yield f"the fence at {where} makes {owner} the trainer, and no such worker joined"
@@ -129,15 +129,15 @@ def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterato
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
-    """Notes a worker's tokens drawn from a version before the worker reported it, or a later one, as loaded."""
+    """Notes a worker's tokens drawn from a version before a report of the version, or of a later version, as loaded."""
     # A version above the newest announced one is skipped: a killed worker may have had no time for its report.
     for key, version in facts.drawn.numbers():
         if version < facts.newest_activated.get(key, -1) and not facts.activated.has(key, version):
             assert isinstance(key, tuple)
             index, worker = key
             spec = evidences[index].spec
-            # Answers to clients are kept beside the log. The explorer bringing one into the log need not be the one
-            # that drew it, and the latter may have died before its report.
+            # Answers to clients are kept beside the log. The explorer bringing an answer into the log may be another
+            # than the author, and the author may have died before a report.
             if spec is not None and any(stage.serving is not None for stage in spec.stages):
                 continue
             finding = f"{worker} drew tokens from version {version}, and never reported loading it"
@@ -194,7 +194,7 @@ def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> lis
 
 
 def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields groups whose row differs from the one drawn for them, for tasksets with drawn rows."""
+    """Yields groups leased with another row than the drawn row, for tasksets with drawn rows."""
     stages = evidence.spec.stages if evidence.spec is not None else ()
     for number in sorted(evidence.group_stages):
         tasksets = tasksets_of(stages[number]) if number < len(stages) else ()

@@ -175,7 +175,7 @@ async def test_no_file_and_no_export(tmp_path: Path) -> None:
 async def test_an_export_never_replaces_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x.rftd"
     path.write_text("mine")
-    with pytest.raises(ConflictError, match="of that name"):
+    with pytest.raises(ConflictError, match="exists already"):
         await exported(path)
     assert path.read_text() == "mine"
 
