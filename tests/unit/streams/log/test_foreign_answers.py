@@ -189,7 +189,7 @@ async def test_a_rollout_that_its_holder_answers_again_with_other_tokens_is_foun
     assert fold(run.id, run.recorder.records).groups.open[run.open].members[0] == counted
     [said] = await findings(run)
     assert said.what.startswith(f"experience.produced of '{holder}' at rftd.experiences/{forged.partition}@")
-    assert said.what.endswith(f"otherwise than rftd.experiences/{counted.partition}@{counted.offset} did")
+    assert said.what.endswith(f"differently from rftd.experiences/{counted.partition}@{counted.offset}")
 
 
 @pytest.mark.anyio
