@@ -199,7 +199,7 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     await hearing.hear_run(entry, executor, RunState(scene.one))
     log.missing = (spine, Stretch(1, 3))
     log.met = True
-    with pytest.raises(LogLossError, match="was deleted, and more before it .evidence: the gap beginning at 1"):
+    with pytest.raises(LogLossError, match=r"was deleted, and more before it \(evidence: the gap beginning at 1"):
         await hearing.hear_run(entry, executor, RunState(scene.one))
     assert set(hearing.stopped()) == {scene.one}
     log.met = False
