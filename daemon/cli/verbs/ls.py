@@ -28,7 +28,7 @@ _LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 @click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label; repeatable.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
 @click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
-@click.option("--refused", is_flag=True, help="List refused requests from Kafka producers instead.")
+@click.option("--refused", is_flag=True, help="List refused requests of external producers instead.")
 @shared_options
 @click.pass_obj
 def command(
