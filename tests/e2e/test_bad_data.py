@@ -112,7 +112,7 @@ def gone_revision(folder: Path) -> str:
         (null_rows, "format.response_key", ["has null under 'answer'", "null.jsonl:701"]),
         (half_the_files, "format.response_key", ["no value under 'answer'", "train-00002-of-00004.parquet row 0"]),
         (empty_folder, "path", ["there is no file of rows", "empty"]),
-        (half_a_snapshot, "path", ["train-00001-of-00002.parquet is not there", "a" * 40]),
+        (half_a_snapshot, "path", ["train-00001-of-00002.parquet is missing", "a" * 40]),
         (gone_blob, "path", ["the dataset is not whole: test.jsonl is not there", "b" * 40]),
         (gone_revision, "path", ["ann/moved@v9", "--revision v9, or rftd submit --pull"]),
     ],

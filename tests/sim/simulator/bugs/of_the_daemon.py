@@ -291,7 +291,7 @@ BUGS = (
     Bug(
         "who did not look takes it for silence",
         "lost in vain",
-        instead(Liveness, "_looked", lambda _: lambda _self, now_s: now_s),
+        instead(Liveness, "_looked_until", lambda _: lambda _self, now_s: now_s),
         mode="zombies",
         within_seeds=250,
     ),

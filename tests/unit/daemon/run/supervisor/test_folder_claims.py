@@ -83,7 +83,7 @@ async def test_a_copy_beside_the_original_is_refused_with_a_way_out(scene: Scene
     assert str(scene.data.root) in error.what
     assert str(scene.folder / "copy") in error.what
     assert "rftd serve --take-over one" in (error.fix or "")
-    assert hearing.free(survivors._hearing._entries.values()) == []
+    assert hearing.free(survivors._hearing._experiments.values()) == []
     with pytest.raises(OtherLogError):
         await survivors.hear(RunState(scene.experiment))
 
@@ -109,7 +109,7 @@ async def test_a_folder_that_was_taken_over_stops_the_run_that_had_it(scene: Sce
     first, run = await scene.served(scene.identity(scene.data))
     await run.hear_older()
     second, _ = await scene.served(scene.identity(scene.copied()))
-    second.claims.take_over(second._entries[scene.experiment])
+    second.claims.take_over(second._experiments[scene.experiment])
     assert second.refusal(scene.experiment) is None
     scene.clock.advance(LOOK_S)
     with pytest.raises(OtherLogError):
@@ -133,7 +133,7 @@ async def test_a_run_has_its_folder_from_its_first_moment(scene: Scene) -> None:
 async def test_a_folder_that_went_away_is_not_made_anew(scene: Scene) -> None:
     scene.job.rmdir()
     hearing, run = await scene.served(scene.identity(scene.data))
-    hearing._entries[scene.experiment].fence = (HeadRef("rftd.experiments", 0, 1, b"0" * 16),)
+    hearing._experiments[scene.experiment].fence = (HeadRef("rftd.experiments", 0, 1, b"0" * 16),)
     await run.hear(RunState(scene.experiment))
     assert not scene.job.exists()
 

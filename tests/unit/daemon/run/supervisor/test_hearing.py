@@ -194,7 +194,7 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     await log.append(scene.recorder.drafts)
     spine = partition_of(topics.EXPERIMENTS, scene.one)
     hearing = await scene.heard(log)
-    entry = hearing._entries[scene.one]
+    entry = hearing._experiments[scene.one]
     executor: Any = None
     await hearing.hear_run(entry, executor, RunState(scene.one))
     log.missing = (spine, Stretch(1, 3))
@@ -249,7 +249,7 @@ async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, Hearing
     await log.append(scene.recorder.drafts)
     hearing = await scene.heard(log)
     executor: Any = None
-    survivors = Survivors(hearing, hearing._entries[scene.one], executor, ManualClock())
+    survivors = Survivors(hearing, hearing._experiments[scene.one], executor, ManualClock())
     return log, survivors, saved_at_each_record(log, scene.one), hearing
 
 
@@ -263,7 +263,7 @@ async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(sce
     assert log.compared == len(state.checkpoints)
     # A run that is taken up again, as the log comes back, has them compared no more.
     executor: Any = None
-    again = Survivors(hearing, hearing._entries[scene.one], executor, ManualClock())
+    again = Survivors(hearing, hearing._experiments[scene.one], executor, ManualClock())
     await again.hear(state)
     await again.hear_older()
     assert log.compared == len(state.checkpoints) + 1

@@ -122,7 +122,7 @@ def test_an_answer_that_cannot_be_scored_fails_alone(tmp_path: Path) -> None:
     ("arguments", "field", "match"),
     [
         ({"path": "/nowhere"}, "path", "no such folder: '/nowhere'"),
-        ({"path": "./model"}, "path", "'model' is no whole path"),
+        ({"path": "./model"}, "path", "'model' is not an absolute path"),
         ({"device": "tpu"}, "device", "is 'tpu'"),
         ({"device": "cuda:x"}, "device", "is 'cuda:x'"),
         ({"batch_size": 0}, "batch_size", "is 0: expected `int` >= 1"),
