@@ -216,7 +216,7 @@ async def test_a_decision_that_no_record_holds_fails_its_experiment(desk: ForkDe
         )
         spine = (await desk.ended(experiment)).spine
         assert (spine.status, spine.code) == (Status.FAILED, CodecError.code)
-        assert "what the planner decided: batch.planned of " in spine.reason
+        assert "the decision of the planner: batch.planned of " in spine.reason
         after = await desk.submit(supervisor, "name=after")
         assert (await desk.state(after)).spine.status is Status.COMPLETED
 
