@@ -108,7 +108,7 @@ def quietly(records: list[Record], experiment: UUID) -> None:
     metrics = MetricsFeed(Metrics(version="1"))
     for record in records:
         try:
-            registry._take(record)
+            registry._fold(record)
             names.take(record)
             decoded = effective(record, fences)
             if decoded is not None:

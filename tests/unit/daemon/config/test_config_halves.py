@@ -151,6 +151,6 @@ def test_a_train_half_without_tasks_says_how_many_steps_it_takes(load: Load, err
     apart = ["mode=train", "buffer.explorer_input={}"]
     assert not has_tasks(load(overrides=apart).spec)
     (text,) = errors(overrides=[*apart, "buffer.total_steps=null"])
-    assert "] buffer.total_steps: is not given" in text
+    assert "] buffer.total_steps: is not set" in text
     (text,) = errors(overrides=["mode=explore", "buffer.explorer_input={}"])
     assert "names no taskset" in text
