@@ -23,7 +23,7 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?]+")
 
 
 class WorkersOption(click.ParamType[dict[str, str]]):
-    """One word for all roles, or `ROLE=WORD` for each: where each role's workers run."""
+    """Hosts of each role's workers: one word for all roles, or `ROLE=WORD` for each."""
 
     name = "where"
 

@@ -46,7 +46,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_loss: tuple[str, ...] = ()
     """Experiments to be continued although the log has lost their records."""
     accepted_by: str = ""
-    """Who accepts the loss."""
+    """Name of the person accepting the loss."""
     prices: dict[str, float] = {}
     """Dollars per hour of an accelerator, by kind."""
     launching: Launching = Launching()

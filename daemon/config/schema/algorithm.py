@@ -117,7 +117,7 @@ class Algorithm(Section):
     sample_strategy: Annotated[
         str | None, word(warmup="default"), Upstream("`default` is called `warmup` in the guide's release."), PLUGIN
     ] = None
-    """How batches are composed: `default`, `staleness_control`, or `mix` with expert rows; none: the algorithm's
+    """Composition of batches: `default`, `staleness_control`, or `mix` with expert rows; none: the algorithm's
     default."""
     sample_strategy_args: Annotated[LaidOver | None, ARGUMENTS] = None
     """Arguments of `sample_strategy`, merged over its defaults."""
@@ -149,7 +149,7 @@ class Algorithm(Section):
         | None,
         Upstream("Defaults to `token-mean` for every algorithm."),
     ] = None
-    """How token losses are aggregated; none: the algorithm's default."""
+    """Aggregation of token losses; none: the algorithm's default."""
     loss_scale_factor: Annotated[float | None, Field(gt=0)] = None
     """Divisor of `seq-mean-token-sum-norm`."""
     enable_router_replay: bool = refused(False, why="routed experts are not recorded")

@@ -129,7 +129,7 @@ class Taskset(Section):
     """Answers per held-out row, for metrics such as pass@k; none: 1. Training tasks use `algorithm.repeat_times`."""
     total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
     max_retry_times: Annotated[Natural, Upstream("Counts attempts to read the storage.")] = 3
-    """How often a rollout is leased again because its explorer reported no progress."""
+    """Maximum number of new leases of a rollout after its explorer reported no progress."""
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")
     limit_rows: Count | None = None

@@ -39,7 +39,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Id of the dead letter, as accepted by GET /v1/dead-letters/one."""
     reason: Text = ""
     by: Text = ""
-    """Who decided; kept with the event."""
+    """Author of the verdict, recorded with the event."""
 
 
 class Drop(Decide, frozen=True, kw_only=True, forbid_unknown_fields=True):

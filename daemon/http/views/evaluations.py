@@ -37,7 +37,7 @@ class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the answer among those to the row, from 0."""
     reward: float
     right: bool | None
-    """Whether the answer is right; null if the reward does not tell."""
+    """True for a right answer; null if the reward does not tell."""
     parts: dict[str, float]
     """Named parts of the reward."""
     finish: str
@@ -169,7 +169,7 @@ async def held_out(daemon: Daemon, name: Name, row: Step, taskset: Word = None, 
 
 
 class _AnswerPlaces(NamedTuple):
-    """Where an evaluation's answers are stored."""
+    """Location of the stored answers of an evaluation."""
 
     folder: str | None
     """Folder of the experiment."""

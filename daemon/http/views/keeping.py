@@ -11,7 +11,7 @@ class KeepingRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a daemon for ended experiments; None: no such rule."""
 
     payloads: str
-    """How long the log keeps the tokens of experiences: `always`, `until-ended` or `until-trained`."""
+    """Retention of the tokens of experiences in the log: `always`, `until-ended` or `until-trained`."""
     drop_payloads_after_s: float | None
     """Seconds between the end of an experiment and the drop of its tokens."""
     drop_payloads_above_bytes: int | None

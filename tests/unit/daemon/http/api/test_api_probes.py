@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 GOLDEN = Path(__file__).parents[4] / "golden"
 
 
-async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, daemon_parts: DaemonParts) -> None:
+async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, parts: DaemonParts) -> None:
     assert (await client.get("/livez")).text == "ok"
     verdict = (await client.get("/readyz?verbose")).json()
     assert verdict["ok"]
@@ -32,7 +32,7 @@ async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, daemon_part
         "disk",
         "parts",
     }
-    daemon_parts.projector.last_error = "the database is away"
+    parts.projector.last_error = "the database is away"
     refused = await client.get("/readyz")
     assert refused.status_code == 503
     assert refused.text == "projector: the database is away"
@@ -40,8 +40,8 @@ async def test_ready_until_a_part_says_no(client: httpx.AsyncClient, daemon_part
     assert (await client.get("/livez")).status_code == 200
 
 
-async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClient, daemon_parts: DaemonParts) -> None:
-    async with daemon_parts.engine.begin() as connection:
+async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClient, parts: DaemonParts) -> None:
+    async with parts.engine.begin() as connection:
         await connection.execute(text("DROP TABLE positions"))
         await connection.execute(text("DROP TABLE experiments"))
     assert (await client.get("/readyz")).status_code == 503
@@ -51,22 +51,18 @@ async def test_a_database_that_is_away_is_503_everywhere(client: httpx.AsyncClie
     assert (await client.get("/livez")).status_code == 200
 
 
-async def test_a_database_without_a_free_connection_is_503(
-    client: httpx.AsyncClient, daemon_parts: DaemonParts
-) -> None:
-    daemon_parts.engine.pool._timeout = 0.05  # type: ignore[attr-defined]  # of seconds; half a minute is the library's
+async def test_a_database_without_a_free_connection_is_503(client: httpx.AsyncClient, parts: DaemonParts) -> None:
+    parts.engine.pool._timeout = 0.05  # type: ignore[attr-defined]  # of seconds; half a minute is the library's
     async with AsyncExitStack() as held:
         with pytest.raises(PoolTimeoutError):
             while True:
-                await held.enter_async_context(daemon_parts.engine.connect())
+                await held.enter_async_context(parts.engine.connect())
         refused = await client.get("/v1/experiments")
     assert (refused.status_code, refused.json()["code"]) == (503, "RFTD-NET-001")
     assert (await client.get("/v1/experiments")).status_code == 200
 
 
-async def test_metrics_tell_of_the_log_and_of_what_was_fed(
-    client: httpx.AsyncClient, daemon_parts: DaemonParts
-) -> None:
+async def test_metrics_tell_of_the_log_and_of_what_was_fed(client: httpx.AsyncClient, parts: DaemonParts) -> None:
     scraped = (await client.get("/metrics")).text
     assert 'rftd_build_info{commit="",version="1.2.3"} 1.0' in scraped
     assert 'rftd_stream_produced_records_total{stream="rftd.experiments"}' in scraped
@@ -89,10 +85,10 @@ async def test_requests_are_counted_by_route_and_not_by_what_strangers_write(cli
 
 
 async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(
-    client: httpx.AsyncClient, daemon_parts: DaemonParts
+    client: httpx.AsyncClient, parts: DaemonParts
 ) -> None:
-    daemon_parts.log.wal_size_bytes = 300 << 20  # type: ignore[attr-defined]
-    daemon_parts.log.blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))  # type: ignore[attr-defined]
+    parts.log.wal_size_bytes = 300 << 20  # type: ignore[attr-defined]
+    parts.log.blocked = Blocked(300 << 20, 1.0, (Holder(4711, "sqlite3"),))  # type: ignore[attr-defined]
     ready = await client.get("/readyz")
     assert ready.status_code == 200
     assert ready.text.startswith("ok\nwal: ")
@@ -104,7 +100,7 @@ async def test_a_reader_in_the_way_of_the_log_is_named_everywhere(
     assert "rftd_log_wal_size_bytes 3.145728e+08" in scraped
     assert "rftd_log_wal_blocked 1.0" in scraped
     assert "rftd_log_wal_blocked_by_pid 4711.0" in scraped
-    daemon_parts.log.blocked = None  # type: ignore[attr-defined]
+    parts.log.blocked = None  # type: ignore[attr-defined]
     assert (await client.get("/readyz")).text == "ok"
     assert "rftd_log_wal_blocked_by_pid 0.0" in (await client.get("/metrics")).text
 
@@ -120,7 +116,7 @@ async def test_the_document_is_what_clients_were_promised(client: httpx.AsyncCli
 
 
 @pytest.mark.usefixtures("longer", "swept")
-async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, daemon_parts: DaemonParts) -> None:
+async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient, parts: DaemonParts) -> None:
     document = (await client.get("/openapi.json")).json()
     schemas = document["components"]["schemas"]
     for name in _references(document):

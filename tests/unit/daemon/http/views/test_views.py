@@ -77,23 +77,23 @@ ASKED: dict[Any, dict[str, object]] = {
 
 
 @pytest.mark.anyio
-async def test_who_reads_of_one_experiment_looks_at_it(daemon_parts: DaemonParts) -> None:
-    async with daemon_parts.client() as client:
+async def test_who_reads_of_one_experiment_looks_at_it(parts: DaemonParts) -> None:
+    async with parts.client() as client:
         for path in ("/small", "/small/steps", "/small/why", "/small/summary", "/none", ""):
             await client.get(f"/v1/experiments{path}")
-    assert daemon_parts.operations.looks == ["small"] * 3, "neither who asks how far it is, nor who lists them all"
+    assert parts.operations.looks == ["small"] * 3, "neither who asks how far it is, nor who lists them all"
 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("longer", "swept")
-async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, daemon_parts: DaemonParts) -> None:
+async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, parts: DaemonParts) -> None:
     assert {each.path for each in ASKED} == {each.path for each in declared_routes() if isinstance(each, ReadRoute)}
-    written = len(daemon_parts.run.recorder.drafts)
-    daemon_parts.run.explore(failed=3)
-    for position in await daemon_parts.log.append(daemon_parts.run.recorder.drafts[written:]):
-        await daemon_parts.projector.wait_for(position.partition, position.offset, 10.0)
+    written = len(parts.run.recorder.drafts)
+    parts.run.explore(failed=3)
+    for position in await parts.log.append(parts.run.recorder.drafts[written:]):
+        await parts.projector.wait_for(position.partition, position.offset, 10.0)
     [row] = (await client.get("/v1/experiments/small/experiences", params={"limit": 1})).json()["items"]
-    stand_ins = {"some": row["id"], "task": f"small/task/1.{daemon_parts.run.groups - 1}"}
+    stand_ins = {"some": row["id"], "task": f"small/task/1.{parts.run.groups - 1}"}
     for each, parameters in ASKED.items():
         path, query = each.url({name: stand_ins.get(str(value), value) for name, value in parameters.items()})
         answer = await client.get(path, params=query)
