@@ -80,4 +80,4 @@ def test_a_folder_whose_log_is_on_kafka_says_so(rftd: Rftd, tmp_path: Path) -> N
     for verb in (("verify",), ("replay", "x"), ("rebuild", "--verify"), ("export", "x")):
         said = rftd(*verb, "--data", str(folder.root))
         assert said.status == 3, verb
-        assert "its daemon was started with a log elsewhere, by --kafka" in " ".join(said.err.split()), verb
+        assert "is elsewhere: its daemon was started with --kafka" in " ".join(said.err.split()), verb
