@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from rftd.ops.own_folder import process_umask
 
@@ -32,6 +33,9 @@ sys.dont_write_bytecode = False
 
 pytest_plugins = ["servers", "inner_loop"]  # a real Kafka and a real Postgres; `--fast`
 
+# Beside a dozen busy processes a draw of examples takes longer than hypothesis expects: that is no fault of a test.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 COST_S = {"slow": 20.0, "e2e": 10.0, "servers": 3.0}
 """Seconds that a test with the mark takes, roughly; any other takes about `COST_UNMARKED_S`."""

@@ -19,7 +19,7 @@ In reading order, the order of the work:
     gaps.py           values still to be filled in, `???`
     validation.py     data against the schema
     resolve/          the schema's models to complete stages
-    stand_ins.py      further errors of a file with malformed fields
+    further_errors.py further errors of a file with malformed fields
     effective/        a specification back to a complete file, and the origin of each value
     yaml_text.py      plain data as YAML, with comments
     json_schema.py    the schema's models as JSON Schema

@@ -14,6 +14,7 @@ import msgspec
 
 from rftd.daemon.config.client_side import absolute_paths, relative_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
+from rftd.daemon.config.further_errors import found_beside, plain
 from rftd.daemon.config.grammar import has_interpolation
 from rftd.daemon.config.interpolation import as_written, resolve_interpolations
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Issue, LimitIssue, SyntaxIssue, report
@@ -23,7 +24,6 @@ from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.source import SourceMap, SourcePlace
-from rftd.daemon.config.stand_ins import found_beside, plain
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
 from rftd.ops import limits

@@ -17,8 +17,8 @@ from prometheus_client import Counter, Gauge
 
 from rftd.daemon.observe.metrics_answers import AnswerTally, LeaseAnswer
 from rftd.daemon.observe.metrics_counted import Counted, SeenPlans
-from rftd.daemon.observe.metrics_declared import Declared, declared_by
 from rftd.daemon.observe.metrics_groups import OpenGroups
+from rftd.daemon.observe.metrics_spec import Declared, declared_by
 from rftd.daemon.observe.metrics_void import VoidRecords
 from rftd.ops.errors import NonFiniteLossError, RolloutTimeoutError
 from rftd.ops.metrics import Metrics, label_of

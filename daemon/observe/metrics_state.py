@@ -9,7 +9,7 @@ from uuid import UUID
 
 from prometheus_client import Gauge
 
-from rftd.daemon.observe.metrics_declared import Declared, DeclaredStage
+from rftd.daemon.observe.metrics_spec import Declared, DeclaredStage
 from rftd.ops.metrics import Metrics, label_of, shortened
 from rftd.storage.queries.buffer import PlaceCount
 from rftd.storage.queries.standing import Figures, Held, LastStep, Standing

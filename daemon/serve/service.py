@@ -17,11 +17,11 @@ from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.probes import Gate
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import follow_metrics
-from rftd.daemon.run.dlq.desk import watch_dead_letters
-from rftd.daemon.run.requests.desk import RequestDesk
+from rftd.daemon.run.dlq.dead_letter_service import watch_dead_letters
+from rftd.daemon.run.requests.request_service import RequestService
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
 from rftd.daemon.run.supervisor.folder_claims import FolderClaims
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.run.supervisor.trackers import Trackers
 from rftd.daemon.serve.claim import Claim
@@ -31,7 +31,7 @@ from rftd.daemon.serve.folder_log import keep_for, of_another_log
 from rftd.daemon.serve.launching import environment_of, launchers_of
 from rftd.daemon.serve.log_identity import identity_of
 from rftd.daemon.serve.log_source import OwnedLog, identity_at, owned_log
-from rftd.daemon.serve.patience import Troubles, opened_in_time, persistently
+from rftd.daemon.serve.reconnecting import Troubles, opened_in_time, persistently
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import Clock
@@ -106,12 +106,12 @@ async def running(
         if options.log_at is None:
             # Not before the log is open, which may refuse: no address is published for a daemon that never runs.
             await door.answer(front, claim.bound)
-        hearing = await parts.hearing(owned)
+        loss_check = await parts.loss_check(owned)
         feed = MetricsFeed(Metrics(version=release_of("rftd"), commit=commit_of("rftd")))
-        engine, projector = await parts.state(owned.log, hearing, feed.metrics)
+        engine, projector = await parts.state(owned.log, loss_check, feed.metrics)
         troubles = Troubles(clock)
         guard = DiskGuard(LocalDisk(), folder.root, options.disk, clock=clock, logger=logger, metrics=feed.metrics)
-        supervisor = _supervisor(options, owned, folder, guard, hearing, tracer, clock=clock, ids=ids, logger=logger)
+        supervisor = _supervisor(options, owned, folder, guard, loss_check, tracer, clock=clock, ids=ids, logger=logger)
         # Before the gate opens: an accepted command appends, and would hide lost records.
         await parts.heard(supervisor)
         app = make_app(
@@ -168,7 +168,7 @@ def _supervisor(
     owned: OwnedLog,
     folder: DataFolder,
     guard: DiskGuard,
-    hearing: Hearing,
+    loss_check: LossCheck,
     tracer: Tracer | None,
     *,
     clock: Clock,
@@ -198,7 +198,7 @@ def _supervisor(
         release_after_s=options.release_after_s,
         roles=options.launching.roles,
         guard=guard,
-        hearing=hearing,
+        loss_check=loss_check,
         tracer=tracer,
         allowances=_with_files(options.allowances, folder),
     )
@@ -292,15 +292,15 @@ class _Parts:
         heads = of_log_folder(self._folder.log) if embedded else []
         return heads if of_another_log(self._folder, embedded=embedded) else [*heads, *of_registry(self._folder.known)]
 
-    async def hearing(self, owned: OwnedLog) -> Hearing:
+    async def loss_check(self, owned: OwnedLog) -> LossCheck:
         """Returns the loss check of all stored heads, with the log's own file first."""
         claims = FolderClaims(self._identity, logger=self._logger)
         losses = LossesFile(self._folder.losses)
-        hearing = Hearing(owned.log, losses, logger=self._logger, door=owned.door, claims=claims)
-        await hearing.note(self._remembered)
-        return hearing
+        loss_check = LossCheck(owned.log, losses, logger=self._logger, door=owned.door, claims=claims)
+        await loss_check.note(self._remembered)
+        return loss_check
 
-    async def state(self, log: EventLog, hearing: Hearing, metrics: Metrics) -> tuple[AsyncEngine, Projector]:
+    async def state(self, log: EventLog, loss_check: LossCheck, metrics: Metrics) -> tuple[AsyncEngine, Projector]:
         """Opens the database of the projections, and the projector; rebuilt if the rows belong to a lost log."""
         engine = open_database(self._options.state_url or self._folder.state_url)
         # Registered before the database is reached: an opening that fails half way leaves connections, too.
@@ -313,7 +313,7 @@ class _Parts:
         async def enter() -> None:
             # The tables contain records lost by the log: they match no existing log, and their heads are stored on disk
             # by now.
-            if await hearing.note(await of_tables(engine)):  # the tables' heads are stored by now
+            if await loss_check.note(await of_tables(engine)):  # the tables' heads are stored by now
                 await projector.reset()
             await projector.open()
 
@@ -327,7 +327,7 @@ class _Parts:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
         common: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
-        desk = RequestDesk(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **common)
+        desk = RequestService(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **common)
         environment = environment_of(launching, owned.worker_url, traces=None)
         trackers = Trackers(
             supervisor.known,

@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.daemon.run.why.answer import waits_of
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import NAMESPACE, derive
 from rftd.storage.database.engine import open_database, sqlite_url
@@ -225,7 +225,7 @@ def why(desk: Desk) -> dict[str, float]:
     deciders.plan(desk.positions, 1)
     for _ in range(TIMES):
         began = time.perf_counter()
-        scene = Scene(state=desk.state, said=deciders.said, liveness=liveness, now_s=1.0, now_ns=1)
+        scene = RunSnapshot(state=desk.state, said=deciders.said, liveness=liveness, now_s=1.0, now_ns=1)
         assert waits_of(scene)
         taken_s.append(time.perf_counter() - began)
     return figures(taken_s)

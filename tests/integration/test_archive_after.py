@@ -10,8 +10,8 @@ import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.moved_clock import MovedClock
 
+from rftd.daemon.run.supervisor.archiver import Archiver
 from rftd.daemon.run.supervisor.archiving import BY_RULE
-from rftd.daemon.run.supervisor.keeper import Keeper
 from rftd.daemon.serve.keeping import Keeping
 from rftd.ops.errors import DiskFullError
 from rftd.streams.events.experiment import ExperimentArchived
@@ -83,15 +83,15 @@ async def test_one_that_cannot_be_archived_keeps_no_other_one_here(
         second = await desk.submit(supervisor, "name=second")
         await desk.left()
         moved.ahead_s = AFTER_S + DAY_S
-        archive = Keeper.archive
+        archive = Archiver.archive
 
-        async def failing(self: Keeper, entry: Any, *args: Any, **options: Any) -> Any:
+        async def failing(self: Archiver, entry: Any, *args: Any, **options: Any) -> Any:
             if entry.id == first:
                 raise DiskFullError("no space", where="here")
             return await archive(self, entry, *args, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Keeper, "archive", failing)
+            patch.setattr(Archiver, "archive", failing)
             await supervisor._archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, first) == []
         assert await archived(desk, second) == [BY_RULE]

@@ -155,4 +155,4 @@ async def test_one_that_cannot_be_opened_says_why_and_is_shown_no_more(
         assert run is not None
         assert "9 GiB are needed" in run.state.spine.reason
         assert not [wait for wait in (await supervisor.why(experiment)).waits if wait.state == "open_engine"]
-        assert list(opening_waits(run.scene())) == []
+        assert list(opening_waits(run.snapshot())) == []

@@ -12,7 +12,7 @@ from synthetic.until import until
 
 from rftd.daemon.run.supervisor.inbox import Request
 from rftd.daemon.run.supervisor.run import Run
-from rftd.daemon.run.why.scene import Phase
+from rftd.daemon.run.why.run_snapshot import Phase
 from rftd.ops.clock import Clock
 from rftd.ops.errors import FencedError
 from rftd.ops.ids import Ids

@@ -20,12 +20,12 @@ from rftd.workers.generation.endpoint.server import ModelEndpoint
 from rftd.workers.generation.engine import GroupEngine, RolloutEngine
 from rftd.workers.generation.model import Model
 from rftd.workers.workflows.attempt import TaskRollout
+from rftd.workers.workflows.batched_rollouts import BatchedRollouts
 from rftd.workers.workflows.own_tasks import OwnRollout, rollout_of
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.together import Together
 from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
@@ -152,10 +152,10 @@ class WorkflowRunner:
             single = self._single[task.workflow] = isinstance(workflow, SingleTurn)
         return single and scorer.quick
 
-    def together(self, rollouts: Sequence[TaskRollout]) -> Together:
+    def together(self, rollouts: Sequence[TaskRollout]) -> BatchedRollouts:
         """Returns an attempt at rollouts of single-turn tasks, as one request to the engine."""
         assert self._groups is not None, "asks_once() says no"
-        return Together(
+        return BatchedRollouts(
             rollouts,
             self._opened_single,
             engine=self._groups,

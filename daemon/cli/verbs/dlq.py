@@ -56,7 +56,7 @@ def ls(
     from rftd.daemon.http.client.client import asked_or_read
 
     async def read(log: EventLog) -> DeadLetterList:
-        from rftd.daemon.run.dlq.desk import dead_offline
+        from rftd.daemon.run.dlq.dead_letter_service import dead_offline
         from rftd.daemon.run.registry import find_entry
 
         dead = await dead_offline(log)
@@ -81,7 +81,7 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
     from rftd.daemon.http.client.client import asked_or_read
 
     async def read(log: EventLog) -> DeadLetterPage:
-        from rftd.daemon.run.dlq.desk import dead_offline
+        from rftd.daemon.run.dlq.dead_letter_service import dead_offline
 
         return await dead_letters.page_of(log, meant(await dead_offline(log), id))
 

@@ -45,7 +45,7 @@ def command(
 
     from rftd.daemon.cli.daemon_file import checked_postgres_url
     from rftd.daemon.http.client.address import find_folder
-    from rftd.daemon.run.supervisor.hearing import losses_heard
+    from rftd.daemon.run.supervisor.loss_check import find_losses
     from rftd.daemon.serve.data_folder import DataFolder
     from rftd.daemon.serve.log_source import read_here
     from rftd.ops.cycles import tune_collector
@@ -73,7 +73,7 @@ def command(
         look = partial(files_of, left_out=left_out, copies=copies) if files else None
         state_url = checked_postgres_url(postgres) if postgres else None
         # Before the log is read: the survivors' memories determine its expected length.
-        losses = await losses_heard(log, folder, state_url, embedded=log_at is None, unheard=_unheard, copies=copies)
+        losses = await find_losses(log, folder, state_url, embedded=log_at is None, unheard=_unheard, copies=copies)
         chained = log_at is None or backend_of(log_at).chained
         return await verify(log, losses=losses, chained=chained, scratch=where, look=look)
 

@@ -201,7 +201,7 @@ async def _work(
 
     from rftd.daemon.serve.external_worker import ExternalWorker
     from rftd.daemon.serve.log_source import connect_log, identity_at
-    from rftd.daemon.serve.patience import opened_in_time
+    from rftd.daemon.serve.reconnecting import opened_in_time
     from rftd.ops.clock import SystemClock
     from rftd.ops.errors import RftdError
     from rftd.ops.ids import SystemIds

@@ -8,7 +8,7 @@ from typing import Any
 
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
-from rftd.daemon.config.resolve.idle_fields import idle_fields
+from rftd.daemon.config.resolve.ineffective_fields import ineffective_fields
 from rftd.daemon.config.resolve.monitor import check_monitor, trackers_of
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
@@ -54,7 +54,7 @@ def resolve_experiment(
     issues += [*wrong, *check_budgets(limits)]
     warnings += monitor_warnings
     if len(stages) == len(configs):
-        warnings += idle_fields(config, list(zip(configs, stages, strict=True)))
+        warnings += ineffective_fields(config, list(zip(configs, stages, strict=True)))
     warnings = [*_harmless(experiment), *warnings]
     if len(modes) > 1:
         problem = f"exploring stages have the modes {', '.join(sorted(modes))}: one submission covers one half"

@@ -13,7 +13,7 @@ from rftd.daemon.config.resolve.megatron import STRATEGY, megatron_arguments, on
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import Section, as_section
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.daemon.config.verl.own_words import in_own_words
+from rftd.daemon.config.verl.key_values import verl_value
 from rftd.daemon.config.verl.table import (
     VerlKey,
     canonical,
@@ -107,7 +107,7 @@ def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
             continue
         if path in CONTENTS or (path in STANDS_FOR and setting != key.default):
             continue  # already read, or compared with the field
-        ours = in_own_words(experiment, key) if is_known else None
+        ours = verl_value(experiment, key) if is_known else None
         if not _is_neutral(key, is_known, setting) and (ours is None or setting != ours):
             _idle_key(key, where, setting, engine, notes)
         elif setting is not None and ours is not None and setting != ours:

@@ -1,7 +1,7 @@
 """veRL's configuration: one table of its keys, used for `trainer.trainer_config` and for `rftd import-verl`.
 
     table.py, tables.json  the keys, suggestions for misspelt keys, veRL's own configurations
-    own_words.py     a key's value according to the fields of an experiment
+    key_values.py    a key's value according to the fields of an experiment
 
 An import, in the order of the work:
 

@@ -29,7 +29,7 @@ from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.daemon.run.operations import Operations
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
-from rftd.daemon.serve.patience import Troubles
+from rftd.daemon.serve.reconnecting import Troubles
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Health

@@ -20,7 +20,7 @@ from rftd.daemon.http.api.schema import answers
 from rftd.daemon.http.api.services import Applied, Services
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
 from rftd.daemon.serve.data_folder import FOLDER_HEADER
-from rftd.daemon.serve.patience import Troubles
+from rftd.daemon.serve.reconnecting import Troubles
 from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.errors import RftdError, UnreachableError
 from rftd.ops.health import CHECK_TIMEOUT_S, Finding, Health, Note, Verdict, finding_reason

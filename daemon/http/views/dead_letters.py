@@ -100,7 +100,7 @@ async def _dead(daemon: Daemon, after: str | None = None) -> list[Dead]:
 
 async def page_of(log: EventLog, dead: Dead) -> DeadLetterPage:
     """Returns the dead letter's page, with its record or attempts from the log."""
-    from rftd.daemon.run.dlq.desk import record_at
+    from rftd.daemon.run.dlq.dead_letter_service import record_at
 
     tries = [TryView(**msgspec.structs.asdict(attempt)) for attempt in dead.task.tries] if dead.task else []
     record = None if dead.task else _record(await record_at(log, dead.place))

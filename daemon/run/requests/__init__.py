@@ -1,4 +1,4 @@
 """Experiments as events from anywhere: commands sent by other programs as records in the log. In reading order:
 
-desk         `RequestDesk`: reads requests as the API does, carries them out, and answers refusals
+request_service `RequestService`: reads requests as the API does, carries them out, and answers refusals
 """

@@ -1,7 +1,7 @@
 """The supervisor: which experiment runs, and its life from start to end. In reading order:
 
 folder_claims  folders of experiments belonging to another log
-hearing      compares the log with every remembered head; a loss stops the affected experiments
+loss_check   compares the log with every remembered head; a loss stops the affected experiments
 intake       accepts submissions and forks, each with its own folder
 submissions  submit and fork as orders, each effective once per key
 reach        weights as files where explorers may run on other machines
@@ -35,7 +35,7 @@ milestones   an experiment's milestones, as lines of the daemon's log
 release      when a paused experiment releases its workers and its slot
 decision_writer  appends decisions of planner, dispatcher and controller, and begins traces
 run          one experiment under way: planner, dispatcher and controller on one fold
-keeper       archive, restore, remove
+archiver     archive, restore, remove
 archiving    archives experiments long after their end, by rule
 payloads     drops token arrays not needed for further training
 collector    deletes files of ended experiments without an event naming them

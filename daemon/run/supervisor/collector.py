@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger

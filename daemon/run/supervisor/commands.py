@@ -26,7 +26,7 @@ from rftd.daemon.run.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.run.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.run.why.wait import Wait, Why
 from rftd.daemon.serve.keeping import Keeping
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError, UsageError
@@ -40,8 +40,8 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.spec.spec import ExperimentSpec
 
 if TYPE_CHECKING:
-    from rftd.daemon.run.dlq.desk import Desk
-    from rftd.daemon.run.supervisor.keeper import Keeper
+    from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
+    from rftd.daemon.run.supervisor.archiver import Archiver
     from rftd.daemon.run.supervisor.orders import Orders, Verdicts
     from rftd.daemon.run.supervisor.submissions import Submissions
     from rftd.ops.clock import Clock
@@ -61,9 +61,9 @@ class AskedCommands(AskedSweeps, StandingReads):
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool
-    _desk: Desk
+    _desk: DeadLetterService
     _keeping: Keeping
-    _keeper: Keeper
+    _archiver: Archiver
     _log: EventLog
     _one_submission: asyncio.Lock
     _orders: Orders
@@ -107,7 +107,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     ) -> Forked:
         """See `Operations.fork`."""
         await self._refresh()
-        await self._hearing.hear_idle(self._entry(experiment))
+        await self._loss_check.hear_idle(self._entry(experiment))
         request = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
         forked = await self._submissions.fork(request, request_id, asker=self._asker)
         self.runs.look()
@@ -217,14 +217,16 @@ class AskedCommands(AskedSweeps, StandingReads):
         to = self._kept_in(to, "to")
         by = self._asker.name
         order = order_of(request_id, "archive", experiment, to)
-        return await self._keep(order, lambda entry, id: self._keeper.archive(entry, to, id, key=request_id, by=by))
+        return await self._keep(order, lambda entry, id: self._archiver.archive(entry, to, id, key=request_id, by=by))
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """See `Operations.restore`."""
         source = self._kept_in(source, "source")
         by = self._asker.name
         order = order_of(request_id, "restore", experiment, source)
-        return await self._keep(order, lambda entry, id: self._keeper.restore(entry, source, id, key=request_id, by=by))
+        return await self._keep(
+            order, lambda entry, id: self._archiver.restore(entry, source, id, key=request_id, by=by)
+        )
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
         """See `Operations.remove`."""
@@ -232,7 +234,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         order = order_of(request_id, "remove", experiment, reason, archive)
         return await self._keep(
             order,
-            lambda entry, id: self._keeper.remove(entry, reason, archive, id, key=request_id, by=by),
+            lambda entry, id: self._archiver.remove(entry, reason, archive, id, key=request_id, by=by),
         )
 
     async def _keep(self, order: Order, work: Callable[[Entry, UUID], Awaitable[Position]]) -> Done:
@@ -247,7 +249,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
                     # The log has the end; workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
-                await self._hearing.hear_idle(entry)
+                await self._loss_check.hear_idle(entry)
                 return await work(entry, id)
 
         return _done(await self._orders.carry_out(order, write))
@@ -296,13 +298,13 @@ class AskedCommands(AskedSweeps, StandingReads):
         """
         if not name or self._asker.is_owner:
             return name
-        if not _ARCHIVE.fullmatch(name) or self._keeper.archives is None:
+        if not _ARCHIVE.fullmatch(name) or self._archiver.archives is None:
             raise NotAllowedError(
                 "only the daemon's owner chooses the folder of an archive",
                 field=field,
                 fix="give a plain name, which is one in the daemon's own folder, or none",
             )
-        return str(self._keeper.archives / name)
+        return str(self._archiver.archives / name)
 
     def _signed(self, by: str) -> str:
         """Returns the author recorded for a verdict: `by` for the owner, the token's name for everybody else."""
@@ -315,7 +317,7 @@ class AskedCommands(AskedSweeps, StandingReads):
             assert order.experiment is not None
             entry = self._entry(order.experiment)
             self._check_decides()
-            self._hearing.check(entry)
+            self._loss_check.check(entry)
             # Refused at once: a run waits for space indefinitely, and the caller would wait along.
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
@@ -329,7 +331,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 # Its workers are leaving; a command in the meantime acts on the released experiment and is not refused.
                 await run.gone()
             await self._refresh()  # a run ended just now may have appended unread records
-            await self._hearing.hear_idle(entry)
+            await self._loss_check.hear_idle(entry)
             check_transition(entry.spine, event)
             command = requeued(event)
             draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)
@@ -370,14 +372,14 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     def _current_line(self) -> Line:
         """Returns the present line: experiments with a slot, then those waiting for one."""
-        line = self._hearing.free(self._registry.line())
+        line = self._loss_check.free(self._registry.line())
         return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def _refresh(self, position: Position | None = None) -> None:
         """Reads the registry up to the present heads, one reader at a time; the first call hears the survivors."""
         async with self._reading:
             await (self._registry.catch_up() if position is None else self._registry.reach(position))
-            await self._hearing.hear(self._registry.entries, self.runs.stop)
+            await self._loss_check.hear(self._registry.entries, self.runs.stop)
 
     async def _reach(self, position: Position | None) -> None:
         """Brings all folds of the orders up to date."""

@@ -8,7 +8,7 @@ import msgspec
 
 from rftd.daemon.run.supervisor.berth import Berth
 from rftd.daemon.run.supervisor.worker_orders import worker_orders
-from rftd.daemon.run.why.scene import Process
+from rftd.daemon.run.why.run_snapshot import Process
 from rftd.daemon.run.why.workers import doing_of
 from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
@@ -53,7 +53,7 @@ class Fleet:
         self.trouble: Trouble | None = None
         """Reason for not continuing the experiment; the controller decides on it and clears it."""
         self.met_loss = False
-        """True once a worker has left because the log lacks records read by that worker; cleared after a hearing."""
+        """True once a worker has left because the log lacks records read by that worker; cleared after a loss check."""
         self._state = state
         self._executor = executor
         self._liveness = liveness

@@ -11,10 +11,10 @@ from typing import Final
 from uuid import UUID
 
 from rftd.daemon.run.supervisor.fleet import Fleet
-from rftd.daemon.run.why.answer import Watch
-from rftd.daemon.run.why.scene import Phase, Scene
+from rftd.daemon.run.why.answer import WaitWatch
+from rftd.daemon.run.why.run_snapshot import Phase, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
@@ -86,7 +86,7 @@ class Tending:
             roles=roles,
             spine_offset=spine_offset,
         )
-        self._watch = Watch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
+        self._watch = WaitWatch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
 
     async def _beginning(self) -> ExperimentStart:
         return await beginning_of(self._log, self.state.experiment, spine_offset=self._spine_offset)
@@ -122,9 +122,9 @@ class Tending:
             drafts = [self._lost_writer.draft(event, experiment=self.state.experiment) for event in lost]
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
 
-    def scene(self) -> Scene:
+    def snapshot(self) -> RunSnapshot:
         """Returns a snapshot of everything relevant to the experiment's progress."""
-        return self._watch.scene(self._phase)
+        return self._watch.snapshot(self._phase)
 
     async def drain(self) -> None:
         """Returns once the workers have finished their work and left; the experiment continues another time.
@@ -224,7 +224,7 @@ class Hosting(Tending):
 
     def waits(self) -> list[Wait]:
         """Returns the waits of each role, as far as visible from here; the deciding daemon would say the same."""
-        return self._watch.waits(self.scene())
+        return self._watch.waits(self.snapshot())
 
     @property
     def _is_over(self) -> bool:

@@ -21,7 +21,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.daemon.run.dlq.desk import Desk
+from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.run.dlq.verdicts import dropped_id
 from rftd.daemon.run.supervisor.inbox import Request
@@ -190,7 +190,7 @@ class RunUnderWay(Protocol):
 class Verdicts:
     """Verdicts on dead letters, carried out as orders, so that each takes effect once."""
 
-    def __init__(self, desk: Desk, orders: Orders, run_under_way: RunUnderWay) -> None:
+    def __init__(self, desk: DeadLetterService, orders: Orders, run_under_way: RunUnderWay) -> None:
         self._desk = desk
         self._orders = orders
         self._run_under_way = run_under_way

@@ -10,16 +10,16 @@ from rftd.daemon.run.dlq.verdicts import task_retried
 from rftd.daemon.run.supervisor.collector import tidy
 from rftd.daemon.run.supervisor.decision_writer import DecisionWriter
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
-from rftd.daemon.run.supervisor.hearing import Survivors
 from rftd.daemon.run.supervisor.hosting import TICK_S, Tending
 from rftd.daemon.run.supervisor.inbox import Inbox, Request, check_command
+from rftd.daemon.run.supervisor.loss_check import Survivors
 from rftd.daemon.run.supervisor.milestones import tell
 from rftd.daemon.run.supervisor.parts import Parts
 from rftd.daemon.run.supervisor.release import release_is_due
 from rftd.daemon.run.supervisor.snapshotter import Snapshotter
-from rftd.daemon.run.why.scene import Phase
+from rftd.daemon.run.why.run_snapshot import Phase
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock, RecordedClock
@@ -135,7 +135,7 @@ class Run(Tending):
         try:
             await follower.catch_up()
             # Before this run's first appends, its fences: an append hides the size of a loss.
-            self._phase = Phase.HEARING
+            self._phase = Phase.LOSS_CHECK
             if self._survivors is not None:
                 await self._survivors.hear(self.state)
             snapshots = snapshots_of(beginning.spec)
@@ -153,8 +153,8 @@ class Run(Tending):
 
     def waits(self) -> list[Wait]:
         """Returns the waits of each role, as of now."""
-        scene = self._watch.scene(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
-        return self._watch.waits(scene)
+        snapshot = self._watch.snapshot(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
+        return self._watch.waits(snapshot)
 
     def _need_bytes(self) -> int:
         """Returns the size of the newest checkpoint and weights: workers may write that much before a pause acts."""

@@ -9,9 +9,9 @@ from uuid import UUID
 
 from rftd.daemon.cli.output.failure import leaves
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
@@ -59,7 +59,7 @@ class UnderWay(Protocol):
         """Returns the waits of each role, as of now."""
         ...
 
-    def scene(self) -> Scene:
+    def snapshot(self) -> RunSnapshot:
         """Returns a snapshot of everything relevant to the experiment's progress."""
         ...
 

@@ -6,7 +6,7 @@ import asyncio
 from uuid import UUID
 
 from rftd.daemon.run.registry import Registry
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.runs import Runs
 from rftd.daemon.run.supervisor.trackers import cursors_of
 from rftd.daemon.run.why.wait import Wait
@@ -23,12 +23,12 @@ class StandingReads:
 
     runs: Runs
     """The experiments under way."""
-    _hearing: Hearing
+    _loss_check: LossCheck
     _registry: Registry
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
         """See `Operations.stopped`."""
-        return self._hearing.refusal(experiment)
+        return self._loss_check.refusal(experiment)
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
         """See `Operations.memory`."""
@@ -52,12 +52,12 @@ class StandingReads:
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """See `Operations.used_bytes`."""
         run = self.runs.of(experiment)
-        return {} if run is None else largest_use(run.scene())
+        return {} if run is None else largest_use(run.snapshot())
 
     def opening(self, experiment: UUID) -> list[Wait]:
         """See `Operations.opening`."""
         run = self.runs.of(experiment)
-        return [] if run is None else list(opening_waits(run.scene()))
+        return [] if run is None else list(opening_waits(run.snapshot()))
 
     def spine(self, experiment: UUID) -> Spine | None:
         """See `Operations.spine`."""

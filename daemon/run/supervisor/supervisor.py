@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from rftd.daemon.run.dlq.desk import Desk
+from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.registry import Entry, Registry
+from rftd.daemon.run.supervisor.archiver import Archiver
 from rftd.daemon.run.supervisor.archiving import BY_RULE, Archiving
 from rftd.daemon.run.supervisor.collector import Collector
 from rftd.daemon.run.supervisor.commands import AskedCommands
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
-from rftd.daemon.run.supervisor.hearing import Hearing, Survivors
 from rftd.daemon.run.supervisor.hosting import Hosting
 from rftd.daemon.run.supervisor.inbox import paused_for
 from rftd.daemon.run.supervisor.intake import Intake
-from rftd.daemon.run.supervisor.keeper import Keeper
+from rftd.daemon.run.supervisor.loss_check import LossCheck, Survivors
 from rftd.daemon.run.supervisor.orders import Orders, Verdicts, order_of
 from rftd.daemon.run.supervisor.payloads import PayloadKeeper
 from rftd.daemon.run.supervisor.run import Run
@@ -64,7 +64,7 @@ class Supervisor(AskedCommands):
         guard: DiskGuard | None = None,
         slots: int = 1,
         keeping: Keeping = Keeping(),  # noqa: B008 - it is frozen
-        hearing: Hearing | None = None,
+        loss_check: LossCheck | None = None,
         snapshots: Path | None = None,
         tracer: Tracer | None = None,
         allowances: Allowances = NOTHING_MORE,
@@ -93,25 +93,26 @@ class Supervisor(AskedCommands):
         self._payloads = PayloadKeeper(
             log, self._entries, self._state_of, self._writer, keeping=keeping, clock=clock, logger=logger
         )
-        self._hearing = hearing = hearing or Hearing(log, None, logger=logger)
-        self._keeper = Keeper(
+        self._loss_check = loss_check = loss_check or LossCheck(log, None, logger=logger)
+        self._archiver = Archiver(
             log,
             self._entries,
             self._writer,
             archives,
             rewriting=self._payloads.rewriting,
-            hearing=hearing,
+            loss_check=loss_check,
             clock=clock,
             logger=logger,
         )
-        self._desk = Desk(log, self._writer, clock=clock)
-        self._orders = Orders((self._registry.commands, self._desk.commands), self._reach, clock=clock)
-        self._verdicts = Verdicts(self._desk, self._orders, self._run_under_way)
+        self._dead_letters = DeadLetterService(log, self._writer, clock=clock)
+        self._orders = Orders((self._registry.commands, self._dead_letters.commands), self._reach, clock=clock)
+        self._verdicts = Verdicts(self._dead_letters, self._orders, self._run_under_way)
         self._reading = asyncio.Lock()
         folders = self._one_submission = asyncio.Lock()  # held for taking or freeing a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
+        own = loss_check.claims.own
         self._submissions = Submissions(
-            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, hearing.claims.own
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, own
         )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
@@ -122,7 +123,7 @@ class Supervisor(AskedCommands):
     def _runs(self, slots: int) -> Runs:
         run_slots = slots if self._decides else HOSTED  # else the deciding daemon limits the number of runs
         note = self._note if self._decides else None
-        lost = self._hearing.meet
+        lost = self._loss_check.meet
         return Runs(self._run_of, slots=run_slots, clock=self._clock, logger=self._logger, note=note, lost=lost)
 
     def _sweeps(self, slots: int) -> SweepDriver:
@@ -152,13 +153,13 @@ class Supervisor(AskedCommands):
 
     async def _tidy(self) -> None:
         if self._decides:
-            await self._keeper.finish()
+            await self._archiver.finish()
 
     async def _line(self) -> Sequence[Entry]:
         await self._refresh()
         if self._decides:
-            return self._hearing.free(self._registry.line())
-        return self._hearing.free(
+            return self._loss_check.free(self._registry.line())
+        return self._loss_check.free(
             experiment for experiment in self._registry.under_way() if EXPLORE in experiment.spine.halves
         )
 
@@ -172,7 +173,7 @@ class Supervisor(AskedCommands):
     async def _collect_tables(self) -> None:
         experiments = list(self._registry.entries.values())
         # The events naming a file may be the lost ones.
-        if any(self._hearing.bereft(experiment) for experiment in experiments):
+        if any(self._loss_check.bereft(experiment) for experiment in experiments):
             return
         for unused in await asyncio.to_thread(
             self._submissions.tables.unused, experiments, now_ns=self._clock.now_ns()
@@ -214,7 +215,7 @@ class Supervisor(AskedCommands):
     async def _archive_by_rule(self, entry: Entry) -> None:
         request_id = derive(entry.id, "archive by rule", entry.spine.status_ns)
         order = order_of(request_id, "archive", entry.id, "")
-        await self._keep(order, lambda entry, id: self._keeper.archive(entry, "", id, key=request_id, by=BY_RULE))
+        await self._keep(order, lambda entry, id: self._archiver.archive(entry, "", id, key=request_id, by=BY_RULE))
 
     def _state_of(self, experiment: UUID) -> RunState | None:
         run = self.runs.of(experiment)
@@ -230,7 +231,7 @@ class Supervisor(AskedCommands):
         return {
             id: experiment
             for id, experiment in experiments.items()
-            if id not in self.runs and not self._hearing.bereft(experiment)
+            if id not in self.runs and not self._loss_check.bereft(experiment)
         }
 
     def _folders(self) -> list[Path]:
@@ -260,15 +261,15 @@ class Supervisor(AskedCommands):
             self._executor,
             **shared_args,
             **self._deciding_args,
-            survivors=Survivors(self._hearing, entry, self._executor, self._clock),
+            survivors=Survivors(self._loss_check, entry, self._executor, self._clock),
             allowances=self._allowances,
         )
 
     async def take_over(self, names: Sequence[str]) -> None:
         """Gives the folders of experiments to this log. Raises NotFoundError, UsageError."""
-        await self._hearing.take_over(names)
+        await self._loss_check.take_over(names)
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
         """Lets experiments continue without records lost by the log, on record. Raises NotFoundError, UsageError."""
         await self._refresh()
-        await self._hearing.accept(names, self._writer, by=by)
+        await self._loss_check.accept(names, self._writer, by=by)

@@ -17,7 +17,7 @@ from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.intake import made_by
 from rftd.daemon.run.supervisor.orders import Orders, order_of
 from rftd.daemon.run.supervisor.submissions import Submissions
-from rftd.daemon.serve.patience import AWAY
+from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import limits

@@ -3,10 +3,10 @@
 Every wait has a name. The deciders return their own holds with their own words (`workers/control/hold.py`); this
 package asks for the holds, adds the other waits, and decides nothing. In reading order:
 
-wait      one wait, and the answer as a whole
-scene     the inputs: the folded state, the deciders' last holds, living workers, the processes, the log
-life      the experiment itself
-deciders  controller, planner, dispatcher and evaluations; the slowest task holding up a step
-workers   the trainer and the explorers
-answer    all waits, worst first, each with its start time; the answer from a log without a daemon
+wait         one wait, and the answer as a whole
+run_snapshot the inputs: the folded state, the deciders' last holds, living workers, the processes, the log
+life         the experiment itself
+deciders     controller, planner, dispatcher and evaluations; the slowest task holding up a step
+workers      the trainer and the explorers
+answer       all waits, worst first, each with its start time; the answer from a log without a daemon
 """

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rftd.daemon.run.registry import Entry, find_entry
 from rftd.daemon.run.why.deciders import deciders_waits
 from rftd.daemon.run.why.life import driven, ended, lost_signal
-from rftd.daemon.run.why.scene import Phase, Process, Scene
+from rftd.daemon.run.why.run_snapshot import Phase, Process, RunSnapshot
 from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.daemon.run.why.workers import worker_waits
 from rftd.ops.clock import Clock
@@ -29,11 +29,11 @@ _SLOW_APPEND_S: Final = 5.0
 """Seconds before an append is reported as slow; appends normally take milliseconds, on a cluster tenths of a second."""
 
 
-def waits_of(scene: Scene) -> list[Wait]:
+def waits_of(snapshot: RunSnapshot) -> list[Wait]:
     """Returns the waits of a driven experiment's roles. Pure; the cost grows with the open groups."""
     waits: list[Wait] = []
     try:
-        waits.extend(_waits(scene))
+        waits.extend(_waits(snapshot))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a third party's policy, if asked only now, may raise anything
@@ -42,28 +42,28 @@ def waits_of(scene: Scene) -> list[Wait]:
     return worst_first(waits)
 
 
-def _waits(scene: Scene) -> Iterator[Wait]:
-    yield driven(scene)
-    yield from lost_signal(scene.state.spine)
-    if scene.failure is not None:
-        ends = scene.failure.fix or "see the daemon's log"
-        yield Wait("log", scene.failure.code, scene.failure.what, "you", ends, Level.STUCK)
-    elif scene.append_s > _SLOW_APPEND_S:
-        problem = f"has not acknowledged an append for {scene.append_s:.0f} s"
+def _waits(snapshot: RunSnapshot) -> Iterator[Wait]:
+    yield driven(snapshot)
+    yield from lost_signal(snapshot.state.spine)
+    if snapshot.failure is not None:
+        ends = snapshot.failure.fix or "see the daemon's log"
+        yield Wait("log", snapshot.failure.code, snapshot.failure.what, "you", ends, Level.STUCK)
+    elif snapshot.append_s > _SLOW_APPEND_S:
+        problem = f"has not acknowledged an append for {snapshot.append_s:.0f} s"
         yield Wait(
             "log", "append", problem, "the log", "its disk or its brokers respond; see /readyz?verbose", Level.STUCK
         )
-    spine = scene.state.spine
+    spine = snapshot.state.spine
     if spine.status is None or spine.ended:
         return
     # Before its fences are read back a daemon has no right to decide, so the deciders' holds mean nothing yet.
-    if scene.phase is Phase.LEADING:
-        yield from deciders_waits(scene)
-    if scene.phase in (Phase.LEADING, Phase.DRAINING):
-        yield from worker_waits(scene)
+    if snapshot.phase is Phase.LEADING:
+        yield from deciders_waits(snapshot)
+    if snapshot.phase in (Phase.LEADING, Phase.DRAINING):
+        yield from worker_waits(snapshot)
 
 
-class Watch:
+class WaitWatch:
     """Observes one experiment of this daemon, and remembers since when each role has been in its state."""
 
     def __init__(
@@ -84,10 +84,12 @@ class Watch:
         self._clock = clock
         self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
 
-    def scene(self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0) -> Scene:
-        """Returns the present scene. `last_decided`: the deciders' last decisions; None if they do not decide here."""
+    def snapshot(
+        self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0
+    ) -> RunSnapshot:
+        """Returns the present snapshot. `last_decided`: the last decisions; None if they do not decide here."""
         now_s = self._clock.monotonic_s()
-        return Scene(
+        return RunSnapshot(
             state=self._state,
             liveness=self._liveness,
             now_s=now_s,
@@ -102,9 +104,9 @@ class Watch:
             failure=self._log.failure,
         )
 
-    def waits(self, scene: Scene) -> list[Wait]:
+    def waits(self, snapshot: RunSnapshot) -> list[Wait]:
         """Returns the waits of each role, with `since_ns` filled in; dates from the log persist over restarts."""
-        return self.dated(waits_of(scene), scene.now_ns)
+        return self.dated(waits_of(snapshot), snapshot.now_ns)
 
     def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
         """Returns the waits with `since_ns`: a changed state begins anew, a vanished one is forgotten."""
@@ -157,11 +159,11 @@ async def why_offline(log: EventLog, name_or_id: str, *, clock: Clock) -> Why:
         await follower.catch_up()
     finally:
         await follower.close()
-    watch = Watch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
+    watch = WaitWatch(log, state, Liveness(), tuple, roles=ROLES, clock=clock)
     missing_daemon = "a daemon: none answers, so nothing runs; the other lines come from the log"
     daemon = Wait(
         "daemon", "not_running", missing_daemon, "you", "start one: rftd serve, with the same --data", Level.STUCK
     )
     # Heartbeats are not folded, so from the log alone every worker would look silent.
-    waits = [wait for wait in waits_of(watch.scene(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
+    waits = [wait for wait in waits_of(watch.snapshot(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
     return answer(entry, worst_first([daemon, *waits]), live=False, clock=clock)

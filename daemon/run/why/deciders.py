@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.words import Level, Words
 from rftd.streams.events.batch import BatchPlanned, ExperienceRetired
@@ -28,30 +28,30 @@ _UNKNOWN_S: Final = 60.0
 """Seconds counting as slow while no rollout of the stage has ended."""
 
 
-def deciders_waits(scene: Scene) -> Iterator[Wait]:
+def deciders_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each decider, one for the slowest task holding up the planner, one for an evaluation."""
-    decided = scene.said or asked(scene.state, scene.liveness, now_s=scene.now_s, now_ns=scene.now_ns)
+    decided = snapshot.said or asked(snapshot.state, snapshot.liveness, now_s=snapshot.now_s, now_ns=snapshot.now_ns)
     if decided.controller is not None:
         hold = decided.controller.hold
         # The next stage is begun by the controller itself.
         under_way = None if isinstance(hold, NoStage) else hold
-        yield _wait(scene, "controller", under_way or _next_of_life(decided.controller.events))
+        yield _wait(snapshot, "controller", under_way or _next_of_life(decided.controller.events))
     if decided.planner is not None:
-        yield _wait(scene, "planner", decided.planner.hold or _plans(scene, decided.planner.events))
+        yield _wait(snapshot, "planner", decided.planner.hold or _plans(snapshot, decided.planner.events))
         if isinstance(decided.planner.hold, TooFewExperiences):
-            yield from _straggler(scene)
+            yield from _straggler(snapshot)
     if decided.dispatcher is not None:
         events = [decision.event for decision in decided.dispatcher.decisions]
-        yield _wait(scene, "dispatcher", decided.dispatcher.hold or _gives_out(scene, events))
+        yield _wait(snapshot, "dispatcher", decided.dispatcher.hold or _gives_out(snapshot, events))
         if decided.dispatcher.evaluation is not None:
-            yield _wait(scene, "evaluation", decided.dispatcher.evaluation)
+            yield _wait(snapshot, "evaluation", decided.dispatcher.evaluation)
 
 
-def _wait(scene: Scene, role: str, hold_or_words: Hold | Words) -> Wait:
-    words = hold_or_words.told(scene.state, scene.now_ns) if isinstance(hold_or_words, Hold) else hold_or_words
-    if words.state == "explorers" and not scene.starts("explorer"):
-        words = words._replace(on_whom="you", unblock=scene.joins_by("explorer"), level=Level.STUCK)
-    return Wait(role, *words, since_ns=scene.state.spine.status_ns if isinstance(hold_or_words, Paused) else None)
+def _wait(snapshot: RunSnapshot, role: str, hold_or_words: Hold | Words) -> Wait:
+    words = hold_or_words.told(snapshot.state, snapshot.now_ns) if isinstance(hold_or_words, Hold) else hold_or_words
+    if words.state == "explorers" and not snapshot.starts("explorer"):
+        words = words._replace(on_whom="you", unblock=snapshot.joins_by("explorer"), level=Level.STUCK)
+    return Wait(role, *words, since_ns=snapshot.state.spine.status_ns if isinstance(hold_or_words, Paused) else None)
 
 
 # A decider with events written or about to be written knows its next hold once they are folded.
@@ -66,39 +66,39 @@ def _next_of_life(events: Sequence[Event]) -> Hold | Words:
     return Words("stage_starts", "its own next event", "controller", "the log accepts it")
 
 
-def _plans(scene: Scene, events: Sequence[Event]) -> Hold | Words:
+def _plans(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
     retired = [event for event in events if isinstance(event, ExperienceRetired)]
     if any(event.reason == "collected" for event in retired):
         return Collects()
     if any(event.reason == "stage_ended" for event in retired):
         retired_count = sum(len(event.experiences) for event in retired)
         return Words("closes_books", f"retires {retired_count} experiences", level=Level.WORKS)
-    spine = scene.state.spine
+    spine = snapshot.state.spine
     planned = [event.step for event in events if isinstance(event, BatchPlanned)]
     step = min(planned, default=max(spine.planned, spine.first_version) + 1)
     return Words("plans", f"plans step {step}", level=Level.WORKS)
 
 
-def _gives_out(scene: Scene, events: Sequence[Event]) -> Hold | Words:
+def _gives_out(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
     if any(isinstance(event, TaskLeased | TasksDrawn | WeightsRequested) for event in events):
         return Words("leases", "gives out groups", level=Level.WORKS)
-    return ClosesGroups(scene.state.groups.to_close)
+    return ClosesGroups(snapshot.state.groups.to_close)
 
 
-def _straggler(scene: Scene) -> Iterator[Wait]:
+def _straggler(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields the oldest lease with rollouts left, if slow: with its explorer, its start, and its end rules."""
-    groups = scene.state.groups
+    groups = snapshot.state.groups
     leases = (lease for lease in groups.leases.values() if groups.open[lease.group].left_of(lease))
     lease = min(leases, key=lambda lease: lease.leased_ns, default=None)
     if lease is None:
         return
     # The durations of the previous stage say nothing about this one: its taskset and its lengths differ.
-    mean_s = groups.mean_duration_s if groups.recent_stage == scene.state.spine.stage else None
-    age_s = (scene.now_ns - lease.leased_ns) / 1e9
+    mean_s = groups.mean_duration_s if groups.recent_stage == snapshot.state.spine.stage else None
+    age_s = (snapshot.now_ns - lease.leased_ns) / 1e9
     if age_s <= (_UNKNOWN_S if mean_s is None else max(_SLOW_MEANS * mean_s, _LEAST_S)):
         return
     group = groups.open[lease.group]
-    stage = scene.state.spine.stage_spec()
+    stage = snapshot.state.spine.stage_spec()
     open_rollouts = ", ".join(map(str, group.left_of(lease)))
     number, row = task_place(stage, group.row)
     taskset_note = f" of {tasksets_of(stage)[number].name}" if stage.more_tasksets else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.run.why.scene import Phase, Scene
+from rftd.daemon.run.why.run_snapshot import Phase, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.errors import LogLossError, OtherLogError
 from rftd.ops.words import Level, Words
@@ -21,7 +21,7 @@ _PASSING: Final = {
     Phase.READING: Words(
         "reading", "this daemon to read its events from the log", "the log", "the log is read to its end"
     ),
-    Phase.HEARING: Words(
+    Phase.LOSS_CHECK: Words(
         "comparing",
         "a check of the log against checkpoints, snapshots, fences and living workers",
         "the log",
@@ -73,18 +73,18 @@ def ended(spine: Spine) -> Wait:
     return _life(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
 
 
-def driven(scene: Scene) -> Wait:
+def driven(snapshot: RunSnapshot) -> Wait:
     """Returns the life of an experiment driven by this daemon."""
-    spine = scene.state.spine
+    spine = snapshot.state.spine
     if spine.ended:
         return ended(spine)
-    if scene.phase in _PASSING:
-        return Wait("experiment", *_PASSING[scene.phase])
+    if snapshot.phase in _PASSING:
+        return Wait("experiment", *_PASSING[snapshot.phase])
     if spine.status is not Status.PAUSED:
         return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
     if not spine.cause:
         waiting_for = f"{_pause_by_command(spine)}{_users_note(spine, answered=True)}"
-        return _life(spine, "paused", waiting_for, "you", Paused().told(scene.state, 0).unblock, Level.STUCK)
+        return _life(spine, "paused", waiting_for, "you", Paused().told(snapshot.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
     again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rftd.daemon.run.why.scene import Process, Scene
+from rftd.daemon.run.why.run_snapshot import Process, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops import limits
 from rftd.ops.words import Level, Words
@@ -63,53 +63,53 @@ def doing_of(state: str) -> str:
     return _WORKS.get(state, "is paused" if state == WorkerState.PAUSED else state)
 
 
-def worker_waits(scene: Scene) -> Iterator[Wait]:
+def worker_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each live worker, and one for each slot without a worker."""
-    live = list(scene.state.roster.live.values())
+    live = list(snapshot.state.roster.live.values())
     for started in sorted(live, key=lambda worker: (worker.role, worker.slot, worker.worker)):
-        yield Wait(started.role, *_live(scene, started), slot=_slot(started.slot), worker=str(started.worker))
+        yield Wait(started.role, *_live(snapshot, started), slot=_slot(started.slot), worker=str(started.worker))
     occupied_slots = {(worker.role, worker.slot) for worker in live}
-    opening = list(opening_waits(scene))
+    opening = list(opening_waits(snapshot))
     yield from opening
     heard = {wait.worker for wait in opening}
-    for process in scene.processes:
+    for process in snapshot.processes:
         # A worker with heartbeats is reported by them; the fleet knows the slots without a joined worker.
         if (process.role, process.slot) not in occupied_slots and str(process.worker) not in heard:
-            yield Wait(process.role, *_absent(scene, process), slot=_slot(process.slot))
+            yield Wait(process.role, *_absent(snapshot, process), slot=_slot(process.slot))
     joined = {worker.role for worker in live}
     for role, half in HALF_OF.items():
-        if role in joined or scene.starts(role):
+        if role in joined or snapshot.starts(role):
             continue
-        if half not in scene.state.spine.halves:
+        if half not in snapshot.state.spine.halves:
             waiting_for = (
                 f"{'an' if role == 'explorer' else 'a'} {role}: the half with mode: {half} has not been submitted"
             )
-            yield Wait(role, "half_missing", waiting_for, "you", scene.joins_by(role), Level.STUCK)
+            yield Wait(role, "half_missing", waiting_for, "you", snapshot.joins_by(role), Level.STUCK)
         # A dispatcher without explorers has its own hold; without a trainer only the planner waits, for
         # `generation.started`, and does not know why none comes.
         elif role == "trainer":
             waiting_for = "a trainer: none has joined, and this daemon does not start one"
-            yield Wait(role, "not_joined", waiting_for, "you", scene.joins_by(role), Level.STUCK)
+            yield Wait(role, "not_joined", waiting_for, "you", snapshot.joins_by(role), Level.STUCK)
 
 
-def largest_use(scene: Scene) -> dict[tuple[str, str], int]:
+def largest_use(snapshot: RunSnapshot) -> dict[tuple[str, str], int]:
     """Returns the resident bytes of the largest living worker by role and stage, from the last heartbeats."""
     used_bytes: dict[tuple[str, str], int] = {}
-    if scene.state.spine.stage >= 0:
-        stage = scene.state.spine.stage_spec().name
-        for beat in scene.liveness.latest.values():
-            if beat.worker in scene.state.roster.live and beat.memory_bytes:
+    if snapshot.state.spine.stage >= 0:
+        stage = snapshot.state.spine.stage_spec().name
+        for beat in snapshot.liveness.latest.values():
+            if beat.worker in snapshot.state.roster.live and beat.memory_bytes:
                 used_bytes[beat.role, stage] = max(used_bytes.get((beat.role, stage), 0), beat.memory_bytes)
     return used_bytes
 
 
-def opening_waits(scene: Scene) -> Iterator[Wait]:
+def opening_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each worker with heartbeats and not joined yet, with the start of its activity."""
-    roster = scene.state.roster
-    ordered = {process.worker: process for process in scene.processes}
-    for beat in sorted(scene.liveness.latest.values(), key=lambda beat: (beat.role, beat.slot, beat.worker)):
+    roster = snapshot.state.roster
+    ordered = {process.worker: process for process in snapshot.processes}
+    for beat in sorted(snapshot.liveness.latest.values(), key=lambda beat: (beat.role, beat.slot, beat.worker)):
         process = ordered.get(beat.worker)
-        quiet_s = scene.liveness.quiet_s(beat.worker, scene.now_s) or 0.0
+        quiet_s = snapshot.liveness.quiet_s(beat.worker, snapshot.now_s) or 0.0
         # An ended process sends nothing more; for a process on another machine, silence is the only sign.
         over = quiet_s > _QUIET_S if process is None else process.pid is None or process.joined
         if beat.worker in roster.live or beat.worker in roster.gone or beat.state not in _OPENING or over:
@@ -117,7 +117,7 @@ def opening_waits(scene: Scene) -> Iterator[Wait]:
         process_note = "" if process is None else f" (process {process.pid})"
         quiet = f"; its last heartbeat came {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
         bound = "" if process is None else f", or is killed {process.start_timeout_s:g} s after its start"
-        since_ns = scene.now_ns - int(scene.liveness.state_s(beat.worker, scene.now_s) * 1e9)
+        since_ns = snapshot.now_ns - int(snapshot.liveness.state_s(beat.worker, snapshot.now_s) * 1e9)
         yield Wait(
             beat.role,
             beat.state,
@@ -135,17 +135,17 @@ def _slot(slot: int) -> int | None:
     return slot if slot >= 0 else None
 
 
-def _live(scene: Scene, started: WorkerStarted) -> Words:
-    beat = scene.liveness.latest.get(started.worker)
-    quiet_s = scene.liveness.quiet_s(started.worker, scene.now_s)
+def _live(snapshot: RunSnapshot, started: WorkerStarted) -> Words:
+    beat = snapshot.liveness.latest.get(started.worker)
+    quiet_s = snapshot.liveness.quiet_s(started.worker, snapshot.now_s)
     if quiet_s is not None and quiet_s > _QUIET_S:
         waiting_for = f"a heartbeat; the last came {quiet_s:.0f} s ago"
-        ends = f"its next heartbeat; after {scene.liveness.lost_after_s:g} s without one it is restarted"
+        ends = f"its next heartbeat; after {snapshot.liveness.lost_after_s:g} s without one it is restarted"
         return Words("no_heartbeat", waiting_for, "its process", ends, Level.STUCK)
     if beat is None:
         return Words("first_heartbeat", "its first heartbeat", "its process", "that heartbeat arrives")
     if beat.state == WorkerState.PAUSED:
-        words = _paused(scene)
+        words = _paused(snapshot)
     elif beat.state in _WAITS:
         words = Words(beat.state, *_WAITS[beat.state])
     else:
@@ -156,14 +156,14 @@ def _live(scene: Scene, started: WorkerStarted) -> Words:
     return words._replace(waiting_for=f"{words.waiting_for}{leases}{version}", level=level)
 
 
-def _paused(scene: Scene) -> Words:
-    return Paused().told(scene.state, scene.now_ns)
+def _paused(snapshot: RunSnapshot) -> Words:
+    return Paused().told(snapshot.state, snapshot.now_ns)
 
 
-def _absent(scene: Scene, process: Process) -> Words:
+def _absent(snapshot: RunSnapshot, process: Process) -> Words:
     """Returns the words for a slot without a joined worker."""
-    if process.pid is None and scene.state.spine.cause:
-        return _paused(scene)  # nothing is started while an obstacle lasts: it would fail at once
+    if process.pid is None and snapshot.state.spine.cause:
+        return _paused(snapshot)  # nothing is started while an obstacle lasts: it would fail at once
     before = f"; the previous one: {process.last_why}" if process.last_why else ""
     if process.pid is None and process.waits is not None:
         return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")

@@ -10,10 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from rftd.daemon.run.supervisor.folder_claims import FolderClaims
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.serve.external_worker import ExternalWorker
-from rftd.daemon.serve.patience import persistently
+from rftd.daemon.serve.reconnecting import persistently
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.ids import SeededIds
@@ -171,7 +171,9 @@ class Machine:
                 ids=ids,
                 logger=logger,
                 roles=frozenset() if self.scenario.external else ROLES,
-                hearing=Hearing(log, self.losses, logger=logger, claims=FolderClaims(self.identity, logger=logger)),
+                loss_check=LossCheck(
+                    log, self.losses, logger=logger, claims=FolderClaims(self.identity, logger=logger)
+                ),
                 slots=slots_of(self.scenario),
             )
         )

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.config.loading import check_config
-from rftd.daemon.run.dlq.desk import Desk
+from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.run.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, WantedSweep
 from rftd.daemon.run.registry import Registry
@@ -54,7 +54,7 @@ class LogOperations:
         """The experiments that were looked at."""
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
-        self._desk = Desk(log, self._writer, clock=clock)
+        self._desk = DeadLetterService(log, self._writer, clock=clock)
 
     def for_asker(self, asker: Asker) -> LogOperations:
         """Itself: whoever asks here is the owner."""

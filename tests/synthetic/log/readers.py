@@ -13,7 +13,7 @@ from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.why import answer
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import RftdError
 from rftd.ops.metrics import Metrics
@@ -78,7 +78,7 @@ def fold_and_decide(records: list[Record], experiment: UUID, seed: int) -> None:
         if number != len(records) - 1 and chance.random() > 0.02:
             return
         clock.advance(chance.choice((0.1, 10.0, 4000.0)))
-        scene = Scene(state=state, liveness=liveness, now_s=clock.monotonic_s(), now_ns=clock.now_ns())
+        scene = RunSnapshot(state=state, liveness=liveness, now_s=clock.monotonic_s(), now_ns=clock.now_ns())
         for work in (
             lambda: controller.decide(now_ns=clock.now_ns()),
             lambda: dispatcher.decide(clock.monotonic_s()),

@@ -12,11 +12,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rftd.workers.engines.torch.rollout.alone import LoneRequests
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.noise import key_of
 from rftd.workers.engines.torch.rollout.running import Running
+from rftd.workers.engines.torch.rollout.uncached import UncachedRequests
 from rftd.workers.generation.engine import Generation, GenerationRequest, Sampling
 from rftd.workers.models.tiny_model import VOCABULARY_TOKENS, make_tokenizer
 
@@ -99,7 +99,7 @@ def running(number: int, prompt: Sequence[int], **sampling: object) -> Running:
 
 
 def run(
-    batch: Batch | LoneRequests, requests: Sequence[Running], *, between: Callable[[int], None] | None = None
+    batch: Batch | UncachedRequests, requests: Sequence[Running], *, between: Callable[[int], None] | None = None
 ) -> dict[int, Generation]:
     """Feeds the requests in order as slots come free, until all are done; `between` is called before each step."""
     waiting, done, step = list(requests), {}, 0

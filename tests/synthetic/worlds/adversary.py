@@ -19,7 +19,7 @@ from synthetic.worlds.desk import published
 
 from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
-from rftd.daemon.run.requests.desk import RequestDesk
+from rftd.daemon.run.requests.request_service import RequestService
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.keyring import Keyring
@@ -76,7 +76,7 @@ class Gate:
     owner_token: str
     listener: str
     supervisor: Supervisor
-    desk: RequestDesk
+    desk: RequestService
     connections: list[str] = field(default_factory=list)
     _ids: SystemIds = field(default_factory=lambda: SystemIds(SystemClock()))
 
@@ -216,7 +216,7 @@ async def gate(folder: Path) -> AsyncIterator[Gate]:
     listener = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with server, httpx.AsyncClient(transport=transport, base_url=BASE, headers=bearer(token)) as client:
-        desk = RequestDesk(
+        desk = RequestService(
             log,
             supervisor,
             supervisor.known,

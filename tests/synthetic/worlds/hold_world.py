@@ -11,7 +11,7 @@ from synthetic.worlds.desk import Desk, scores_of
 from synthetic.worlds.hold_claims import Claims, denied
 
 from rftd.daemon.run.why.answer import waits_of
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.ops.errors import DataError
 from rftd.streams.events.batch import ExperienceGivenUp
 from rftd.streams.events.checkpoint import CheckpointCommitted
@@ -116,7 +116,7 @@ class HoldWorld:
 
     def _words(self) -> None:
         """Each hold has its words, whenever they are asked for."""
-        scene = Scene(
+        scene = RunSnapshot(
             state=self.desk.state,
             said=self._said,
             liveness=self._liveness,

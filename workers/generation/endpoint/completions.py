@@ -14,7 +14,7 @@ from rftd.workers.generation.endpoint.call_error import CallError, unsupported
 from rftd.workers.generation.endpoint.draw_request import DrawRequest, checked_length, stops_of
 from rftd.workers.generation.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
 from rftd.workers.generation.endpoint.shown_text import ShownText
-from rftd.workers.generation.endpoint.turns import TurnRecord
+from rftd.workers.generation.endpoint.turn_record import TurnRecord
 from rftd.workers.generation.model import Model
 from rftd.workers.generation.response import Response
 

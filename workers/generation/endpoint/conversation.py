@@ -21,7 +21,7 @@ from rftd.workers.generation.endpoint.offered_tools import OfferedTools
 from rftd.workers.generation.endpoint.question import DrawSettings, QuestionPrompt, digest_of, text_of
 from rftd.workers.generation.endpoint.shown_text import ShownText
 from rftd.workers.generation.endpoint.tool_calls import DrawnToolCall
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.generation.model import Model
 from rftd.workers.generation.response import Response
 

@@ -10,7 +10,7 @@ import msgspec
 
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.generation.endpoint.answer_form import AnswerForm
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.generation.model import Model
 from rftd.workers.generation.response import Response
 

@@ -26,7 +26,7 @@ from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.generation.endpoint.api_call import Answered, ApiCall, Begun
 from rftd.workers.generation.endpoint.call_error import SERVER, CallError, bug_in_rftd, unsupported
 from rftd.workers.generation.endpoint.question import HeldAnswer, Question, QuestionPrompt
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.generation.engine import GenerationRequest, Watch
 from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.generation.response import Response

@@ -18,7 +18,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.topics import partition_of
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.generation.endpoint.call_error import SERVER, CallError
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout.leased import (
     HandOverEvents,

@@ -37,7 +37,7 @@ from rftd.workers.generation.endpoint.completions import TextQuestion
 from rftd.workers.generation.endpoint.http_call import HttpCall
 from rftd.workers.generation.endpoint.request_span import RequestSpan
 from rftd.workers.generation.endpoint.rollout_calls import Repetition, RolloutCalls
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.rollout.rollouts import RolloutPlaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rftd.storage.files import outside_files
-from rftd.workers.generation.endpoint.turns import RecordedTurn, TurnRecord
+from rftd.workers.generation.endpoint.turn_record import RecordedTurn, TurnRecord
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.serving import conversations
 from rftd.workers.rollout.serving.conversations import Conversations

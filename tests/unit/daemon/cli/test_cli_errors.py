@@ -316,7 +316,7 @@ def test_a_worker_imports_no_tables_and_no_client() -> None:
     """Workers are started by the hundred, and a third of what one imports would be SQLAlchemy."""
     code = (
         "import sys\nimport rftd.daemon.cli.verbs.worker\n"
-        "import rftd.daemon.serve.external_worker, rftd.daemon.serve.patience\n"
+        "import rftd.daemon.serve.external_worker, rftd.daemon.serve.reconnecting\n"
         "import rftd.workers.rollout.explorer, rftd.workers.training.trainer\n"
         "heavy = {'pydantic', 'torch', 'transformers', 'httpx', 'sqlalchemy', 'fastapi'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"

@@ -14,7 +14,7 @@ from synthetic.until import until
 from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.runs import Runs, UnderWay
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.patience import opened_in_time, persistently
+from rftd.daemon.serve.reconnecting import opened_in_time, persistently
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState

@@ -19,7 +19,7 @@ from rftd.daemon.cli.settings import Settings
 from rftd.daemon.http.client.address import OtherDaemonError
 from rftd.daemon.http.client.client import Client
 from rftd.daemon.http.views.version import version
-from rftd.daemon.run.supervisor.hearing import losses_heard
+from rftd.daemon.run.supervisor.loss_check import find_losses
 from rftd.daemon.serve import service
 from rftd.daemon.serve.data_folder import DataFolder, Endpoint
 from rftd.daemon.serve.folder_log import keep_for, of_another_log
@@ -109,8 +109,8 @@ async def test_a_log_elsewhere_is_not_held_against_the_embedded_one_that_the_fol
     assert await until_ready(options(tmp_path))
     assert not (tmp_path / "losses.json").exists()
     folder = DataFolder(tmp_path)
-    elsewhere = await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
-    embedded = await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
+    elsewhere = await find_losses(late, folder, None, embedded=False, unheard=lambda _: None)
+    embedded = await find_losses(late, folder, None, embedded=True, unheard=lambda _: None)
     assert [loss.head.by for loss in elsewhere + embedded] == [str(folder.log / FILE_NAME)]
 
 
@@ -124,8 +124,8 @@ async def test_tables_of_the_embedded_log_are_no_witness_against_one_elsewhere(t
     await projector.catch_up()
     await projector.close()
     await engine.dispose()
-    assert not await losses_heard(late, folder, None, embedded=False, unheard=lambda _: None)
-    assert await losses_heard(late, folder, None, embedded=True, unheard=lambda _: None)
+    assert not await find_losses(late, folder, None, embedded=False, unheard=lambda _: None)
+    assert await find_losses(late, folder, None, embedded=True, unheard=lambda _: None)
     embedded = LockFile(folder.log)  # its daemon is still there
     with pytest.raises(ConflictError):
         await until_ready(options(tmp_path))

@@ -15,9 +15,9 @@ from synthetic.log.synthetic_run import SyntheticRun, spec_of
 from synthetic.worlds.desk import lease_of
 
 from rftd.daemon.observe.metrics_counted import Counted, Shape
-from rftd.daemon.observe.metrics_declared import declared_by
 from rftd.daemon.observe.metrics_feed import KEPT_AFTER_END_NS, MetricsFeed
 from rftd.daemon.observe.metrics_follower import follow_metrics, show
+from rftd.daemon.observe.metrics_spec import declared_by
 from rftd.daemon.run.registry import Registry
 from rftd.ops.errors import OverRolloutError
 from rftd.ops.metrics import Metrics

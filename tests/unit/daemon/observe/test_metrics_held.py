@@ -10,7 +10,7 @@ from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import spec_of
 
 from rftd.daemon.cli.price import Price
-from rftd.daemon.observe.metrics_declared import Declared, declared_by
+from rftd.daemon.observe.metrics_spec import Declared, declared_by
 from rftd.daemon.observe.metrics_state import HEARD_S, AtScrape, show_state
 from rftd.ops.metric_totals import ReadTotals
 from rftd.ops.metrics import Metrics

@@ -9,7 +9,7 @@ import pytest
 from synthetic.daemon.gauges import shown
 from synthetic.log.synthetic_run import spec_of
 
-from rftd.daemon.observe.metrics_declared import declared_by
+from rftd.daemon.observe.metrics_spec import declared_by
 from rftd.daemon.observe.metrics_state import AtScrape, show_state
 from rftd.ops.metrics import Metrics
 from rftd.storage.queries.standing import Figures, LastStep, Standing

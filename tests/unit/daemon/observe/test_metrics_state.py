@@ -18,10 +18,10 @@ from synthetic.log.synthetic_run import SyntheticRun, spec_of
 
 from rftd.daemon.http.views.experiments import page_of
 from rftd.daemon.observe import metrics_scrape
-from rftd.daemon.observe.metrics_declared import declared_by
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import show
 from rftd.daemon.observe.metrics_scrape import Scrape
+from rftd.daemon.observe.metrics_spec import declared_by
 from rftd.ops.clock import ManualClock
 from rftd.ops.metrics import Metrics
 from rftd.storage.database.engine import open_database, sqlite_url

@@ -153,14 +153,14 @@ async def test_whoever_resumes_it_gives_it_as_many_batches_again() -> None:
 def driven_state(lab: Lab) -> str:
     """The word of `rftd why` for the experiment; a command may end its pause."""
     from rftd.daemon.run.supervisor.inbox import check_transition
-    from rftd.daemon.run.why.scene import Scene
+    from rftd.daemon.run.why.run_snapshot import RunSnapshot
     from rftd.workers.control.liveness import Liveness
 
     try:
         check_transition(lab.desk.state.spine, ExperimentResumed())
     except ConflictError as error:
         return str(error)
-    return driven(Scene(state=lab.desk.state, liveness=Liveness(), now_s=0.0, now_ns=0)).state
+    return driven(RunSnapshot(state=lab.desk.state, liveness=Liveness(), now_s=0.0, now_ns=0)).state
 
 
 def test_an_actor_without_a_gradient_is_named_unless_a_critic_learns() -> None:

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM
 from rftd.ops.errors import DataError, RolloutError
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
-from rftd.workers.engines.torch.rollout.alone import Way, batch_of
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import Way, batch_of
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.engines.torch.trainer.forward import logprobs_of
 from rftd.workers.engines.torch.trainer.packing import pack

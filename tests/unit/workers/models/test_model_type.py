@@ -26,9 +26,9 @@ from rftd.daemon.run.supervisor.preflight import preflight
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import DataError
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
-from rftd.workers.engines.torch.rollout.alone import Way
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import Way
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.generation.engine_registry import open_engine
 from rftd.workers.models.model_type import check_model_type

@@ -15,10 +15,10 @@ from rftd.ops.errors import DeviceMemoryError
 from rftd.workers.devices import device_memory
 from rftd.workers.devices.device_memory import settings_of
 from rftd.workers.engines.torch.rollout import engine
-from rftd.workers.engines.torch.rollout.alone import LoneRequests, Way
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.memory import check_generation, generation_needs
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import UncachedRequests, Way
 from rftd.workers.models.cached_tokens import least_cache_bytes
 
 ModelOf = Callable[[str], Path]
@@ -40,7 +40,7 @@ def test_what_is_said_is_what_a_response_leaves_there(model_of: ModelOf, archite
     assert weights.size_bytes == pytest.approx(sum(sizes.values()), rel=0.02), "but for buffers of older files"
 
 
-def held_bytes(batch: LoneRequests) -> tuple[int, int]:
+def held_bytes(batch: UncachedRequests) -> tuple[int, int]:
     """The size of keys and values, and of states, in the caches of the running requests."""
     layers = [layer for text, _ in batch._texts.values() if text._cache is not None for layer in text._cache.layers]
     sizes = [
@@ -64,7 +64,7 @@ def test_states_of_recurrent_layers_are_counted_as_they_are_held(tmp_path: Path,
     way = try_model(network)
     assert way is (Way.RECOMPUTED if family == "recurrent_gemma" else Way.OWN_CACHE)
     _, cache, states = generation_needs(folder, slots=SLOTS, max_len=MAX_LEN, dtype=network.dtype)
-    batch = LoneRequests(network, way, slots=SLOTS)
+    batch = UncachedRequests(network, way, slots=SLOTS)
     drawn = 6
     with torch.inference_mode():
         batch.join(

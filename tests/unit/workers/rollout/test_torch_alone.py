@@ -9,8 +9,8 @@ import torch
 from synthetic.models.families import FAMILIES
 from synthetic.models.tiny_models import MAX_LEN, make_model, network_of, prompts_of, run, running
 
-from rftd.workers.engines.torch.rollout.alone import LoneRequests, Way, batch_of
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import UncachedRequests, Way, batch_of
 
 
 @pytest.mark.parametrize(("family", "way"), [("lfm2", Way.OWN_CACHE), ("openai-gpt", Way.RECOMPUTED)])
@@ -22,7 +22,7 @@ def test_tokens_depend_on_weights_prompt_and_seed_alone(tmp_path: Path, family: 
     found = []
     for slots in (1, 3):
         batch = batch_of(network, way, slots=slots, max_len=MAX_LEN, deterministic=False)
-        assert isinstance(batch, LoneRequests)
+        assert isinstance(batch, UncachedRequests)
         batch.swapped((0, 0))
         found.append(run(batch, [running(i, prompt, **sampling) for i, prompt in enumerate(prompts)]))
         assert batch.tokens_total == sum(len(one.tokens) for one in found[-1].values())

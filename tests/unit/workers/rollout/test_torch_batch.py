@@ -24,10 +24,10 @@ from synthetic.models.tiny_models import (
 from transformers import AutoModelForCausalLM
 
 from rftd.ops.errors import DataError, RolloutError
-from rftd.workers.engines.torch.rollout.alone import Way
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import Way
 
 ModelOf = Callable[[str], Path]
 

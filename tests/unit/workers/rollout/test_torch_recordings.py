@@ -18,12 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from rftd.workers.engines.torch.rollout import cuda_graphs, recordings
-from rftd.workers.engines.torch.rollout.alone import Way
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.cache import FixedWindow
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.running import Running
 from rftd.workers.engines.torch.rollout.trial import try_recorder
+from rftd.workers.engines.torch.rollout.uncached import Way
 from rftd.workers.generation.engine import Generation
 
 ModelOf = Callable[[str], Path]

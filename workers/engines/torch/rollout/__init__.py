@@ -7,7 +7,7 @@ engine      the asyncio front: `TorchRolloutEngine`
 memory      the least memory of generation
 loop        the decode thread: takes requests, swaps weights, hands back responses
 batch       the running requests, which join, draw a token each per step, and leave
-alone       the slower way: each request separately, with transformers' own cache or none
+uncached    the slower way: each request separately, with transformers' own cache or none
 responses   drawn tokens as parts of responses, in both ways
 recordings  steps of a few shapes over tensors at fixed addresses, recorded and repeated
 cuda_graphs such recordings on a GPU, and a model's reasons against them

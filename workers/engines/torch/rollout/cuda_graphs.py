@@ -11,11 +11,11 @@ from typing import Final
 import structlog
 import torch
 
-from rftd.workers.engines.torch.rollout.alone import Way
 from rftd.workers.engines.torch.rollout.cache import SLACK_COLUMNS
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.recordings import Recorder, Step
 from rftd.workers.engines.torch.rollout.trial import try_recorder
+from rftd.workers.engines.torch.rollout.uncached import Way
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from rftd.ops.errors import RolloutError, WeightsElsewhereError, WorkError
-from rftd.workers.engines.torch.rollout.alone import LoneRequests, batch_of
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.cuda_graphs import recorder_for
 from rftd.workers.engines.torch.rollout.loop import DecodeLoop, Swap, Turn
@@ -21,6 +20,7 @@ from rftd.workers.engines.torch.rollout.network import CPU, Network, dtype_of
 from rftd.workers.engines.torch.rollout.noise import key_of
 from rftd.workers.engines.torch.rollout.running import Finished, Running, Several, Single, Waiter
 from rftd.workers.engines.torch.rollout.trial import try_model
+from rftd.workers.engines.torch.rollout.uncached import UncachedRequests, batch_of
 from rftd.workers.generation.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.opened_tensors import opened_tensors
@@ -34,7 +34,7 @@ class TorchRolloutEngine:
     """The `RolloutEngine` for any transformers causal language model, on this machine."""
 
     def __init__(
-        self, network: Network, batch: Batch | LoneRequests, *, slots: int, max_model_len: int, threads: int
+        self, network: Network, batch: Batch | UncachedRequests, *, slots: int, max_model_len: int, threads: int
     ) -> None:
         """Makes the engine; callers use `open`."""
         self._asyncio = asyncio.get_running_loop()

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 
 from rftd.ops.errors import RolloutError, WorkError
-from rftd.workers.engines.torch.rollout.alone import LoneRequests
 from rftd.workers.engines.torch.rollout.batch import Batch
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.running import Finished, Running
+from rftd.workers.engines.torch.rollout.uncached import UncachedRequests
 from rftd.workers.weights.parked_tensors import Rest
 
 PATIENCE_STEPS = 4
@@ -60,7 +60,7 @@ class DecodeLoop:
     def __init__(
         self,
         network: Network,
-        batch: Batch | LoneRequests,
+        batch: Batch | UncachedRequests,
         *,
         threads: int,
         slots: int,

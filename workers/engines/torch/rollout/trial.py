@@ -11,10 +11,10 @@ import structlog
 import torch
 
 from rftd.ops.errors import RolloutError
-from rftd.workers.engines.torch.rollout.alone import LoneText, Way
 from rftd.workers.engines.torch.rollout.cache import SLACK_COLUMNS, SlotCache
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.recordings import FixedSteps, Recorder
+from rftd.workers.engines.torch.rollout.uncached import UncachedText, Way
 from rftd.workers.models.text_lengths import beyond, moving_rotation
 
 log = structlog.get_logger(__name__)
@@ -167,7 +167,7 @@ def _alone(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
     """Returns the logits of requests computed separately, in turns with a shorter request  # [R, V]"""
     begun = len(tokens) - _DECODED
     starts = (begun // 2, 0)
-    texts = [LoneText(network, way) for _ in starts]
+    texts = [UncachedText(network, way) for _ in starts]
     last_logits = []
     for end in range(begun, len(tokens) + 1):
         for text, start in zip(texts, starts, strict=True):

@@ -13,7 +13,7 @@ from synthetic.daemon.log_operations import LogOperations
 from synthetic.log.garbage import garbage
 from synthetic.until import until
 
-from rftd.daemon.run.dlq.desk import watch_dead_letters
+from rftd.daemon.run.dlq.dead_letter_service import watch_dead_letters
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
 from rftd.storage.database.engine import open_database, sqlite_url

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.daemon.run import registry as registry_module
-from rftd.daemon.run.requests.desk import ROUTES, RequestDesk, asked_by
+from rftd.daemon.run.requests.request_service import ROUTES, RequestService, asked_by
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.ops import limits
@@ -77,7 +77,7 @@ class Daemon:
         parts: Any = {"clock": CLOCK, "ids": IDS, "logger": logger(), "allowances": Allowances(roots=("/",))}
         self.supervisor = Supervisor(log, NOWHERE, owner=IDS.new(), **parts)
         self.metrics = Metrics(version="1")
-        self.desk = RequestDesk(
+        self.desk = RequestService(
             log,
             self.supervisor,
             self.supervisor.known,

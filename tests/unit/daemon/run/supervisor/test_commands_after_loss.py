@@ -10,7 +10,7 @@ import pytest
 from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import LogLossError
@@ -62,8 +62,8 @@ async def supervised(run: SyntheticRun, folder: Path, drafts: list[Draft]) -> tu
     clock = SystemClock()
     parts: Any = {"clock": clock, "ids": SystemIds(clock), "logger": logger()}
     executor = LocalExecutor("unix:nowhere", host=lambda: ANY_HOST)
-    hearing = Hearing(log, LossesFile(folder / "losses.json"), logger=logger())
-    return Supervisor(log, executor, owner=run.recorder.ids.new(), hearing=hearing, **parts), log
+    loss_check = LossCheck(log, LossesFile(folder / "losses.json"), logger=logger())
+    return Supervisor(log, executor, owner=run.recorder.ids.new(), loss_check=loss_check, **parts), log
 
 
 def without_the_end(run: SyntheticRun) -> list[Draft]:

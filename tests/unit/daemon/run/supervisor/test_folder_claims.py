@@ -13,7 +13,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.folder_claims import LOOK_S, FolderClaims
-from rftd.daemon.run.supervisor.hearing import Hearing, Survivors
+from rftd.daemon.run.supervisor.loss_check import LossCheck, Survivors
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.log_identity import identity_of
 from rftd.ops.clock import ManualClock
@@ -57,17 +57,17 @@ class Scene:
         """A copy of the data folder, beside it."""
         return DataFolder(Path(shutil.copytree(self.data.root, self.folder / name)))
 
-    async def served(self, own: LogIdentity, log: MemoryLog | None = None) -> tuple[Hearing, Survivors]:
-        """A daemon's hearing on the log, or on another one with the same records, and its run of the experiment."""
+    async def served(self, own: LogIdentity, log: MemoryLog | None = None) -> tuple[LossCheck, Survivors]:
+        """A daemon's loss_check on the log, or on another one with the same records, and its run of the experiment."""
         if log is None:
             log = MemoryLog()
             await log.append(self.recorder.drafts)
         registry = Registry(log)
         await registry.catch_up()
-        hearing = Hearing(log, None, logger=logger(), claims=FolderClaims(own, logger=logger()))
-        await hearing.hear(registry.entries, lambda _: None)
+        loss_check = LossCheck(log, None, logger=logger(), claims=FolderClaims(own, logger=logger()))
+        await loss_check.hear(registry.entries, lambda _: None)
         entry = registry.entries[self.experiment]
-        return hearing, Survivors(hearing, entry, None, self.clock)  # type: ignore[arg-type] # nobody is asked for
+        return loss_check, Survivors(loss_check, entry, None, self.clock)  # type: ignore[arg-type] # nobody is asked for
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def scene(tmp_path: Path) -> Scene:
 
 async def test_a_copy_beside_the_original_is_refused_with_a_way_out(scene: Scene) -> None:
     await scene.served(scene.identity(scene.data))
-    hearing, survivors = await scene.served(scene.identity(scene.copied()))
-    error = hearing.refusal(scene.experiment)
+    loss_check, survivors = await scene.served(scene.identity(scene.copied()))
+    error = loss_check.refusal(scene.experiment)
     assert isinstance(error, OtherLogError)
     assert str(scene.data.root) in error.what
     assert str(scene.folder / "copy") in error.what
     assert "rftd serve --take-over one" in (error.fix or "")
-    assert hearing.free(survivors._hearing._experiments.values()) == []
+    assert loss_check.free(survivors._loss_check._experiments.values()) == []
     with pytest.raises(OtherLogError):
         await survivors.hear(RunState(scene.experiment))
 
@@ -99,8 +99,8 @@ async def test_what_the_folder_of_another_log_remembers_is_no_loss_of_this_one(s
     file.close()
     shorter = MemoryLog()
     await shorter.append(scene.recorder.drafts[:-1])
-    hearing, _ = await scene.served(scene.identity(scene.copied()), shorter)
-    assert hearing.losses == []
+    loss_check, _ = await scene.served(scene.identity(scene.copied()), shorter)
+    assert loss_check.losses == []
     again, _ = await scene.served(own, shorter)
     assert isinstance(again.refusal(scene.experiment), LogLossError), "put back in the original's place, it is one"
 
@@ -132,8 +132,8 @@ async def test_a_run_has_its_folder_from_its_first_moment(scene: Scene) -> None:
 
 async def test_a_folder_that_went_away_is_not_made_anew(scene: Scene) -> None:
     scene.job.rmdir()
-    hearing, run = await scene.served(scene.identity(scene.data))
-    hearing._experiments[scene.experiment].fence = (HeadRef("rftd.experiments", 0, 1, b"0" * 16),)
+    loss_check, run = await scene.served(scene.identity(scene.data))
+    loss_check._experiments[scene.experiment].fence = (HeadRef("rftd.experiments", 0, 1, b"0" * 16),)
     await run.hear(RunState(scene.experiment))
     assert not scene.job.exists()
 
@@ -142,11 +142,11 @@ async def test_a_copy_whose_original_is_gone_goes_on(scene: Scene) -> None:
     await scene.served(scene.identity(scene.data))
     copy = scene.copied()
     own = scene.identity(copy)
-    hearing, _ = await scene.served(own)
-    assert hearing.refusal(scene.experiment) is not None
+    loss_check, _ = await scene.served(own)
+    assert loss_check.refusal(scene.experiment) is not None
     shutil.rmtree(scene.data.root)
-    hearing, _ = await scene.served(own)
-    assert hearing.refusal(scene.experiment) is None
+    loss_check, _ = await scene.served(own)
+    assert loss_check.refusal(scene.experiment) is None
     owner = read_owner(scene.job)
     assert owner is not None
     assert owner.id == own.id
@@ -158,12 +158,12 @@ async def test_moved_log_keeps_its_folders_and_a_returning_original_does_not(sce
     moved = DataFolder(Path(shutil.copytree(scene.data.root, scene.folder / "moved")))
     away = scene.data.root.rename(scene.folder / "unplugged")
     (away / "log.id").rename(scene.folder / "kept")
-    hearing, _ = await scene.served(scene.identity(moved))
-    assert hearing.refusal(scene.experiment) is None
+    loss_check, _ = await scene.served(scene.identity(moved))
+    assert loss_check.refusal(scene.experiment) is None
     (scene.folder / "kept").rename(away / "log.id")
     away.rename(scene.data.root)
-    hearing, _ = await scene.served(scene.identity(scene.data))
-    assert isinstance(hearing.refusal(scene.experiment), OtherLogError)
+    loss_check, _ = await scene.served(scene.identity(scene.data))
+    assert isinstance(loss_check.refusal(scene.experiment), OtherLogError)
 
 
 @pytest.fixture
@@ -181,8 +181,8 @@ async def test_a_copy_on_another_machine_goes_on_once_a_person_says_so(
     another_machine()
     own = scene.identity(copy)
     for _ in range(2):
-        hearing, survivors = await scene.served(own)
-        error = hearing.refusal(scene.experiment)
+        loss_check, survivors = await scene.served(own)
+        error = loss_check.refusal(scene.experiment)
         assert isinstance(error, OtherLogError)
         assert "--take-over '*'" in (error.fix or "")
         with pytest.raises(OtherLogError):
@@ -191,9 +191,9 @@ async def test_a_copy_on_another_machine_goes_on_once_a_person_says_so(
         assert owner is not None
         assert owner.id == original.id
         own = scene.identity(copy)
-    await hearing.take_over(("*",))
-    hearing, _ = await scene.served(own)
-    assert hearing.refusal(scene.experiment) is None
+    await loss_check.take_over(("*",))
+    loss_check, _ = await scene.served(own)
+    assert loss_check.refusal(scene.experiment) is None
 
 
 async def test_a_volume_that_another_container_mounts_at_its_place_stays_the_same_log(
@@ -234,12 +234,12 @@ def test_a_folder_that_is_renamed_or_put_back_in_its_place_stays_the_same_log(sc
 async def test_an_import_lets_the_next_log_have_the_folder(scene: Scene) -> None:
     await scene.served(scene.identity(scene.data))
     disown(scene.job)
-    hearing, _ = await scene.served(scene.identity(scene.folder_of("elsewhere")))
-    assert hearing.refusal(scene.experiment) is None
+    loss_check, _ = await scene.served(scene.identity(scene.folder_of("elsewhere")))
+    assert loss_check.refusal(scene.experiment) is None
 
 
 async def test_a_damaged_owner_is_nobody(scene: Scene) -> None:
     await scene.served(scene.identity(scene.data))
     (scene.job / "owner.json").write_bytes(b"{")
-    hearing, _ = await scene.served(scene.identity(scene.copied()))
-    assert hearing.refusal(scene.experiment) is None
+    loss_check, _ = await scene.served(scene.identity(scene.copied()))
+    assert loss_check.refusal(scene.experiment) is None

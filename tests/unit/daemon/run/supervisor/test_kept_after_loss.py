@@ -10,7 +10,7 @@ import pytest
 from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import LogLossError
@@ -47,8 +47,8 @@ class Scene:
         own = [draft.id for draft in self.recorder.drafts if draft.partition == place]
         gone = set(own[len(own) - lost :])
         await log.append([draft for draft in self.recorder.drafts if draft.id not in gone])
-        hearing = Hearing(log, self.losses, logger=logger())
-        await hearing.note([Witness("somebody", await whole.heads())])
+        loss_check = LossCheck(log, self.losses, logger=logger())
+        await loss_check.note([Witness("somebody", await whole.heads())])
         return Supervisor(
             log,
             LocalExecutor("unix:nowhere"),
@@ -56,7 +56,7 @@ class Scene:
             clock=clock,
             ids=SystemIds(clock),
             logger=logger(),
-            hearing=hearing,
+            loss_check=loss_check,
         )
 
 

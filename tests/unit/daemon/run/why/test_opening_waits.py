@@ -9,7 +9,7 @@ import msgspec
 from synthetic.worlds.desk import Desk
 
 from rftd.daemon.run.why.answer import waits_of
-from rftd.daemon.run.why.scene import Process, Scene
+from rftd.daemon.run.why.run_snapshot import Process, RunSnapshot
 from rftd.ops.words import Level
 from rftd.streams.events.worker import Heartbeat
 from rftd.workers.control.liveness import Liveness
@@ -33,7 +33,7 @@ def test_a_worker_that_opens_its_engine() -> None:
         worker=ours,
     )
     now_ns = desk.recorder.clock.now_ns()
-    scene = Scene(state=desk.state, liveness=liveness, now_s=10.0, now_ns=now_ns, processes=[place])
+    scene = RunSnapshot(state=desk.state, liveness=liveness, now_s=10.0, now_ns=now_ns, processes=[place])
     first, second = (wait for wait in waits_of(scene) if wait.role == "explorer")
     assert (first.state, first.slot, first.worker, first.level) == ("open_engine", 0, str(ours), Level.WORKS)
     assert first.waiting_for == "opens its engine (process 7)"

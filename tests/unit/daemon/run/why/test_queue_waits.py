@@ -9,7 +9,7 @@ from synthetic.worlds.desk import Desk, stage_of
 
 from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.why.life import Line, driven, entry_wait
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.ops.words import Level
 from rftd.streams.events import experiment
 from rftd.streams.folds.spine import Spine, Status
@@ -57,7 +57,7 @@ def test_a_pause_says_whether_workers_and_users_are_still_there(served: bool) ->
     stage = stage_of(serving=ServingSpec(address="127.0.0.1", port=0) if served else None)
     desk = Desk(stage)
     desk.put(experiment.ExperimentPaused(reason="the machine is needed"))
-    scene = Scene(state=desk.state, liveness=Liveness(), now_s=10.0, now_ns=desk.recorder.clock.now_ns())
+    scene = RunSnapshot(state=desk.state, liveness=Liveness(), now_s=10.0, now_ns=desk.recorder.clock.now_ns())
     paused = "a resume; it was paused by a command: the machine is needed"
     answered = "; its users are still answered, until its workers are released" if served else ""
     assert driven(scene).waiting_for == f"{paused}{answered}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.daemon.run.why.answer import waits_of
-from rftd.daemon.run.why.scene import Scene
+from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.words import Level
 from rftd.streams.events.task import TaskLeased
@@ -21,7 +21,7 @@ from rftd.workers.control.planner import Planner
 def dispatcher_of(desk: Desk) -> Wait:
     """The dispatcher's wait now."""
     liveness = Liveness()
-    scene = Scene(state=desk.state, liveness=liveness, now_s=0.0, now_ns=0)
+    scene = RunSnapshot(state=desk.state, liveness=liveness, now_s=0.0, now_ns=0)
     return next(wait for wait in waits_of(scene) if wait.role == "dispatcher")
 
 

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
-from rftd.daemon.run.why.answer import Watch, waits_of
-from rftd.daemon.run.why.scene import Phase, Process, Scene
+from rftd.daemon.run.why.answer import WaitWatch, waits_of
+from rftd.daemon.run.why.run_snapshot import Phase, Process, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogFullError
@@ -30,13 +30,13 @@ from rftd.workers.control.planner import Planner
 NOBODY = UUID(int=5)
 
 
-def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> Scene:
+def scene_of(desk: Desk, liveness: Liveness | None = None, **changes: Any) -> RunSnapshot:
     known, now_ns = liveness or Liveness(), desk.recorder.clock.now_ns()
-    scene = Scene(state=desk.state, liveness=known, now_s=10.0, now_ns=now_ns)
+    scene = RunSnapshot(state=desk.state, liveness=known, now_s=10.0, now_ns=now_ns)
     return replace(scene, **changes)
 
 
-def wait_of(scene: Scene, role: str) -> Wait:
+def wait_of(scene: RunSnapshot, role: str) -> Wait:
     return next(wait for wait in waits_of(scene) if wait.role == role)
 
 
@@ -307,7 +307,7 @@ def test_halves_that_are_missing_or_elsewhere() -> None:
 
 
 def test_since_when() -> None:
-    watch = Watch(MemoryLog(), Desk().state, Liveness(), tuple, roles=frozenset(), clock=ManualClock())
+    watch = WaitWatch(MemoryLog(), Desk().state, Liveness(), tuple, roles=frozenset(), clock=ManualClock())
     first = Wait("planner", "experiences", "0 of 8", "explorers", "groups close", Level.WAITS)
     assert [wait.since_ns for wait in watch.dated([first], 5)] == [5]
     more = msgspec.structs.replace(first, waiting_for="4 of 8")

@@ -1,4 +1,4 @@
-"""`Keeper`: archives, restores and removes ended experiments; finishes operations interrupted by a crash."""
+"""`Archiver`: archives, restores and removes ended experiments; finishes operations interrupted by a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.run.supervisor.hearing import Hearing
+from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.payloads import living_forks
 from rftd.ops import faults
 from rftd.ops.clock import Clock
@@ -32,7 +32,7 @@ FOLDER: Final = "archives"
 """Default folder of archives, beside an experiment's folder."""
 
 
-class Keeper:
+class Archiver:
     """Archives, restores and removes experiments: first the event, then the files.
 
     One command at a time; the caller has refreshed the experiments.
@@ -46,16 +46,16 @@ class Keeper:
         archives: Path | None = None,
         *,
         rewriting: asyncio.Lock,
-        hearing: Hearing,
+        loss_check: LossCheck,
         clock: Clock,
         logger: Logger,
     ) -> None:
         """`rewriting` is held while payloads are dropped or brought back.
 
-        `hearing` knows the experiments whose file-naming events may be lost (their files would be missing in an
+        `loss_check` knows the experiments whose file-naming events may be lost (their files would be missing in an
         archive, and removed), and the folders of other logs.
         """
-        self._hearing = hearing
+        self._loss_check = loss_check
         self._rewriting = rewriting
         self._log = log
         self._experiments = experiments
@@ -69,7 +69,7 @@ class Keeper:
         self._check(entry, "archived", Kept.HERE)
         self._check_no_living_forks(entry)
         await self._check_owned(entry)
-        if (lost := self._hearing.bereft(entry)) is not None:
+        if (lost := self._loss_check.bereft(entry)) is not None:
             raise lost
         archives = self.archives or Path(entry.job_dir).parent / FOLDER
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
@@ -140,7 +140,7 @@ class Keeper:
 
     async def _check_owned(self, entry: Entry) -> None:
         """Raises OtherLogError for an experiment with a folder owned by another log."""
-        if (error := await asyncio.to_thread(self._hearing.claims.look, entry)) is not None:
+        if (error := await asyncio.to_thread(self._loss_check.claims.look, entry)) is not None:
             raise error
 
     def _shared(self, entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""`Together`: rollouts of single-turn workflows, as one request to the engine.
+"""`BatchedRollouts`: rollouts of single-turn workflows, as one request to the engine.
 
 Each rollout has the ids, seed and result of a separate run, at lower cost: the prompt is made once for all rollouts of
 its task, and one asyncio task waits for all of them.
@@ -27,7 +27,7 @@ from rftd.workers.workflows.simple import finish_now
 from rftd.workers.workflows.workflow import SingleTurn
 
 
-class Together:
+class BatchedRollouts:
     """Implements `Attempt` with one request to a `GroupEngine`; made by `WorkflowRunner.together`."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`Hearing`: hears every survivor of the log before the first append, and stops experiments hit by a loss (rule 10)."""
+"""`LossCheck`: compares the log with every survivor before the first append, and stops experiments hit by a loss."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HEADS_IN_A_TURN: Final = 128
 """Number of older remembered heads compared with the log in one turn of a run."""
 
 
-class Hearing:
+class LossCheck:
     """Compares remembered heads with the log, and decides which experiments must stop.
 
     Noticed losses are written to a file before anything is appended, because appends hide the size of a loss.
@@ -99,7 +99,7 @@ class Hearing:
         self._one_listener = asyncio.Lock()
         self._compared_heads: set[HeadRef] = set()
         """Heads of runs found in the log by this daemon, all below newer ones: not compared again."""
-        self._first_hearing_over = False
+        self._first_check_over = False
         self._compared: set[UUID] = set()
         """Experiments with their own memories already compared."""
 
@@ -147,14 +147,14 @@ class Hearing:
     ) -> None:
         """Hears the folders of all experiments, their newest fences and reconnected clients; then others may append.
 
-        `experiments` is read again at each later hearing; `stop` ends a run before its next append. One call is enough.
+        `experiments` is read again at each later check; `stop` ends a run before its next append. One call is enough.
         With `copies` the folders are read at their paths below that root.
         """
-        if self._first_hearing_over:
+        if self._first_check_over:
             return
         self._experiments = experiments
         self._stop = stop
-        # Recorded once, at the first hearing: an experiment submitted later never rested on the missing records.
+        # Recorded once, at the first check: an experiment submitted later never rested on the missing records.
         if self._present is None:
             self._present = tuple(
                 sorted(experiment.id for experiment in experiments.values() if not experiment.spine.ended)
@@ -177,7 +177,7 @@ class Hearing:
         if self._door is not None:
             self._door.listener = self.meet
         self._admit_appenders()
-        self._first_hearing_over = True
+        self._first_check_over = True
 
     async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
         """Hears the memories in one run's events and its living workers. Raises LogLossError: the run must stop.
@@ -340,8 +340,8 @@ class Hearing:
 class Survivors:
     """The memories of one run: the newest heads are compared before its appends, the older ones alongside."""
 
-    def __init__(self, hearing: Hearing, entry: Entry, executor: Executor, clock: Clock) -> None:
-        self._hearing = hearing
+    def __init__(self, loss_check: LossCheck, entry: Entry, executor: Executor, clock: Clock) -> None:
+        self._loss_check = loss_check
         self._clock = clock
         self._looked_s = clock.monotonic_s()
         self._entry = entry
@@ -350,23 +350,23 @@ class Survivors:
 
     async def hear(self, state: RunState) -> None:
         """Returns if the run may append: its newest heads are in the log. Raises LogLossError."""
-        self._older = await self._hearing.hear_run(self._entry, self._executor, state)
+        self._older = await self._loss_check.hear_run(self._entry, self._executor, state)
 
     async def hear_older(self) -> None:
         """Compares some of the older heads, and checks the folder's owner. Raises LogLossError."""
         if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
             self._looked_s = self._clock.monotonic_s()
             with suppress(OSError):  # a temporarily failing disk is the workers' trouble
-                await self._hearing.look(self._entry)
+                await self._loss_check.look(self._entry)
         if self._older:
-            await self._hearing.hear_older(self._entry, self._older)
+            await self._loss_check.hear_older(self._entry, self._older)
 
 
 def _lives_of(experiments: Iterable[Entry]) -> list[Life]:
     return [Life(experiment.id, experiment.spine.ended, experiment.losses) for experiment in experiments]
 
 
-async def losses_heard(
+async def find_losses(
     log: EventLog,
     folder: DataFolder,
     state_url: str | None,
@@ -382,7 +382,7 @@ async def losses_heard(
     """
     own_identity = await asyncio.to_thread(last_identity, folder) if embedded else None
     claims = FolderClaims(own_identity, logger=None)
-    hearing = Hearing(log, LossesFile(folder.losses), logger=None, claims=claims)
+    loss_check = LossCheck(log, LossesFile(folder.losses), logger=None, claims=claims)
     log_witnesses = await asyncio.to_thread(of_log_folder, folder.log) if embedded else []
     ours = not await asyncio.to_thread(of_another_log, folder, embedded=embedded)
     witnesses = [*log_witnesses, *(await asyncio.to_thread(of_registry, folder.known) if ours else ())]
@@ -394,12 +394,12 @@ async def losses_heard(
             unheard(error)
         finally:
             await engine.dispose()
-    await hearing.note(witnesses)
+    await loss_check.note(witnesses)
     registry = Registry(log)
     try:
         await registry.catch_up()
     finally:
         await registry.close()
     # No run exists in this process, so `stop` has no effect.
-    await hearing.hear(registry.entries, lambda _: None, copies=copies)
-    return hearing.losses
+    await loss_check.hear(registry.entries, lambda _: None, copies=copies)
+    return loss_check.losses

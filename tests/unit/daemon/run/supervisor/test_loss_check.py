@@ -13,7 +13,7 @@ from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.daemon.run.registry import Registry
-from rftd.daemon.run.supervisor.hearing import HEADS_IN_A_TURN, Hearing, Survivors
+from rftd.daemon.run.supervisor.loss_check import HEADS_IN_A_TURN, LossCheck, Survivors
 from rftd.ops import limits
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import LogLossError
@@ -57,12 +57,12 @@ class Scene:
         await log.append(self.recorder.drafts if drafts is None else drafts)
         return log
 
-    async def heard(self, log: MemoryLog, *witnesses: Witness, door: AppendGate | None = None) -> Hearing:
-        hearing, registry = Hearing(log, self.file, logger=logger(), door=door), Registry(log)
-        await hearing.note(witnesses)
+    async def heard(self, log: MemoryLog, *witnesses: Witness, door: AppendGate | None = None) -> LossCheck:
+        loss_check, registry = LossCheck(log, self.file, logger=logger(), door=door), Registry(log)
+        await loss_check.note(witnesses)
         await registry.catch_up()
-        await hearing.hear(registry.entries, self.stopped.append)
-        return hearing
+        await loss_check.hear(registry.entries, self.stopped.append)
+        return loss_check
 
     def without_the_end_of(self, partition: Partition, records: int) -> list[Draft]:
         """What is left if the last records of one partition are lost."""
@@ -80,11 +80,11 @@ async def test_what_is_lost_of_one_spine_stops_that_experiment_alone(scene: Scen
     spine = partition_of(topics.EXPERIMENTS, scene.one)
     whole = await (await scene.log()).heads()
     log = await scene.log(scene.without_the_end_of(spine, 1))
-    hearing = await scene.heard(log, Witness("somebody", whole))
-    assert set(hearing.stopped()) == {scene.one}
-    error = hearing.refusal(scene.one)
+    loss_check = await scene.heard(log, Witness("somebody", whole))
+    assert set(loss_check.stopped()) == {scene.one}
+    error = loss_check.refusal(scene.one)
     assert error is not None
-    assert hearing.refusal(scene.two) is None
+    assert loss_check.refusal(scene.two) is None
     last = whole[spine].next_offset - 1
     assert error.where == f"{spine}@{last}"
     assert f"the log ends before {last}; somebody remembers it" in error.what
@@ -95,8 +95,8 @@ async def test_what_is_lost_of_a_shared_partition_stops_all_that_were_under_way(
     workers = Partition(topics.WORKERS, 0)
     whole = await (await scene.log()).heads()
     log = await scene.log(scene.without_the_end_of(workers, 2))
-    hearing = await scene.heard(log, Witness("somebody", {workers: whole[workers]}))
-    assert set(hearing.stopped()) == {scene.one, scene.two}
+    loss_check = await scene.heard(log, Witness("somebody", {workers: whole[workers]}))
+    assert set(loss_check.stopped()) == {scene.one, scene.two}
 
 
 async def test_what_was_noticed_is_known_to_the_next_daemon_until_the_right_log_is_back(scene: Scene) -> None:
@@ -114,9 +114,9 @@ async def test_an_accepted_loss_stops_nobody_and_a_new_one_does(scene: Scene) ->
     whole = await (await scene.log()).heads()
     log = await scene.log(scene.recorder.drafts[:-3])
     witness = Witness("somebody", whole)
-    hearing = await scene.heard(log, witness)
+    loss_check = await scene.heard(log, witness)
     writer = Writer(source="test", clock=scene.recorder.clock, ids=scene.recorder.ids)
-    await hearing.accept(["one", "two"], writer, by="a person")
+    await loss_check.accept(["one", "two"], writer, by="a person")
     again = await scene.heard(log, witness)
     assert again.stopped() == {}
     assert again.losses
@@ -133,8 +133,8 @@ async def test_the_newest_fence_is_heard(scene: Scene) -> None:
     fence = Fence(role="controller", epoch=2, previous=1, owner=UUID(int=1), heads=(head,))
     scene.recorder.write(fence, scene.one, role="controller", epoch=2, partition=spine)
     log = await scene.log(scene.without_the_end_of(workers, 1))
-    hearing = await scene.heard(log)
-    assert [loss.head.by for loss in hearing.losses] == ["the newest fence of one"]
+    loss_check = await scene.heard(log)
+    assert [loss.head.by for loss in loss_check.losses] == ["the newest fence of one"]
 
 
 async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembers(scene: Scene) -> None:
@@ -151,12 +151,12 @@ async def test_a_worker_that_comes_back_and_remembers_more_stops_what_it_remembe
     async with LogServer(log, path, door=door):
         late = await SocketLog.connect(path)
         waiting = asyncio.ensure_future(late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)]))
-        hearing = await scene.heard(log, door=door)
+        loss_check = await scene.heard(log, door=door)
         await waiting
-        assert hearing.stopped() == {}
+        assert loss_check.stopped() == {}
         with pytest.raises(LogLossError):
             await worker.heads()
-        assert set(hearing.stopped()) == {scene.one} == set(scene.stopped)
+        assert set(loss_check.stopped()) == {scene.one} == set(scene.stopped)
         with pytest.raises(LogLossError, match="appends are refused until a person decides"):
             await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.one)])
         await late.append([writer.draft(ExperimentWarned(text="x"), experiment=scene.two)])
@@ -193,15 +193,15 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     log = _Gapped()
     await log.append(scene.recorder.drafts)
     spine = partition_of(topics.EXPERIMENTS, scene.one)
-    hearing = await scene.heard(log)
-    entry = hearing._experiments[scene.one]
+    loss_check = await scene.heard(log)
+    entry = loss_check._experiments[scene.one]
     executor: Any = None
-    await hearing.hear_run(entry, executor, RunState(scene.one))
+    await loss_check.hear_run(entry, executor, RunState(scene.one))
     log.missing = (spine, Stretch(1, 3))
     log.met = True
     with pytest.raises(LogLossError, match=r"was deleted, and more before it \(evidence: the gap beginning at 1"):
-        await hearing.hear_run(entry, executor, RunState(scene.one))
-    assert set(hearing.stopped()) == {scene.one}
+        await loss_check.hear_run(entry, executor, RunState(scene.one))
+    assert set(loss_check.stopped()) == {scene.one}
     log.met = False
     later = await scene.heard(log)
     assert set(later.stopped()) == {scene.one}, "who begins above the gap does not meet it"
@@ -241,20 +241,20 @@ def saved_at_each_record(log: MemoryLog, experiment: UUID) -> RunState:
     return state
 
 
-async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, Hearing]:
+async def long_run(scene: Scene) -> tuple[_Counted, Survivors, RunState, LossCheck]:
     """A run with twice as many checkpoints as older heads are compared in a turn."""
     for _ in range(2 * HEADS_IN_A_TURN):
         scene.recorder.write(ExperimentWarned(text="x"), scene.one)
     log = _Counted()
     await log.append(scene.recorder.drafts)
-    hearing = await scene.heard(log)
+    loss_check = await scene.heard(log)
     executor: Any = None
-    survivors = Survivors(hearing, hearing._experiments[scene.one], executor, ManualClock())
-    return log, survivors, saved_at_each_record(log, scene.one), hearing
+    survivors = Survivors(loss_check, loss_check._experiments[scene.one], executor, ManualClock())
+    return log, survivors, saved_at_each_record(log, scene.one), loss_check
 
 
 async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(scene: Scene) -> None:
-    log, survivors, state, hearing = await long_run(scene)
+    log, survivors, state, loss_check = await long_run(scene)
     log.compared = 0
     await survivors.hear(state)
     assert log.compared == 1
@@ -263,21 +263,21 @@ async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(sce
     assert log.compared == len(state.checkpoints)
     # A run that is taken up again, as the log comes back, has them compared no more.
     executor: Any = None
-    again = Survivors(hearing, hearing._experiments[scene.one], executor, ManualClock())
+    again = Survivors(loss_check, loss_check._experiments[scene.one], executor, ManualClock())
     await again.hear(state)
     await again.hear_older()
     assert log.compared == len(state.checkpoints) + 1
 
 
 async def test_an_older_head_that_is_lost_stops_the_run_beside_which_it_is_compared(scene: Scene) -> None:
-    _, survivors, state, hearing = await long_run(scene)
+    _, survivors, state, loss_check = await long_run(scene)
     former = state.checkpoints[HEADS_IN_A_TURN + 10, 0]
     (ref,) = former.heads
     other = HeadRef(ref.stream, ref.partition, ref.next_offset, bytes(32))
     state.checkpoints[HEADS_IN_A_TURN + 10, 0] = msgspec.structs.replace(former, heads=(other,))
     await survivors.hear(state)
     await survivors.hear_older()
-    assert hearing.stopped() == {}
+    assert loss_check.stopped() == {}
     with pytest.raises(LogLossError, match=f"{ref.next_offset - 1} is not the record that was acknowledged"):
         await survivors.hear_older()
     assert set(scene.stopped) == {scene.one}

@@ -1,4 +1,4 @@
-"""`in_own_words` returns the value of a veRL key corresponding to the fields of the experiment."""
+"""`verl_value` returns the value of a veRL key corresponding to the fields of the experiment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WORKED_OUT: Final[Mapping[str, Callable[[Experiment], Any]]] = {
 """Keys determining a field, and the function computing the key's value back from the field."""
 
 
-def in_own_words(experiment: Experiment, key: VerlKey) -> Any:
+def verl_value(experiment: Experiment, key: VerlKey) -> Any:
     """Returns the value; None if no field corresponds to the key, or if veRL cannot express the field's value."""
     if key.name in _WORKED_OUT:
         return _WORKED_OUT[key.name](experiment)

@@ -1,4 +1,4 @@
-"""`Scene`: one reading of everything relevant to a running experiment, the input of an answer."""
+"""`RunSnapshot`: one reading of everything relevant to a running experiment, the input of an answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Phase(StrEnum):
 
     READING = "reading"
     """The run folds the records of the log."""
-    HEARING = "hearing"
+    LOSS_CHECK = "loss_check"
     """The run compares the log with all remembered heads."""
     FENCING = "fencing"
     LEADING = "leading"
@@ -54,7 +54,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
+class RunSnapshot:
     """One reading of a run; the defaults describe a run known only from the log."""
 
     state: RunState

@@ -1,4 +1,4 @@
-"""`idle_fields` finds fields written without an effect in their stage, by one table of conditions and reasons."""
+"""`ineffective_fields` finds fields written without effect in their stage, by one table of conditions and reasons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_NORM: Final = "seq-mean-token-sum-norm"
 
 
 @dataclass(frozen=True, slots=True)
-class IdleRule:
+class IneffectiveRule:
     """Fields, or whole sections, without effect if the condition holds."""
 
     places: tuple[FieldPath, ...]
@@ -98,31 +98,31 @@ _OF_VERL: Final = "only used by verl, and {trainer} trains"
 
 RULES: Final = (
     # Training on rows without rollouts.
-    IdleRule(
+    IneffectiveRule(
         _of("", "explorer", "synchronizer", "policy", "cluster", "buffer.explorer_input"),
         _trains_rows,
         "the stage trains on rows, without explorers",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("model", "temperature", "top_p", "top_k", "repetition_penalty", "min_response_tokens", "external_model"),
         _trains_rows,
         "the stage trains on rows, without explorers",
     ),
-    IdleRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
-    IdleRule(
+    IneffectiveRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
+    IneffectiveRule(
         _of(_BUFFER, "format"),
         lambda _given, stage: stage.dataset is not None and stage.dataset.schema == RECORDED,
         "recorded rollouts are token ids, in columns of fixed names",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("buffer.trainer_input", "auxiliary_buffers"),
         _trains_rows,
         "only the rows of experience_buffer are trained on",
     ),
     # Experiences made by explorers.
-    IdleRule(_of(_BUFFER, "path"), _explores, "the log stores every experience"),
-    IdleRule(_of(_BUFFER, "name", "split", "subset_name", "format", "limit_rows"), _explores, _ROWLESS),
-    IdleRule(
+    IneffectiveRule(_of(_BUFFER, "path"), _explores, "the log stores every experience"),
+    IneffectiveRule(_of(_BUFFER, "name", "split", "subset_name", "format", "limit_rows"), _explores, _ROWLESS),
+    IneffectiveRule(
         _of(_BUFFER, "schema_type"),
         lambda experiment, stage: (
             stage.kind != "train" and experiment.buffer.trainer_input.experience_buffer.schema_type != "experience"
@@ -130,118 +130,122 @@ RULES: Final = (
         _ROWLESS,
     ),
     # Modes without training, and the mode with tasks from clients.
-    IdleRule(_of("", "algorithm", "synchronizer", "buffer.trainer_input"), _measures, _UNTRAINED),
-    IdleRule(
+    IneffectiveRule(_of("", "algorithm", "synchronizer", "buffer.trainer_input"), _measures, _UNTRAINED),
+    IneffectiveRule(
         _of("buffer", "batch_size", "total_epochs", "total_steps"), _measures, "mode bench answers whole tasksets"
     ),
-    IdleRule(_of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers only eval_tasksets"),
-    IdleRule(
+    IneffectiveRule(
+        _of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers only eval_tasksets"
+    ),
+    IneffectiveRule(
         _of("explorer", "eval_interval", "over_rollout", "straggler_reissue", "max_inflight_batches"),
         _measures,
         "mode bench answers each task of eval_tasksets once, and waits for it",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer", "bench_on_latest_checkpoint"),
         lambda experiment, _stage: experiment.mode != BENCH,
         "only mode bench measures checkpoints",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
         lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
         "a service answers, and has no checkpoints",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("trainer"),
         lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
         "nothing is trained with mode bench, and a service answers",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("trainer", "save_interval", "total_steps", "save_hf_checkpoint", "grad_clip", "max_checkpoints_to_keep"),
         _trains_nothing,
         _UNTRAINED,
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("trainer", "ppo_epochs", "ppo_mini_batch_size", "shuffle", "max_nonfinite_steps", "max_idle_steps"),
         _trains_nothing,
         _UNTRAINED,
     ),
-    IdleRule(_of("", "policy", "algorithm.optimizer", "buffer.train_batch_size"), _trains_nothing, _UNTRAINED),
-    IdleRule(
+    IneffectiveRule(_of("", "policy", "algorithm.optimizer", "buffer.train_batch_size"), _trains_nothing, _UNTRAINED),
+    IneffectiveRule(
         _of(_TASKSET, "path", "name", "subset_name", "split", "limit_rows", "storage_type", "max_retry_times"),
         _serves,
         _ASKED,
     ),
-    IdleRule(_of(_TASKSET, "format", "default_workflow_type", "workflow_args", "data_selector"), _serves, _ASKED),
-    IdleRule(
+    IneffectiveRule(
+        _of(_TASKSET, "format", "default_workflow_type", "workflow_args", "data_selector"), _serves, _ASKED
+    ),
+    IneffectiveRule(
         (*_of(_TASKSET, "default_reward_fn_type", "reward_fn_args"), *_of("buffer.explorer_input", "tasksets")),
         _serves,
         _ASKED,
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer", "proxy_port", "listen_address", "min_running_model_num"),
         lambda experiment, _stage: experiment.mode != SERVE,
         "only mode serve answers clients",
     ),
     # A disabled feature.
-    IdleRule(
+    IneffectiveRule(
         _of("model.tinker", "base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url"),
         lambda experiment, _stage: not experiment.model.tinker.enable,
         "model.tinker.enable is false",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("model.external_model", "base_url_env", "api_key_env", "model_name"),
         lambda experiment, _stage: not experiment.model.external_model.enable,
         "model.external_model.enable is false",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer.dynamic_timeout", "ratio", "warmup_min_steps"),
         lambda experiment, _stage: not experiment.explorer.dynamic_timeout.enable,
         "explorer.dynamic_timeout.enable is false",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer.straggler_reissue", "ratio"),
         lambda experiment, _stage: not experiment.explorer.straggler_reissue.enable,
         "explorer.straggler_reissue.enable is false",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer.over_rollout", "wait_after_min", "return_partial_tasks"),
         lambda experiment, _stage: not experiment.explorer.over_rollout.ratio,
         "explorer.over_rollout.ratio is 0",
     ),
     # Another field taking precedence.
-    IdleRule(
+    IneffectiveRule(
         _of("trainer", "trainer_type"),
         lambda experiment, _stage: experiment.model.tinker.enable and experiment.trainer.trainer_type != TINKER,
         "model.tinker.enable is true: Tinker trains",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer.rollout_model", "engine_type"),
         lambda experiment, _stage: (
             experiment.model.tinker.enable and experiment.explorer.rollout_model.engine_type != TINKER
         ),
         "model.tinker.enable is true: Tinker generates",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("synchronizer", "explorer_sync_interval", "sync_offset"),
         lambda experiment, stage: stage.synchronizer.sync_style == "fully_async" and experiment.mode != SERVE,
         "fully_async explorers never stop",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("synchronizer", "trainer_sync_interval"),
         lambda _experiment, stage: stage.synchronizer.sync_style == "explorer_driven",
         "with explorer_driven, explorers request weights",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("synchronizer", "memory_dir"),
         lambda _experiment, stage: stage.synchronizer.sync_method in ("checkpoint", "nccl", "service"),
         "only used with sync_method memory",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("explorer", "max_inflight_batches"),
         lambda experiment, stage: stage.synchronizer.sync_style == "fixed" or experiment.deterministic,
         "explorers wait for scheduled weights; only used with the other styles",
     ),
-    IdleRule(
+    IneffectiveRule(
         (
             *_of("explorer", "eval_interval", "eval_on_startup"),
             *_of("buffer.explorer_input", "default_eval_workflow_type"),
@@ -249,51 +253,51 @@ RULES: Final = (
         lambda _experiment, stage: stage.kind != "train" and not stage.evals,
         "there are no eval_tasksets",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("buffer.explorer_input", "default_eval_workflow_type"),
         lambda experiment, _stage: all(
             taskset.default_workflow_type for taskset in experiment.buffer.explorer_input.eval_tasksets
         ),
         "each of eval_tasksets sets it",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("buffer.explorer_input", "default_workflow_type", "default_reward_fn_type"),
         lambda experiment, stage: experiment.mode == SERVE and not stage.evals,
         _ASKED,
     ),
-    IdleRule(_of("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"),
-    IdleRule(
+    IneffectiveRule(_of("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"),
+    IneffectiveRule(
         _of("buffer.explorer_input", "default_reward_fn_type"),
         lambda experiment, _stage: _each_names(experiment, "default_reward_fn_type", held_out=True),
         "each taskset sets it",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("cluster", "node_num"),
         lambda experiment, _stage: not experiment.cluster.gpu_per_node,
         "only used together with cluster.gpu_per_node",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("cluster", "gpu_per_node"),
         lambda experiment, _stage: not experiment.cluster.node_num,
         "only used together with cluster.node_num",
     ),
     # The optimizer and the loss.
-    IdleRule(
+    IneffectiveRule(
         _of("algorithm.optimizer", "min_lr_ratio"),
         lambda _experiment, stage: stage.algorithm.optimizer.lr_scheduler_type == "constant",
         "lr_scheduler_type is constant",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("algorithm.optimizer", "betas", "eps"),
         lambda _experiment, stage: stage.algorithm.optimizer.optimizer_type == "sgd",
         "only used by Adam, and optimizer_type is sgd",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("algorithm.optimizer", "lr_warmup_steps_ratio"),
         lambda experiment, _stage: experiment.algorithm.optimizer.lr_warmup_steps >= 0,
         "lr_warmup_steps is set",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of("algorithm.optimizer", "clip_grad"),
         lambda experiment, _stage: (
             "grad_clip" in experiment.trainer.model_fields_set
@@ -302,26 +306,28 @@ RULES: Final = (
         "trainer.grad_clip is set",
         default_too=True,
     ),
-    IdleRule(
+    IneffectiveRule(
         _of(_CORRECTION, "rollout_is_threshold", "rollout_is_batch_normalize"),
         lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_is,
         "rollout_is is not set",
     ),
-    IdleRule(
+    IneffectiveRule(
         _of(_CORRECTION, "rollout_rs_threshold"),
         lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_rs,
         "rollout_rs is not set",
     ),
-    IdleRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
-    IdleRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"),
+    IneffectiveRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
+    IneffectiveRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"),
     # The training engine, and the critic.
-    IdleRule(
+    IneffectiveRule(
         _of("trainer", "use_dynamic_bsz", "use_remove_padding", "param_offload", "optimizer_offload", "save_strategy"),
         lambda _experiment, stage: stage.trainer.engine != "verl",
         _OF_VERL,
     ),
-    IdleRule(_of("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL),
-    IdleRule(
+    IneffectiveRule(
+        _of("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL
+    ),
+    IneffectiveRule(
         (*_of("trainer", "critic_warmup"), *_of("model", "critic_model_path")),
         lambda _experiment, stage: "values" not in fields_of(stage.algorithm),
         "the algorithm has no critic",
@@ -330,8 +336,8 @@ RULES: Final = (
 """Rules in order of precedence: the first applicable rule gives the reason; a section precedes its fields."""
 
 
-def _rules_by_path() -> Mapping[FieldPath, tuple[IdleRule, ...]]:
-    rules: dict[FieldPath, tuple[IdleRule, ...]] = {}
+def _rules_by_path() -> Mapping[FieldPath, tuple[IneffectiveRule, ...]]:
+    rules: dict[FieldPath, tuple[IneffectiveRule, ...]] = {}
     for rule in RULES:
         for path in rule.places:
             rules[path] = (*rules.get(path, ()), rule)
@@ -341,7 +347,7 @@ def _rules_by_path() -> Mapping[FieldPath, tuple[IdleRule, ...]]:
 _RULES_BY_PATH: Final = _rules_by_path()
 
 
-def idle_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, StageSpec]]) -> Iterator[str]:
+def ineffective_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, StageSpec]]) -> Iterator[str]:
     """Yields a warning for each written field without use in any stage.
 
     `config` is the file as plain data. Fields inherited by a stage but used by another cause no warning.

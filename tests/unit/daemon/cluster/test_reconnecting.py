@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rftd.daemon.serve.patience import DELAYS_S, Troubles, opened_in_time, persistently
+from rftd.daemon.serve.reconnecting import DELAYS_S, Troubles, opened_in_time, persistently
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import ConfigError, LogLossError, RftdError, UnreachableError
 from rftd.ops.logs import logger

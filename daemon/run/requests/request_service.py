@@ -1,4 +1,4 @@
-"""`RequestDesk`: carries out commands sent by other programs as records, and answers each refusal in the log.
+"""`RequestService`: carries out commands sent by other programs as records, and answers each refusal in the log.
 
     record ─► open ─► command of the API ─► the event recording it, under the key of source and id ─► answered
                               └── refused ─► experiment.rejected, naming the record ─► answered
@@ -127,7 +127,7 @@ def _is_json(content_type: str) -> bool:
     return media in ("", _JSON) or media.endswith("+json")
 
 
-class RequestDesk:
+class RequestService:
     """Answers open requests one at a time, in reading order; commands pass tasks."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`Desk`: reads dead letters and writes the verdicts on them; each daemon has one."""
+"""`DeadLetterService`: reads dead letters and writes the verdicts on them; each daemon has one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
 """Leases a failed task once more and returns the event recording the retry. Raises ConflictError."""
 
 
-class Desk:
+class DeadLetterService:
     """Reads dead letters and records verdicts, idempotently.
 
     A verdict's id follows from the position of its letter, and the first verdict of a kind counts.

@@ -32,7 +32,7 @@ class Way(Enum):
     RECOMPUTED = "each request alone, its whole text again for each token"
 
 
-class LoneText:
+class UncachedText:
     """A text computed by the model's own forward, with transformers' cache or with none."""
 
     def __init__(self, network: Network, way: Way) -> None:
@@ -60,7 +60,7 @@ class LoneText:
         return logits
 
 
-class LoneRequests:
+class UncachedRequests:
     """A replacement for `Batch`; tokens are a function of the same (weights, prompt, seed).
 
     After new weights a cached state stays as computed by the old ones, like the keys and values of a `Batch`; the way
@@ -72,7 +72,7 @@ class LoneRequests:
         self._way = way
         self._slots = slots
         self._responses = Responses(network)
-        self._texts: dict[Running, tuple[LoneText, Draw]] = {}
+        self._texts: dict[Running, tuple[UncachedText, Draw]] = {}
         self.version = (-1, -1)
 
     @property
@@ -108,7 +108,7 @@ class LoneRequests:
         assert 0 < len(newcomers) <= self.free
         for running in newcomers:
             running.mark(self.version)
-            self._texts[running] = LoneText(self._network, self._way), self._responses.drawing([running])
+            self._texts[running] = UncachedText(self._network, self._way), self._responses.drawing([running])
         return self._drawn(newcomers)
 
     def step(self) -> list[Finished]:
@@ -133,8 +133,8 @@ class LoneRequests:
 
 def batch_of(
     network: Network, way: Way, *, slots: int, max_len: int, deterministic: bool, recorder: Recorder | None = None
-) -> Batch | LoneRequests:
+) -> Batch | UncachedRequests:
     """Makes the running requests of a model computed in this way."""
     if way is Way.SLOTS:
         return Batch(network, slots=slots, max_len=max_len, deterministic=deterministic, recorder=recorder)
-    return LoneRequests(network, way, slots=slots)
+    return UncachedRequests(network, way, slots=slots)
