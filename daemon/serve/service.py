@@ -327,7 +327,9 @@ class _Parts:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
         common: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
-        desk = RequestService(owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **common)
+        service = RequestService(
+            owned.log, supervisor, supervisor.known, writer, metrics=metrics, tracer=tracer, **common
+        )
         environment = environment_of(launching, owned.worker_url, traces=None)
         trackers = Trackers(
             supervisor.known,
@@ -337,7 +339,7 @@ class _Parts:
             allowances=self._options.allowances,
             **common,
         )
-        return {"requests": desk.run, "trackers": trackers.run}
+        return {"requests": service.run, "trackers": trackers.run}
 
     async def heard(self, supervisor: Supervisor) -> None:
         """Returns once all stored heads are compared, and losses accepted by a person are recorded.

@@ -61,7 +61,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     _asker: Asker = OWNER
     _clock: Clock
     _decides: bool
-    _desk: DeadLetterService
+    _dead_letters: DeadLetterService
     _keeping: Keeping
     _archiver: Archiver
     _log: EventLog
@@ -281,7 +281,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         """See `Operations.dead_letters`."""
         await self._refresh()
-        return await self._desk.dead(tasks, self._registry.entries)
+        return await self._dead_letters.dead(tasks, self._registry.entries)
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """See `Operations.retry_dead_letter`."""
@@ -384,7 +384,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     async def _reach(self, position: Position | None) -> None:
         """Brings all folds of the orders up to date."""
         await self._refresh(position)
-        await self._desk.refresh()
+        await self._dead_letters.refresh()
 
 
 def _done(use: KeyUse) -> Done:

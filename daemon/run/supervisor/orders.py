@@ -190,8 +190,8 @@ class RunUnderWay(Protocol):
 class Verdicts:
     """Verdicts on dead letters, carried out as orders, so that each takes effect once."""
 
-    def __init__(self, desk: DeadLetterService, orders: Orders, run_under_way: RunUnderWay) -> None:
-        self._desk = desk
+    def __init__(self, dead_letters: DeadLetterService, orders: Orders, run_under_way: RunUnderWay) -> None:
+        self._dead_letters = dead_letters
         self._orders = orders
         self._run_under_way = run_under_way
 
@@ -211,7 +211,7 @@ class Verdicts:
             return await self._orders.carry_out(order, write)
 
         await self._orders.check(order)
-        return await self._desk.retry(dead, give_out, by=by)
+        return await self._dead_letters.retry(dead, give_out, by=by)
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
         """See `Operations.drop_dead_letter`."""
@@ -221,5 +221,7 @@ class Verdicts:
         await self._orders.check(order)
         if dead.letter.state is State.DROPPED:
             return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
-        use = await self._orders.carry_out(order, lambda _: self._desk.drop(dead, by=by, reason=reason, key=key))
+        use = await self._orders.carry_out(
+            order, lambda _: self._dead_letters.drop(dead, by=by, reason=reason, key=key)
+        )
         return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=str(use.position))

@@ -82,37 +82,36 @@ class Supervisor(AskedCommands):
         self._owner = owner
         self._clock = clock
         self._logger = logger
-        self._run_args: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
-        self._run_args["lost_after_s"] = lost_after_s
-        self._deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
-        self._deciding_args["release_after_s"] = release_after_s
+        common: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
+        self._run_args = {**common, "lost_after_s": lost_after_s}
+        deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
+        self._deciding_args = {**deciding_args, "release_after_s": release_after_s}
         self._allowances = allowances
         self._registry = Registry(log, snapshots, logger=logger)
         self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
         self._keeping = keeping
-        self._payloads = PayloadKeeper(
-            log, self._entries, self._state_of, self._writer, keeping=keeping, clock=clock, logger=logger
-        )
-        self._loss_check = loss_check = loss_check or LossCheck(log, None, logger=logger)
+        watched: dict[str, Any] = {"clock": clock, "logger": logger}
+        self._payloads = PayloadKeeper(log, self._entries, self._state_of, self._writer, keeping=keeping, **watched)
+        self._loss_check = loss_check or LossCheck(log, None, logger=logger)
         self._archiver = Archiver(
             log,
             self._entries,
             self._writer,
             archives,
             rewriting=self._payloads.rewriting,
-            loss_check=loss_check,
+            loss_check=self._loss_check,
             clock=clock,
             logger=logger,
         )
         self._dead_letters = DeadLetterService(log, self._writer, clock=clock)
         self._orders = Orders((self._registry.commands, self._dead_letters.commands), self._reach, clock=clock)
         self._verdicts = Verdicts(self._dead_letters, self._orders, self._run_under_way)
-        self._reading = asyncio.Lock()
-        folders = self._one_submission = asyncio.Lock()  # held for taking or freeing a job's folder
+        self._reading, self._one_submission = asyncio.Lock(), asyncio.Lock()
+        folders = self._one_submission  # held for taking or freeing a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
-        own = loss_check.claims.own
+        own, host = self._loss_check.claims.own, executor.host
         self._submissions = Submissions(
-            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, own
+            intake, self._registry, self._orders, self._refresh, folders, host, allowances, own
         )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:

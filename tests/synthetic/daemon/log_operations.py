@@ -54,7 +54,7 @@ class LogOperations:
         """The experiments that were looked at."""
         clock = SystemClock()
         self._writer = Writer(source="daemon/test", clock=clock, ids=SystemIds(clock))
-        self._desk = DeadLetterService(log, self._writer, clock=clock)
+        self._dead_letters = DeadLetterService(log, self._writer, clock=clock)
 
     def for_asker(self, asker: Asker) -> LogOperations:
         """Itself: whoever asks here is the owner."""
@@ -218,7 +218,7 @@ class LogOperations:
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
         registry = await self._registry()
-        return await self._desk.dead(tasks, registry.entries)
+        return await self._dead_letters.dead(tasks, registry.entries)
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         async def give_out(task: FailedTask) -> KeyUse:
@@ -226,13 +226,13 @@ class LogOperations:
             position = await self._give_out(task, by, reason, event)
             return KeyUse(event, "task.retried", task.experiment, 0, position, effective=True)
 
-        return await self._desk.retry(dead, give_out, by=by)
+        return await self._dead_letters.retry(dead, give_out, by=by)
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         id = dead.letter.id
         if dead.letter.state is State.DROPPED:
             return DeadLetterReceipt(id=id, state=State.DROPPED, already=True, position=None)
-        position = await self._desk.drop(dead, by=by, reason=reason, key=request_id)
+        position = await self._dead_letters.drop(dead, by=by, reason=reason, key=request_id)
         return DeadLetterReceipt(id=id, state=State.DROPPED, already=False, position=str(position))
 
     async def _give_out(self, task: FailedTask, by: str, reason: str, event: UUID) -> Position:
