@@ -10,6 +10,11 @@ shares        the owners of the steps in a fork's history
 steps         steps, evaluations
 evaluations   one evaluation, and the log positions of its scores
 signal        whether the newest batches have a learning signal
+step_columns  figures of steps as columns, cached
+thinning      a long series in a few buckets
+worker_counts workers of each role over time
+marks         publications, checkpoints, transitions and lost workers
+courses       the figures of one experiment by step, tokens or time
 curve         the rewards of each step, cached
 batches       batches, items, the lineage of a weight version
 experiences   by step, reward, staleness

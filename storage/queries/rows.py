@@ -31,14 +31,19 @@ _LISTS = frozenset({"best_kept"})
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:
     """Returns the rows of a query as structs with its columns as fields: ids as text, JSON columns decoded."""
-    if connection.dialect.name == "sqlite":
-        names, raw_rows = await visit(connection, lambda file: _read(file, sql, parameters))
-    else:
-        cursor = await connection.execute(_statement(sql), parameters)
-        names = list(cursor.keys())
-        raw_rows = list(cursor)
+    names, raw_rows = await fetch_raw(connection, sql, **parameters)
     rows = [{name: _plain(name, cell) for name, cell in zip(names, row, strict=True)} for row in raw_rows]
     return converted(rows, list[kind], strict=False)  # type: ignore[valid-type]
+
+
+async def fetch_raw(
+    connection: AsyncConnection, sql: str, **parameters: object
+) -> tuple[list[str], Sequence[Sequence[Any]]]:
+    """Returns the names of a query's columns, and the rows as the driver returns them."""
+    if connection.dialect.name == "sqlite":
+        return await visit(connection, lambda file: _read(file, sql, parameters))
+    cursor = await connection.execute(_statement(sql), parameters)
+    return list(cursor.keys()), list(cursor)
 
 
 async def fetch_one(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> R | None:

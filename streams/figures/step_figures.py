@@ -10,7 +10,9 @@ from typing import Final
 
 Metrics = Mapping[str, float | None]
 
-_REWARD: Final = ("critic/rewards/mean",)
+REWARDS: Final = "critic/rewards"
+"""Prefix of the figures of a batch's rewards: mean, min, max, and the quantiles p10, p50 and p90."""
+_REWARD: Final = (f"{REWARDS}/mean",)
 _LOSS: Final = ("actor/final_loss", "actor/sft_loss", "actor/pg_loss", "loss")
 """The whole loss first: the others are parts of it, if both are reported."""
 _KL: Final = ("actor/kl_loss", "critic/kl", "actor/ppo_kl")

@@ -13,6 +13,7 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.figures.reward_parts import part_means, part_sums
+from rftd.streams.figures.step_figures import REWARDS
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Masking, Substituting
 from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
@@ -115,11 +116,13 @@ class RolloutCounts:
         self._rollouts = 0
         self._ended = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
         self._reward_parts: list[dict[str, float]] = []
+        self._rewards: list[float] = []
 
     def add(self, event: ExperienceProduced) -> None:
         """Counts a rollout by its finish, and adds the parts of its reward."""
         self._rollouts += 1
         self._reward_parts.append(event.metrics)
+        self._rewards.append(event.reward)
         if event.finish == "prompt_truncated":
             self._ended[PROMPTS_CUT] += 1
         elif event.finish == "length":
@@ -129,12 +132,23 @@ class RolloutCounts:
             self._ended[ANSWERS_EMPTY] += 1
 
     def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
-        """Returns the fractions, including groups with equal rewards, and the parts' means; empty without rollouts."""
+        """Returns the fractions, including groups with equal rewards, the rewards' range and quantiles, and the parts'
+        means; empty without rollouts.
+        """
         if not self._rollouts:
             return {}
         shares = {name: count / self._rollouts for name, count in self._ended.items()}
         equal = equal_groups([[member.reward for member in group.members] for group in closed])
-        return {EQUAL_GROUPS: equal} | shares | part_means(part_sums(self._reward_parts), self._rollouts)
+        spread = reward_spread(self._rewards)
+        return {EQUAL_GROUPS: equal} | shares | spread | part_means(part_sums(self._reward_parts), self._rollouts)
+
+
+def reward_spread(rewards: Sequence[float]) -> dict[str, float]:
+    """Returns minimum, maximum and nearest-rank 10th, 50th and 90th percentile of the rewards of a batch."""
+    ordered = sorted(rewards)
+    last = len(ordered) - 1
+    ranks = {"min": 0.0, "p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+    return {f"{REWARDS}/{name}": float(ordered[round(share * last)]) for name, share in ranks.items()}
 
 
 def equal_groups(rewards: Sequence[Sequence[float]]) -> float:

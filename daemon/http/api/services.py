@@ -34,6 +34,7 @@ from rftd.ops.ids import Ids
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.names import resolve_experiment
 from rftd.storage.queries.spent import spent_tokens
+from rftd.storage.queries.step_columns import StepColumns
 from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TOPICS, TRUTH, Partition
@@ -108,6 +109,7 @@ class Services:
     daemon_log: Path | None = None
     """File of the daemon's own log, if it has one."""
     curves: RewardCurves = field(default_factory=RewardCurves)
+    columns: StepColumns = field(default_factory=StepColumns)
     followers: Followers = field(default_factory=Followers)
 
     keyring: Keyring | None = None

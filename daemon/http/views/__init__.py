@@ -8,6 +8,7 @@ sweeps        several experiments of one file: submit, cancel; the list, and the
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
+series        figures of several experiments, thinned, with marks
 evaluations   the answers of one evaluation, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
 events        of an experiment, from the log: event_page is the answer, event_pages finds the events, event_json

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rftd.daemon.run.why.wait import Wait
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.storage.queries.curve import RewardCurves
+    from rftd.storage.queries.step_columns import StepColumns
     from rftd.streams.log.log import EventLog
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -86,6 +87,9 @@ class Daemon(Protocol):
 
     @property
     def curves(self) -> RewardCurves: ...
+
+    @property
+    def columns(self) -> StepColumns: ...
 
     @property
     def version(self) -> str: ...

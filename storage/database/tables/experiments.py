@@ -1,4 +1,4 @@
-"""Experiments, their stages and warnings: folded from the spine."""
+"""Experiments, their stages, warnings and transitions: folded from the spine."""
 
 from __future__ import annotations
 
@@ -138,3 +138,21 @@ class Warnings(Row, table=True):
     warned_ns: Int
     warned_partition: Int
     warned_offset: LogOffset
+
+
+class Transitions(Row, table=True):
+    """A change of an experiment's state or learning signal; `number` is the offset."""
+
+    __tablename__ = "transitions"
+
+    experiment: Key
+    number: LogOffsetKey
+    change: Text
+    """The new state, `signal_lost` or `signal_regained`."""
+    code: Text
+    reason: Text
+    step: Int
+    """The first step of a lost signal, or of a regained one; null for a change of state."""
+    moved_ns: Int
+    moved_partition: Int
+    moved_offset: LogOffset

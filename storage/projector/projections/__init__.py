@@ -1,7 +1,7 @@
 """The projections, one file for each noun; adding one is a file and a line here.
 
 projection   `Projection`: a name, a version, tables, handlers
-experiments  the life of experiments and stages
+experiments  the life of experiments and stages, transitions
 tasks        leases and groups
 experiences  experiences and failed rollouts; retirements
 batches      planned batches and their items

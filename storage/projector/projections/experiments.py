@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.storage.database.tables.experiments import Experiments, Stages, Warnings
+from rftd.storage.database.tables.experiments import Experiments, Stages, Transitions, Warnings
 from rftd.storage.projector.projections.projection import Projection, json_of, owner_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import experiment
@@ -65,6 +65,7 @@ STAGE_BEST: Final = Upsert(
 )
 STAGE_STOPPED: Final = Upsert(Stages, prefix="stopped", owns=("stopped_by", "stopped_reason"))
 WARNED: Final = Upsert(Warnings, prefix="warned", owns=("text",))
+MOVED: Final = Upsert(Transitions, prefix="moved", owns=("change", "code", "reason", "step"))
 
 
 def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes: Changes) -> None:
@@ -114,6 +115,16 @@ def _state(
         state_code=code,
         state_reason=reason,
         state_role=role,
+    )
+    _moved(decoded, changes, status.value, code=code, reason=reason)
+
+
+def _moved(
+    decoded: Decoded, changes: Changes, change: str, *, code: str = "", reason: str = "", step: int | None = None
+) -> None:
+    owner = owner_of(decoded)
+    changes.put(
+        MOVED, decoded, experiment=owner, number=decoded.offset, change=change, code=code, reason=reason, step=step
     )
 
 
@@ -189,10 +200,12 @@ def _signal_lost(event: SignalLost, decoded: Decoded, changes: Changes) -> None:
         signal_reason=f"{event.reason}; fix: {event.fix}",
         signal_step=event.step,
     )
+    _moved(decoded, changes, "signal_lost", code=event.cause, reason=event.reason, step=event.step)
 
 
 def _signal_regained(event: SignalRegained, decoded: Decoded, changes: Changes) -> None:
     changes.put(SIGNAL, decoded, id=owner_of(decoded), signal_cause="", signal_reason="", signal_step=event.step)
+    _moved(decoded, changes, "signal_regained", step=event.step)
 
 
 def _stage_started(event: experiment.StageStarted, decoded: Decoded, changes: Changes) -> None:
@@ -234,8 +247,8 @@ def _stage_stopped(event: StageStopped, decoded: Decoded, changes: Changes) -> N
 
 PROJECTION: Final = Projection(
     name="experiments",
-    version=4,
-    tables=(Experiments, Stages, Warnings),
+    version=5,
+    tables=(Experiments, Stages, Transitions, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,
         experiment.ExperimentAccepted: _accepted,

@@ -163,6 +163,11 @@ _TABLES: Final = (
         "completed_ns:int completed_partition:int completed_offset:int",
     ),
     (
+        "transitions",
+        "experiment:id number:int",
+        "change:text code:text reason:text step:int moved_ns:int moved_partition:int moved_offset:int",
+    ),
+    (
         "warnings",
         "experiment:id origin:text number:int",
         "text:text warned_ns:int warned_partition:int warned_offset:int",

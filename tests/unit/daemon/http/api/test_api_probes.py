@@ -139,6 +139,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/tasks": "/v1/experiments/small/tasks",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/comparison": "/v1/comparison?name=small&name=longer",
+        "/v1/series": "/v1/series?runs=small&runs=longer&metrics=loss&by=time",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
         "/v1/requests/refused": "/v1/requests/refused",
         "/v1/logs": "/v1/logs",

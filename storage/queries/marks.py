@@ -1,0 +1,98 @@
+"""Marks of a course: publications, checkpoints, transitions, resumptions and lost workers, thinned by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+from uuid import UUID
+
+import msgspec
+
+from rftd.storage.queries.rows import fetch
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+MARK_BUCKETS: Final = 50
+"""Maximum number of marks of a kind in an answer: of neighbours the newest remains, with their count."""
+_NEWEST_MARKS: Final = 1000
+"""Maximum number of transitions and lost workers read for one experiment."""
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment in an experiment's life, at a weight version or at a time."""
+
+    change: str
+    """`published`, `checkpoint`, `resumed_from`, `worker_lost`, `signal_lost`, `signal_regained`, or a state."""
+    step: int | None
+    """The weight version; null for a moment known by its time only."""
+    time_ns: int
+    text: str
+    count: int = 1
+    """Number of neighbouring marks of the kind, this one included."""
+
+
+async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
+    """Returns the marks of an experiment in order of time; publications and checkpoints in at most 50 each."""
+    key = experiment.bytes
+    published = await fetch(
+        connection,
+        Mark,
+        # With a bare MAX both databases would need the other columns in the grouping.
+        """SELECT 'published' AS change, MAX(a.version) AS step, MAX(a.published_ns) AS time_ns, '' AS text,
+            COUNT(*) AS count
+        FROM weight_versions a WHERE a.experiment = :experiment AND a.published_offset IS NOT NULL AND a.version > 0
+        GROUP BY a.version / (1 + (SELECT MAX(n.version) FROM weight_versions n
+            WHERE n.experiment = :experiment AND n.published_offset IS NOT NULL) / :buckets)""",
+        experiment=key,
+        buckets=MARK_BUCKETS,
+    )
+    saved = await fetch(
+        connection,
+        Mark,
+        """SELECT 'checkpoint' AS change, MAX(c.step) AS step, MAX(c.committed_ns) AS time_ns, '' AS text,
+            COUNT(*) AS count
+        FROM checkpoints c WHERE c.experiment = :experiment AND c.committed_offset IS NOT NULL
+        GROUP BY c.step / (1 + (SELECT MAX(n.step) FROM checkpoints n WHERE n.experiment = :experiment) / :buckets)""",
+        experiment=key,
+        buckets=MARK_BUCKETS,
+    )
+    resumed = await fetch(
+        connection,
+        Mark,
+        """SELECT 'resumed_from' AS change, g.version AS step, g.started_ns AS time_ns, COALESCE(g.reason, '') AS text
+        FROM generations g WHERE g.experiment = :experiment AND g.generation > 0 ORDER BY g.generation LIMIT :most""",
+        experiment=key,
+        most=_NEWEST_MARKS,
+    )
+    moved = await fetch(
+        connection,
+        Mark,
+        """SELECT t.change, t.step, t.moved_ns AS time_ns,
+            CASE WHEN t.code <> '' AND t.reason <> '' THEN t.code || ': ' || t.reason
+                ELSE COALESCE(t.code, '') || COALESCE(t.reason, '') END AS text
+        FROM transitions t WHERE t.experiment = :experiment AND t.change <> 'queued' ORDER BY t.number LIMIT :most""",
+        experiment=key,
+        most=_NEWEST_MARKS,
+    )
+    lost = await fetch(
+        connection,
+        Mark,
+        """SELECT 'worker_lost' AS change, NULL AS step, w.lost_ns AS time_ns,
+            w.role || ' lost: ' || COALESCE(w.lost_reason, '') AS text
+        FROM workers w WHERE w.experiment = :experiment AND w.lost_ns IS NOT NULL AND w.stopped_ns IS NULL
+            AND w.role IS NOT NULL ORDER BY w.lost_ns LIMIT :most""",
+        experiment=key,
+        most=_NEWEST_MARKS,
+    )
+    return sorted((*published, *saved, *resumed, *moved, *lost), key=lambda mark: mark.time_ns)
+
+
+def merged(marks: Sequence[Mark], bucket_of: Sequence[int]) -> list[tuple[int, Mark]]:
+    """Returns one mark for each kind and bucket, with its position in `marks`: the last, with the sum of counts."""
+    newest: dict[tuple[str, int], tuple[int, Mark]] = {}
+    for number, (mark, bucket) in enumerate(zip(marks, bucket_of, strict=True)):
+        _, earlier = newest.pop((mark.change, bucket), (0, None))
+        count = mark.count + (earlier.count if earlier is not None else 0)
+        newest[mark.change, bucket] = number, msgspec.structs.replace(mark, count=count)
+    return list(newest.values())

@@ -1,0 +1,111 @@
+"""`Grid` and `Bands`: a long series in a few buckets, each with minimum, maximum, mean and quantiles."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rftd.storage.queries.step_columns import ABSENT
+
+Column = NDArray[np.float64]
+
+DIGITS: Final = 6
+"""Significant digits of a figure in a series: far below a pixel, and half the bytes of all digits."""
+
+
+class Grid(NamedTuple):
+    """Buckets of equal width over a range of steps, tokens or seconds, shared by all lines of an answer."""
+
+    first: float
+    width: float
+    buckets: int
+
+    @classmethod
+    def over(cls, first: float, last: float, points: int, *, whole: bool) -> Grid:
+        """Returns at most `points` buckets from `first` to `last`, of a whole number of units if `whole`."""
+        if whole:
+            width = max(1, -(-int(last - first + 1) // points))
+            return cls(first, width, -(-int(last - first + 1) // width))
+        return cls(first, (last - first) / points or 1.0, points if last > first else 1)
+
+    def bucket_of(self, at: Column) -> NDArray[np.int64]:
+        """Returns the bucket of each position; the last position belongs to the last bucket."""
+        return np.minimum(((at - self.first) // self.width).astype(np.int64), self.buckets - 1)
+
+    def ends(self, *, whole: bool) -> Column:
+        """Returns the end of each bucket: the last whole unit inside, or the border."""
+        ends: Any = self.first + self.width * np.arange(1.0, self.buckets + 1)
+        return np.asarray(ends - 1 if whole else ends, np.float64)
+
+
+class Bands(NamedTuple):
+    """A thinned series: a number per bucket; NaN in a bucket without any finite figure."""
+
+    mean: Column
+    low: Column
+    high: Column
+    quantiles: tuple[Column, Column, Column]
+    """The 10th, 50th and 90th percentile of the figures in each bucket."""
+    finite: NDArray[np.int64]
+    """Number of finite figures."""
+    nonfinite: NDArray[np.int64]
+    """Number of figures recorded as NaN or infinity."""
+
+
+def banded(grid: Grid, at: Column, figures: Column) -> Bands:
+    """Returns the bands of a series; positions outside of the grid are left out."""
+    inside = (at >= grid.first) & (at <= grid.first + grid.width * grid.buckets) & (figures != ABSENT)
+    bucket = grid.bucket_of(at[inside])
+    inside_figures = figures[inside]
+    finite = np.isfinite(inside_figures)
+    nonfinite = np.bincount(bucket[~finite], minlength=grid.buckets)
+    bucket, inside_figures = bucket[finite], inside_figures[finite]
+    ordered = inside_figures[np.lexsort((inside_figures, bucket))]
+    count = np.bincount(bucket, minlength=grid.buckets)
+    filled = count > 0
+    starts = (np.cumsum(count) - count)[filled]
+    sizes = count[filled]
+
+    def at_share(share: float) -> Column:
+        return _spread(filled, _quantile(ordered, starts, sizes, share))
+
+    return Bands(
+        mean=_spread(filled, np.add.reduceat(ordered, starts) / sizes if len(starts) else ordered),
+        low=_spread(filled, ordered[starts]),
+        high=_spread(filled, ordered[starts + sizes - 1]),
+        quantiles=(at_share(0.1), at_share(0.5), at_share(0.9)),
+        finite=count,
+        nonfinite=nonfinite,
+    )
+
+
+def _quantile(ordered: Column, starts: NDArray[np.int64], sizes: NDArray[np.int64], share: float) -> Column:
+    """Returns a quantile of each sorted bucket, between two figures by linear interpolation."""
+    position = share * (sizes - 1)
+    below = position.astype(np.int64)
+    above = np.minimum(below + 1, sizes - 1)
+    low: Column = ordered[starts + below]
+    high: Column = ordered[starts + above]
+    # Interpolated as a weighted sum: the difference of two extreme figures may overflow.
+    weight: Any = position - below
+    return np.asarray(low * (1 - weight) + high * weight, np.float64)
+
+
+def _spread(filled: NDArray[np.bool_], figures: Column) -> Column:
+    whole = np.full(len(filled), np.nan)
+    whole[filled] = figures
+    return whole
+
+
+def rounded(figures: Column, *, digits: int = DIGITS) -> list[float | None]:
+    """Returns figures with so many significant digits; NaN and infinity as None."""
+    finite = np.isfinite(figures)
+    safe = np.where(finite & (figures != 0), figures, 1.0)
+    decimals = digits - 1 - np.floor(np.log10(np.abs(safe))).astype(np.int64)
+    # Powers of ten up to 10^22 are exact, so that the quotient is the nearest number to the short decimal one.
+    up, down = 10.0 ** np.clip(decimals, 0, 300), 10.0 ** np.clip(-decimals, 0, 300)
+    short = np.where(decimals >= 0, np.round(safe * up) / up, np.round(safe / down) * down)
+    short = np.where(figures == 0, 0.0, short)
+    return [figure if is_finite else None for figure, is_finite in zip(short.tolist(), finite.tolist(), strict=True)]
