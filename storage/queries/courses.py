@@ -72,7 +72,8 @@ class Course:
             return mean._replace(low=low.low, high=high.high, quantiles=(first, middle, last))
         if metric == RATE:
             tokens, seconds = self.table.figures["tokens"], self.table.figures["duration_s"]
-            return banded(grid, self.at, np.divide(tokens, seconds, out=np.full(len(tokens), ABSENT), where=seconds > 0))
+            rates = np.divide(tokens, seconds, out=np.full(len(tokens), ABSENT), where=seconds > 0)
+            return banded(grid, self.at, rates)
         return banded(grid, self.at, self.table.figures.get(metric, np.full(len(self.at), ABSENT)))
 
     def _living(self, role: str, grid: Grid) -> Bands:

@@ -66,9 +66,7 @@ class StepColumns:
 
     async def of(self, connection: AsyncConnection, experiment: UUID, figures: Sequence[str]) -> StepTable:
         """Returns the steps of an experiment, ancestors' steps of a fork included, with these figures."""
-        shares = [
-            await self._grown(connection, share, figures) for share in await shares_of(connection, experiment)
-        ]
+        shares = [await self._grown(connection, share, figures) for share in await shares_of(connection, experiment)]
         return StepTable(
             step=np.concatenate([share.steps for share in shares]),
             completed_ns=np.concatenate([share.completed_ns for share in shares]),

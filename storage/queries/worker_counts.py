@@ -43,9 +43,7 @@ async def presence_of(connection: AsyncConnection, experiment: UUID) -> dict[str
     }
 
 
-async def load_times(
-    connection: AsyncConnection, experiment: UUID
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+async def load_times(connection: AsyncConnection, experiment: UUID) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Returns the weight versions loaded by explorers, and the mean seconds of each version's loads."""
     _, rows = await fetch_raw(
         connection,

@@ -51,8 +51,6 @@ class Figures(msgspec.Struct):
     gzip_kb: float
 
 
-
-
 def metrics(step: int, chance: random.Random) -> dict[str, float]:
     """Fifty figures of a step, about 1.2 KB of JSON."""
     reward = 1 - math.exp(-step / 3000) + chance.gauss(0, 0.05)

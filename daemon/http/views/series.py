@@ -148,9 +148,7 @@ def _series(
     grid = Grid.over(float(low), float(high), points, whole=whole)
     marks = []
     for course in courses:
-        inside = [
-            (at, mark) for at, mark in zip(course.mark_positions, course.marks, strict=True) if low <= at <= high
-        ]
+        inside = [(at, mark) for at, mark in zip(course.mark_positions, course.marks, strict=True) if low <= at <= high]
         # Marks are few pixels wide: 50 buckets, however many points the lines have.
         width = (high - low) / 50 or 1.0
         buckets = [int((at - low) / width) for at, _ in inside]

@@ -205,7 +205,8 @@ async def test_reward_bands_are_those_of_the_rollouts(tables: Any) -> None:
     await log.append(run.recorder.drafts)
     await projector.catch_up()
     async with engine.connect() as connection:
-        course = await course_of(connection, StepColumns(), run.id, ("reward", "weights/load_s", "workers/explorer"), "step")
+        wanted = ("reward", "weights/load_s", "workers/explorer")
+        course = await course_of(connection, StepColumns(), run.id, wanted, "step")
     bands = course.bands("reward", Grid.over(1, 5, 1, whole=True))
     assert (bands.low[0], bands.high[0], bands.mean[0]) == (-1.0, 2.0, 0.5)
     assert [quantile[0] for quantile in bands.quantiles] == [0.0, 0.25, 1.5]
