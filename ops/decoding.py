@@ -7,7 +7,7 @@ decoding in another thread then crashes the process with a segmentation fault (0
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import cache
+from functools import cache, lru_cache
 from threading import RLock
 from typing import Any, Final, TypeVar, cast
 
@@ -50,3 +50,16 @@ def _made(make: Callable[[Any], Any], kind: Hashable) -> Any:
     """Creates and caches a decoder for `kind`, under the lock against half-built classes."""
     with _making:  # reentrant: a class may request a decoder of its own while it is inspected
         return make(kind)
+
+
+@lru_cache(maxsize=64)  # bounded: names come from requests
+def numbers_decoder(names: tuple[str, ...], absent: float) -> msgspec.json.Decoder[list[Any]]:
+    """Returns the decoder of a list of JSON objects as structs with the fields `f0`, `f1`, ... for the named numbers.
+
+    Other fields are skipped without building objects: four times as fast as dicts. A missing number is `absent`.
+    """
+    fields = [(f"f{number}", float | None, absent) for number in range(len(names))]
+    renamed = dict(zip((field for field, *_ in fields), names, strict=True))
+    with _making:
+        kind = msgspec.defstruct("Numbers", fields, rename=renamed, gc=False)
+        return msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.marks import Mark, marks_of
+from rftd.storage.queries.marks import CourseMark, marks_of
 from rftd.storage.queries.rows import fetch_one, fetch_raw
 from rftd.storage.queries.shares import shares_of
 from rftd.storage.queries.step_columns import ABSENT, TABLE_FIGURES, StepColumns, StepTable
@@ -57,7 +57,7 @@ class Course:
     points: Mapping[str, tuple[Column, Column]]
     """Positions and figures of evaluations and of loaded weights, by name."""
     presence: Mapping[str, Presence]
-    marks: list[Mark]
+    marks: list[CourseMark]
     mark_positions: list[float]
 
     def bands(self, metric: str, grid: Grid) -> Bands:
@@ -160,7 +160,7 @@ class _Scale:
         number = np.searchsorted(self._table.step, steps, side="right") - 1
         return np.where(number >= 0, self.at[np.maximum(number, 0)], 0.0)
 
-    def at_marks(self, marks: Sequence[Mark]) -> list[float]:
+    def at_marks(self, marks: Sequence[CourseMark]) -> list[float]:
         """Returns the position of each mark: of its weight version, or of the newest step at its time."""
         times_ns = np.array([mark.time_ns for mark in marks], np.int64)
         if self._by == "time":

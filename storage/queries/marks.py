@@ -19,7 +19,7 @@ _NEWEST_MARKS: Final = 1000
 """Maximum number of transitions and lost workers read for one experiment."""
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class CourseMark(msgspec.Struct, frozen=True, kw_only=True):
     """A moment in an experiment's life, at a weight version or at a time."""
 
     change: str
@@ -32,12 +32,12 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """Number of neighbouring marks of the kind, this one included."""
 
 
-async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
+async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[CourseMark]:
     """Returns the marks of an experiment in order of time; publications and checkpoints in at most 50 each."""
     key = experiment.bytes
     published = await fetch(
         connection,
-        Mark,
+        CourseMark,
         # With a bare MAX both databases would need the other columns in the grouping.
         """SELECT 'published' AS change, MAX(a.version) AS step, MAX(a.published_ns) AS time_ns, '' AS text,
             COUNT(*) AS count
@@ -49,7 +49,7 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
     )
     saved = await fetch(
         connection,
-        Mark,
+        CourseMark,
         """SELECT 'checkpoint' AS change, MAX(c.step) AS step, MAX(c.committed_ns) AS time_ns, '' AS text,
             COUNT(*) AS count
         FROM checkpoints c WHERE c.experiment = :experiment AND c.committed_offset IS NOT NULL
@@ -59,7 +59,7 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
     )
     resumed = await fetch(
         connection,
-        Mark,
+        CourseMark,
         """SELECT 'resumed_from' AS change, g.version AS step, g.started_ns AS time_ns, COALESCE(g.reason, '') AS text
         FROM generations g WHERE g.experiment = :experiment AND g.generation > 0 ORDER BY g.generation LIMIT :most""",
         experiment=key,
@@ -67,7 +67,7 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
     )
     moved = await fetch(
         connection,
-        Mark,
+        CourseMark,
         """SELECT t.change, t.step, t.moved_ns AS time_ns,
             CASE WHEN t.code <> '' AND t.reason <> '' THEN t.code || ': ' || t.reason
                 ELSE COALESCE(t.code, '') || COALESCE(t.reason, '') END AS text
@@ -77,7 +77,7 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
     )
     lost = await fetch(
         connection,
-        Mark,
+        CourseMark,
         """SELECT 'worker_lost' AS change, NULL AS step, w.lost_ns AS time_ns,
             w.role || ' lost: ' || COALESCE(w.lost_reason, '') AS text
         FROM workers w WHERE w.experiment = :experiment AND w.lost_ns IS NOT NULL AND w.stopped_ns IS NULL
@@ -88,9 +88,9 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Mark]:
     return sorted((*published, *saved, *resumed, *moved, *lost), key=lambda mark: mark.time_ns)
 
 
-def merged(marks: Sequence[Mark], bucket_of: Sequence[int]) -> list[tuple[int, Mark]]:
+def merged(marks: Sequence[CourseMark], bucket_of: Sequence[int]) -> list[tuple[int, CourseMark]]:
     """Returns one mark for each kind and bucket, with its position in `marks`: the last, with the sum of counts."""
-    newest: dict[tuple[str, int], tuple[int, Mark]] = {}
+    newest: dict[tuple[str, int], tuple[int, CourseMark]] = {}
     for number, (mark, bucket) in enumerate(zip(marks, bucket_of, strict=True)):
         _, earlier = newest.pop((mark.change, bucket), (0, None))
         count = mark.count + (earlier.count if earlier is not None else 0)

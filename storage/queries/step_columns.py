@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rftd.ops.decoding import numbers_decoder
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch_raw
 from rftd.storage.queries.shares import Share, shares_of
@@ -156,11 +157,9 @@ def _decoded(texts: Sequence[str | None], names: Sequence[str]) -> Iterator[tupl
     """Yields a column of each metric from JSON texts; other metrics are skipped without building objects."""
     if not names:
         return
-    fields = [(f"f{number}", float | None, ABSENT) for number in range(len(names))]
-    renamed = dict(zip((name for name, *_ in fields), names, strict=True))
-    kind = msgspec.defstruct("StepMetrics", fields, rename=renamed, gc=False)
     # One text: a call for each step costs as much as its decoding.
-    decoded = msgspec.json.decode(f"[{','.join(text or '{}' for text in texts)}]", type=list[kind])  # type: ignore[valid-type]
-    for (field, *_), name in zip(fields, names, strict=True):
+    decoded = numbers_decoder(tuple(names), ABSENT).decode(f"[{','.join(text or '{}' for text in texts)}]")
+    for number, name in enumerate(names):
+        field = f"f{number}"
         cells = [getattr(metrics, field) for metrics in decoded]
         yield name, np.array(cells, np.float64)  # a null becomes NaN
