@@ -1,4 +1,4 @@
-"""`OpenGroups`: the groups under way, as far as needed for counting their cancelled rollouts.
+"""`OpenGroups`: groups of rollouts leased and not yet closed, for counting cancelled rollouts in the metrics.
 
 No single event records a cancelled rollout: a group is given up, or its experiment ends, and its remaining rollouts are
 dropped.
@@ -16,14 +16,18 @@ from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.groups import GIVEN_UP
 from rftd.streams.log.newest import Newest
 
-_ROUNDS: Final = 8
-"""Number of rounds of records after an experiment's end in which its last closings arrive."""
-_CLOSED: Final = 4096
-"""Maximum number of remembered groups with a closing read before their lease, from another partition."""
+_CALLS_AFTER_END: Final = 8
+"""Number of calls of `settle` after an experiment's end before its open groups count as cancelled: closings of groups,
+in other partitions, may be read later than the end.
+"""
+_MAX_CLOSED_BEFORE_LEASE: Final = 4096
+"""Maximum number of remembered closed groups without a lease read so far: the lease, in another partition, is then
+ignored.
+"""
 
 
 class _Open:
-    """A group with a seen first lease."""
+    """A group whose first lease was read, with the number of its failed rollouts."""
 
     __slots__ = ("experiment", "failed", "id", "repeat_times", "stage")
 
@@ -44,16 +48,20 @@ class Cancelled(NamedTuple):
 
 
 class OpenGroups:
-    """Groups leased since the start, neither closed nor settled."""
+    """Groups with a lease and without a closing among the records read since the daemon's start."""
 
     def __init__(self) -> None:
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
         self._open: dict[int, _Open] = {}
-        self._closed: Newest[int, None] = Newest(_CLOSED)
+        self._closed: Newest[int, None] = Newest(_MAX_CLOSED_BEFORE_LEASE)
         self._given_up: dict[int, int] = {}
-        """Groups closed early, with the number of their kept members."""
+        """Groups closed before all rollouts ended, since the last call of `settle`, with the number of
+        their members.
+        """
         self._ending: dict[UUID, int] = {}
-        """Ended experiments, with the number of rounds still to be awaited."""
+        """Ended experiments, with the number of further calls of `settle` before their open groups count as
+        cancelled.
+        """
 
     def leased(self, experiment: UUID, event: TaskLeased) -> None:
         """Records a lease: the first one of a group opens it. A group with an unseen first lease stays unknown."""
@@ -66,30 +74,32 @@ class OpenGroups:
             group.failed += 1
 
     def closed(self, event: GroupClosed) -> None:
-        """Records the end of a group; only groups given up or ended with their stage have cancelled rollouts."""
+        """Records a closed group; only groups given up or ended with their stage have cancelled rollouts."""
         id = event.group.int
         if id not in self._open:
             self._closed.put(id, None)
         elif event.code in GIVEN_UP or event.reason == STAGE_ENDED:
-            # Open until this round is settled: failures of its rollouts may be among the next records.
+            # Counted only at the next `settle`: failures of its rollouts may be among the next records.
             self._given_up[id] = len(event.members)
         else:
             del self._open[id]
 
     def ended(self, experiment: UUID) -> None:
-        """Records the end of an experiment: its groups under way will not continue."""
-        self._ending[experiment] = _ROUNDS
+        """Records the end of an experiment: after a few more calls of `settle`, its open groups count as cancelled."""
+        self._ending[experiment] = _CALLS_AFTER_END
 
     @property
     def ending(self) -> bool:
-        """True while an ended experiment's last closings may still arrive, so that rounds must come soon."""
+        """True while `settle` has to be called soon, without waiting for records, to count an ended experiment's open
+        groups.
+        """
         return bool(self._ending)
 
     def settle(self, produced: Container[int]) -> Iterator[Cancelled]:
-        """Yields the rollouts cancelled since the last call, once every record of this round was shown.
+        """Yields the counts of cancelled rollouts; to be called after each batch of records.
 
-        `produced` has the ids, as numbers, of experiences not taken by any batch: members lost by a group may be among
-        them, and did end.
+        `produced` are the ids, as numbers, of experiences without a batch: rollouts among them ended, and are not
+        cancelled.
         """
         for experiment, rounds in list(self._ending.items()):
             self._ending[experiment] = rounds - 1

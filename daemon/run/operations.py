@@ -55,12 +55,12 @@ class StandingRun(NamedTuple):
 
 
 class StandingSweep(NamedTuple):
-    """A sweep with the present state of its runs."""
+    """A recorded sweep with the present status of each submitted run."""
 
     sweep: RecordedSweep
     runs: tuple[StandingRun, ...]
     over: bool
-    """True once every run has ended, could not begin, or will never begin."""
+    """True if no run of the sweep is queued, running or still to be submitted."""
 
 
 class Done(NamedTuple):
@@ -73,7 +73,7 @@ class Done(NamedTuple):
 
 
 class WantedSweep(msgspec.Struct, frozen=True):
-    """A requested sweep, its runs still without names. See `Operations.sweep`."""
+    """A sweep as requested by a client, before its runs have names. See `Operations.sweep`."""
 
     config: dict[str, Any]
     points: tuple[SweepPoint, ...]
@@ -83,14 +83,14 @@ class WantedSweep(msgspec.Struct, frozen=True):
 
 
 class SweepTaken(NamedTuple):
-    """Receipt of a sweep recorded in the log, with the state of its runs."""
+    """Receipt of a sweep recorded in the log, with the present status of its runs."""
 
     standing: StandingSweep
     done: Done
 
 
 class Operations(Protocol):
-    """The commands of a daemon, each in effect, by the log, when the call returns.
+    """The commands of a daemon; a command returns only after the log has recorded its event under a valid lease.
 
     `request_id` is the caller's key: a command repeated under its key changes nothing and returns the first answer, on
     any daemon of the log. All commands raise ReusedKeyError (naming the earlier command and its time) if the key was
@@ -98,7 +98,7 @@ class Operations(Protocol):
     """
 
     def for_asker(self, asker: Asker) -> Operations:
-        """Returns the commands as given by this asker, with the asker's rights and recorded name."""
+        """Returns a view of these commands that checks the asker's rights and records the asker's name in events."""
         ...
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
@@ -110,7 +110,9 @@ class Operations(Protocol):
         ...
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
-        """Returns the specification `submit` would append, after equal checks; appends nothing. Raises as `submit`."""
+        """Returns the specification that `submit` would append, after the checks of `submit`; appends nothing. Raises
+        as `submit`.
+        """
         ...
 
     async def fork(
@@ -139,7 +141,7 @@ class Operations(Protocol):
         ...
 
     async def sweeps(self) -> list[StandingSweep]:
-        """Returns every sweep, in the order of the log."""
+        """Returns every sweep ever submitted, in the order of the log."""
         ...
 
     async def sweep_named(self, name_or_id: str) -> StandingSweep:
@@ -147,7 +149,7 @@ class Operations(Protocol):
         ...
 
     async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Ends a sweep and its runs. Raises NotFoundError, ConflictError for an ended sweep."""
+        """Cancels a sweep and its runs before their end. Raises NotFoundError, ConflictError for an ended sweep."""
         ...
 
     async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
@@ -159,15 +161,17 @@ class Operations(Protocol):
         ...
 
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Ends an experiment that is queued, running or paused. Raises as `pause`."""
+        """Ends a queued, running or paused experiment for good. Raises as `pause`."""
         ...
 
     async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
-        """Changes an experiment's priority before its end; higher ones leave the queue first. Raises as `pause`."""
+        """Changes the priority of an experiment before its end; the queue starts higher priorities first. Raises as
+        `pause`.
+        """
         ...
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
-        """Changes the priority of a group's experiences. Raises ConflictError unless one of them waits."""
+        """Changes the priority of a group's experiences waiting for a batch. Raises ConflictError if none waits."""
         ...
 
     async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
@@ -179,7 +183,7 @@ class Operations(Protocol):
         ...
 
     async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
-        """Adds tasks, each a JSON object, to the queue of an experiment under way.
+        """Adds tasks, each a JSON object, to the task queue of a running experiment.
 
         Raises ConflictError if the experiment has no queue or its queue was ended, DataError for a text that is no
         task.
@@ -187,11 +191,13 @@ class Operations(Protocol):
         ...
 
     async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Ends the task queue of an experiment under way. Raises ConflictError as `add_tasks`."""
+        """Ends the task queue of a running experiment: no further task can be added. Raises ConflictError as
+        `add_tasks`.
+        """
         ...
 
     async def why(self, experiment: UUID) -> Why:
-        """Returns the waits of each role, worst first; changes nothing. Raises NotFoundError."""
+        """Returns what each role is waiting for, the most serious wait first; changes nothing. Raises NotFoundError."""
         ...
 
     def named(self, name_or_id: str) -> UUID:
@@ -203,19 +209,23 @@ class Operations(Protocol):
         ...
 
     def looked(self, name_or_id: str) -> None:
-        """Notes that the asker looks at an experiment with `limits.unseen_days`; other experiments ignore the call."""
+        """Records the asker as a reader of an experiment, so that `limits.unseen_days` starts again. No effect without
+        that limit.
+        """
         ...
 
     def spent(self, experiment: UUID) -> Spent | None:
-        """Returns the spent part of an experiment's budgets; None without budgets, or for an unknown experiment."""
+        """Returns the amounts spent of an experiment's budgets; None without budgets, or for an unknown experiment."""
         ...
 
     def opening(self, experiment: UUID) -> list[Wait]:
-        """Returns a wait for each living worker not yet ready for work, with the worker's activity and start time."""
+        """Returns a wait for each started worker still preparing (for example loading its model), with activity and
+        start time.
+        """
         ...
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """Returns the memory forecast of the experiment's workers, made at acceptance."""
+        """Returns the forecast of the workers' memory, computed when the experiment was accepted."""
         ...
 
     async def trackers(self, experiment: UUID) -> dict[str, Cursor]:
@@ -223,15 +233,21 @@ class Operations(Protocol):
         ...
 
     def spine(self, experiment: UUID) -> Spine | None:
-        """Returns the spine of an experiment under way here, as read by its run; else None."""
+        """Returns the folded life of an experiment running on this daemon; None if no run of this daemon drives the
+        experiment.
+        """
         ...
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
-        """Returns the resident bytes of the largest living worker by role and stage, from the last heartbeats."""
+        """Returns the resident memory in bytes of the largest live worker by (role, stage), from the last
+        heartbeats.
+        """
         ...
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
-        """Returns the log loss forbidding the experiment to continue, with the remaining choices; None without one."""
+        """Returns the error of an experiment stopped by lost log records, with the operator's choices; None if not
+        stopped.
+        """
         ...
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
@@ -250,22 +266,26 @@ class Operations(Protocol):
         ...
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
-        """Removes an ended experiment's files, for good unless `archive`, and frees the name. Raises as `archive`."""
+        """Deletes an ended experiment's files (moves the files into an archive first if `archive`) and frees the name.
+        Raises as `archive`.
+        """
         ...
 
     @property
     def allowances(self) -> Allowances:
-        """The allow-lists binding everybody but the owner."""
+        """Allow-lists of the daemon, applied to every asker except the owner."""
         ...
 
     @property
     def keeping(self) -> Keeping:
-        """The daemon's rules for dropping payloads and archiving the files of ended experiments."""
+        """Rules of the daemon for dropping payloads and archiving the files of ended experiments."""
         ...
 
     @property
     def log_excess_bytes(self) -> int:
-        """Bytes of the log above the rules' limit, with nothing left to drop under these rules."""
+        """Bytes of the log above the size limit of the keeping rules after every droppable payload was dropped; 0
+        within the limit.
+        """
         ...
 
     async def queued_by(self) -> dict[str, int]:
@@ -273,17 +293,23 @@ class Operations(Protocol):
         ...
 
     async def refusals(self) -> list[Position]:
-        """Returns the positions of the newest refusals of requests sent as records, oldest first."""
+        """Returns the log positions of the newest refused requests (requests sent as records by other programs), oldest
+        first.
+        """
         ...
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
-        """Returns every dead letter, newest first; `tasks`: all tasks closed with failed rollouts. Changes nothing.."""
+        """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts. Changes
+        nothing.
+        """
         ...
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """Retries a dead letter's task. Raises NotFoundError, and ConflictError where a retry is unsound."""
+        """Leases the failed task of a dead letter once more. Raises NotFoundError, ConflictError if a retry could have
+        no effect.
+        """
         ...
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """Removes a letter from the open ones. Raises ConflictError after a retry."""
+        """Marks a dead letter as dropped, with a reason. Raises ConflictError if the letter was retried."""
         ...

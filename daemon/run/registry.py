@@ -1,4 +1,6 @@
-"""Every experiment in the log, by state and in order of submission: a fold of life events and of requests."""
+"""`Registry`: every experiment in the log, by state and in order of submission: a fold of life events and
+of requests.
+"""
 
 from __future__ import annotations
 
@@ -55,14 +57,14 @@ class Entry(msgspec.Struct, kw_only=True):
     spine_offset: int
     """Offset of the submission on the spine."""
     fence: tuple[experiment.HeadRef, ...] = ()
-    """Heads of the log recorded in the experiment's newest fence."""
+    """Heads of all partitions recorded in the experiment's newest fence, for the loss check."""
     losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
-    """Lost heads accepted by an operator."""
+    """Heads whose loss an operator has accepted for this experiment."""
     spine: Spine
     scores: dict[str, dict[int, float]] = {}
     """Held-out scores of a sweep's run, by taskset and weight version; the first score of each version counts."""
     unread: str = ""
-    """Reason why the spine could not be folded; empty after a successful fold."""
+    """Reason why the experiment's life could not be folded; empty normally."""
 
     @property
     def spec(self) -> ExperimentSpec:
@@ -72,12 +74,13 @@ class Entry(msgspec.Struct, kw_only=True):
 
     @property
     def has_limits(self) -> bool:
-        """True if the experiment's file has section `limits`."""
+        """True if the experiment's file sets `limits`."""
         spec = self.spine.spec
         return spec is not None and spec.limits != Budgets()
 
     @property
     def status(self) -> Status | None:
+        """Status of the experiment; None for a submission not accepted or refused yet."""
         return self.spine.status
 
 
@@ -91,7 +94,7 @@ class Known(msgspec.Struct, kw_only=True):
 
 
 class Registry:
-    """Folds life events and generations of every experiment, without decoding payloads of plans and steps."""
+    """Folds the life events of every experiment; payloads of plans and steps are not decoded."""
 
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
         """With a `folder`, the registry continues from its newest snapshot and writes new snapshots there."""
@@ -198,14 +201,14 @@ class Registry:
                     requests.behind[number] = read[-1].offset + 1
 
     async def reach(self, position: Position) -> None:
-        """Reads everything up to the present heads, and further up to `position` if the position lies beyond."""
+        """Reads every record up to the present heads, and at least up to `position`."""
         await self.catch_up()
         partition, offset = position
         while self._feed.positions.get(partition, offset + 1) <= offset:
             await self.pump(1.0)
 
     async def pump(self, wait_s: float) -> int:
-        """Reads newly arrived records, waiting at most `wait_s` seconds; returns the number of records."""
+        """Folds newly arrived records, waiting at most `wait_s` seconds for the first; returns their number."""
         read = await self._feed.pump(wait_s, self._read)
         self._unsaved += read
         return read
@@ -219,13 +222,13 @@ class Registry:
         return dict(self._feed.positions)
 
     def line(self) -> list[Entry]:
-        """Returns the experiments in the order of their turns: those under way, then the queue."""
+        """Returns the experiments in starting order: running ones first, then the queue."""
         return [*self.under_way(), *self.queue()]
 
     def under_way(self) -> list[Entry]:
-        """Returns experiments begun and not ended, in the order of resumption after a restart.
+        """Returns experiments started and not ended, in the order in which a restarted daemon resumes them.
 
-        Experiments with released workers are left out: without a slot, nothing is started for them.
+        Experiments with released workers are left out, because they need no slot.
         """
         unreleased = (entry for entry in self.entries.values() if not entry.spine.released)
         return _in_order(unreleased, Status.RUNNING, Status.PAUSED)
@@ -342,7 +345,7 @@ async def _read(log: EventLog) -> Registry:
 
 
 def named_entry(registry: Registry, name_or_id: str) -> Entry:
-    """Returns the experiment with this name or id among those in the registry. Raises NotFoundError, UsageError."""
+    """Returns the registry's experiment with this name or id. Raises NotFoundError, UsageError."""
     submitted = sorted(registry.entries.values(), key=lambda entry: (entry.submitted_ns, entry.id))
     named = [Named(entry.id, entry.name, entry.spine.kept is Kept.REMOVED) for entry in submitted]
     return registry.entries[choose(named, name_or_id)]

@@ -53,23 +53,31 @@ class DataFolder:
         self.archives = self.root / "archives"
         """Default folder of `rftd archive`."""
         self.files = self.root / "files"
-        """Folder whose files may be named by anybody but the owner, if the configuration has no roots."""
+        """Folder whose files an experiment of any user may name, if the configuration sets no roots; the owner may name
+        any file.
+        """
         self.losses = self.root / "losses.json"
         """Permanent record of detected losses of the log."""
         self.known = self.root / "known"
-        """Folder of the registry's snapshots, avoiding reading all spines at a start."""
+        """Folder of snapshots of the registry of experiments; without them a start reads the life events of every
+        experiment.
+        """
         self.log_kind = self.root / "log.kind"
-        """Kind of log behind the tables and snapshots here: see `folder_log`."""
+        """File naming the kind of log (for example SQLite or Kafka) behind the folder's tables and snapshots: see
+        `folder_log`.
+        """
         self.log_id = self.root / self.LOG_ID
-        """Identity distinguishing the folder's log from copies: see `log_identity`."""
+        """File with the identity of the folder's log, different for a copy of the folder: see `log_identity`."""
         self.tokens = self.root / "tokens.json"
         """Digests of all tokens except the owner's."""
         self.backed_up = self.root / "backup.last"
-        """Time and target of the latest `rftd backup`."""
+        """File recording time and target of the latest `rftd backup`."""
         self.unfinished = self.root / "backup.pending"
-        """Exists while the folder is a backup being written, or an interrupted one."""
+        """File present while a backup is being written into this folder; left over if the backup was interrupted."""
         self.importing = self.root / "import.pending"
-        """Names the experiment and the file of an unfinished import."""
+        """File naming the experiment and the archive of an import into this log, present until every record was
+        imported.
+        """
 
     @property
     def socket(self) -> Path:
@@ -81,13 +89,13 @@ class DataFolder:
 
     @property
     def id(self) -> str:
-        """Id of an existing folder, constant at its location; a copy has a different id."""
+        """Id of the existing folder by path, device and inode: constant at its location, and different for a copy."""
         # Not the path alone: in two containers, two folders may have equal paths.
         status = self.root.stat()
         return sha256(f"{self.root.resolve()}:{status.st_dev}:{status.st_ino}".encode()).hexdigest()[:16]
 
     def prepare(self) -> None:
-        """Creates or adopts the folder, closed to other users with all files of the daemon.
+        """Creates or reopens the folder, and removes other users' permissions on the folder and the daemon's files.
 
         Raises the errors of `check_whole`.
         """
@@ -97,7 +105,9 @@ class DataFolder:
         self.close()
 
     def check_whole(self) -> None:
-        """Raises ConflictError for an unfinished import or backup, while the log lacks records."""
+        """Raises ConflictError if an import or a backup into this folder was interrupted or still runs: its log lacks
+        records.
+        """
         self.check_no_partial_backup()
         if self.importing.exists():
             file = self.importing.read_text(encoding="utf-8").partition(" ")[2]
@@ -108,7 +118,7 @@ class DataFolder:
             )
 
     def check_no_partial_backup(self) -> None:
-        """Raises ConflictError for a folder with an unfinished backup."""
+        """Raises ConflictError if a backup into this folder was interrupted or still runs."""
         if self.unfinished.exists():
             raise ConflictError(
                 "this folder is a backup that was cut off, or is under way: it is not whole",
@@ -117,7 +127,9 @@ class DataFolder:
             )
 
     def close(self) -> None:
-        """Closes the folder and the files in it to other users."""
+        """Removes the permissions of other users from the folder and the files in it, except passage to a cluster of
+        `rftd stack`.
+        """
         # Passage stays open for the Postgres of `rftd stack`: started by root, it runs as another user. A folder
         # without a cluster counts as well, because a cluster may be created at this moment.
         postgres = self.root / "stack/postgres"

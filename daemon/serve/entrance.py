@@ -30,19 +30,21 @@ class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The authentication and TLS options of `rftd serve`."""
 
     token: str | None = None
-    """Additional owner's token. Never printed."""
+    """An owner's token in addition to the one in the data folder; None: no additional token. Never printed."""
     allow_hosts: tuple[str, ...] = ()
-    """Host names of the daemon, in addition to `localhost` and the names in the certificate."""
+    """Host names under which clients reach the daemon (`--allow-host`), in addition to `localhost` and the
+    certificate's names.
+    """
     tls: ServerTls | None = None
-    """The certificate; None: plain HTTP."""
+    """Certificate and key for HTTPS; None: plain HTTP."""
     tls_terminated_elsewhere: bool = False
     """True if a proxy in front of the daemon terminates TLS."""
     unauthenticated: bool = False
-    """True if every request counts as the owner's, with or without a token."""
+    """True if requests need no token, and every request has the owner's rights (`--unsafe-allow-unauthenticated`)."""
 
     @property
     def hosts(self) -> frozenset[str]:
-        """All host names of the daemon, in lower case."""
+        """Host names accepted besides `localhost`, in lower case: those of `allow_hosts` and of the certificate."""
         return frozenset(name.lower() for name in (*self.allow_hosts, *(self.tls.names if self.tls else ())))
 
 
@@ -68,16 +70,20 @@ class Entrance:
         if options.unauthenticated:
             logger.warning("access.unauthenticated", fix="leave out --unsafe-allow-unauthenticated")
         self.keyring = None if options.unauthenticated else keyring
-        """The tokens; None if every request counts as the owner's."""
+        """Valid tokens and their owners; None if requests need no token."""
         self.keeper = Doorkeeper(self.keyring, hosts=options.hosts)
         self.url = ""
-        """URL of the daemon, once served."""
+        """URL of the daemon; empty before `answer`."""
         self.gate = Gate(folder=self.folder_id, doorkeeper=self.keeper)
-        """The served ASGI application; it answers by itself until the daemon is ready."""
+        """The served ASGI application: probes and refusals by itself until the API is ready, then the API."""
         self._owner_token = keyring.tokens.owner_token
 
     async def answer(self, front: AsyncExitStack, bound: socket.socket) -> None:
-        """Serves the gate until `front` is left, and records the address for clients."""
+        """Starts serving the gate on the socket `bound`, until the exit stack `front` is closed; publishes the address
+        for clients.
+
+        The address is written to endpoint.json in the data folder and to the user's list of known daemons.
+        """
         await front.enter_async_context(serving_http(self.gate, bound, refusal=refusal, tls=self._options.tls))
         url = self.url = url_of(bound, self._options.tls)
         endpoint = Endpoint(url=url, pid=os.getpid(), folder=self.folder_id)
@@ -115,7 +121,7 @@ class Entrance:
 
 
 def check_reach(host: str, options: EntranceOptions) -> None:
-    """Raises UsageError for an address beyond loopback without TLS, because tokens would be sent as plain text."""
+    """Raises UsageError for a `host` beyond loopback without TLS, because tokens would be sent as plain text."""
     if host not in LOOPBACK and options.tls is None and not options.tls_terminated_elsewhere:
         raise UsageError(
             f"{host} is reachable from outside, and without TLS others can read the traffic",

@@ -18,7 +18,9 @@ from rftd.streams.sqlite.schema import Statements
 
 
 class IdIndex:
-    """The index of one writing connection; created anew after a failed write, when its right content is unknown."""
+    """The index from record ids to locations, for one writing connection; rebuilt after a failed write, when its
+    content is uncertain.
+    """
 
     def __init__(self, connection: apsw.Connection, part_ids: Iterable[int]) -> None:
         self._connection = connection
@@ -29,7 +31,7 @@ class IdIndex:
             self._recent.update((id, place_of(part_id, offset)) for id, offset in rows)
 
     def places(self, ids: Sequence[bytes]) -> dict[bytes, int]:
-        """Returns the locations of those ids already in the log."""
+        """Returns the locations (see `place_of`) of the ids present in the log; absent ids have no key."""
         recent = self._recent
         locations = {id: recent[id] for id in ids if id in recent}
         unknown = sorted(set(ids).difference(locations))  # sorted: neighbours share a page
@@ -40,16 +42,19 @@ class IdIndex:
         return locations
 
     def add(self, locations: Iterable[tuple[bytes, int]]) -> None:
-        """Adds the ids and locations of a committed transaction to memory."""
+        """Adds ids with their locations, after the transaction with their records was committed."""
         self._recent.update(locations)
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Removes the ids of truncated records from memory."""
+        """Removes the ids of truncated records from memory; unknown ids are ignored."""
         for id in ids:
             self._recent.pop(id, None)
 
     def settle(self, ends: Mapping[int, int]) -> None:
-        """Moves the ids to the table if they are many; `ends` are the next offsets of all partitions by their id."""
+        """Moves the ids in memory to the table once there are `schema.INDEXED_AT_ONCE` of them; otherwise does nothing.
+
+        `ends` are the next offsets by partition id; the table then holds every id of records below its partition's end.
+        """
         if len(self._recent) < schema.INDEXED_AT_ONCE:
             return
         connection = self._connection
@@ -67,10 +72,10 @@ class IdIndex:
 
 
 def place_of(part_id: int, offset: int) -> int:
-    """Encodes a record's partition and offset as one number, its location."""
+    """Packs a partition's id and an offset into one integer, called the record's location."""
     return part_id << schema.PLACE_BITS | offset
 
 
 def split_place(location: int) -> tuple[int, int]:
-    """Decodes a location into the partition's id and the offset."""
+    """Unpacks a location into the partition's id and the offset."""
     return location >> schema.PLACE_BITS, location & (1 << schema.PLACE_BITS) - 1

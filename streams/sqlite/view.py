@@ -22,7 +22,10 @@ POLL_INTERVAL_S: Final = 0.02
 
 
 class SqliteView:
-    """An `EventLog` refusing appends; followers poll the file. Every record read is checked."""
+    """The embedded log opened read-only: appends and truncation raise ConflictError; followers poll the file.
+
+    Each record read is checked against its hash chain.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +35,9 @@ class SqliteView:
 
     @classmethod
     async def open(cls, folder: Path) -> Self:
-        """Opens the log in `folder` read-only. Raises NotFoundError without one."""
+        """Opens the log in `folder` read-only, with its present heads. Raises NotFoundError if the folder has no
+        log.
+        """
         if not (folder / schema.FILE_NAME).exists():
             raise NotFoundError(
                 f"there is no event log at {folder / schema.FILE_NAME}",
@@ -44,11 +49,11 @@ class SqliteView:
 
     @property
     def tail(self) -> Tail:
-        """Heads at the last refresh."""
+        """The heads of all partitions as of the last `refresh`, and the followers to wake."""
         return self._tail
 
     async def refresh(self) -> None:
-        """Reads the heads anew and wakes followers of grown partitions."""
+        """Reads the present heads from the file, and wakes the subscriptions of partitions with new records."""
         heads = await self._reader.heads()
         self._tail.advance(
             (), {partition: head for partition, head in heads.items() if self._tail.head(partition) != head}
@@ -56,9 +61,11 @@ class SqliteView:
 
     @property
     def failure(self) -> RftdError | None:
+        """None: a read-only log cannot fail while writing."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Raises ConflictError: the log is open read-only."""
         raise ConflictError(
             "this log is open read-only", where=str(self._folder), fix="append through the running daemon"
         )
@@ -71,24 +78,32 @@ class SqliteView:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Returns records of a partition from the offset `start` up to the end at the last `refresh`; see
+        `EventLog.read`.
+        """
         end = self._tail.head(partition).next_offset
         return await self._reader.read(partition, start, end, max_records, max_size_bytes)
 
     def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        """Returns a subscription from these offsets on; it polls the file every `POLL_INTERVAL_S` seconds."""
         return _Polled(self, positions)
 
     async def heads(self) -> Heads:
+        """Reads the present heads of all partitions from the file."""
         await self.refresh()
         return self._tail.heads
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Checks that the log still has every remembered head; see `EventLog.check_heads`."""
         await self.refresh()
         await self._reader.check_heads(remembered, self._tail)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Raises ConflictError: the log is open read-only."""
         await self.append(())
 
     async def close(self) -> None:
+        """Closes the connections after the reads in progress. Idempotent."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._reader.close)

@@ -19,7 +19,9 @@ _MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
 
 
 class EvalDecides(Hold, frozen=True):
-    """An evaluation ends the stage, or may: a deterministic run does not train beyond an incomplete one."""
+    """The planner waits for an evaluation that may end the stage; only in deterministic runs, where no batch is planned
+    meanwhile.
+    """
 
     words = Words(
         "eval_decides",
@@ -28,10 +30,13 @@ class EvalDecides(Hold, frozen=True):
         "every row is scored",
     )
     step: int
+    """Weight version under evaluation, and last step planned."""
 
 
 def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopped | ExperimentWarned]:
-    """Returns choices, stop and warnings not yet in the log."""
+    """Returns the events due after evaluations and not yet in the log: chosen checkpoints, the stop of the stage,
+    warnings.
+    """
     spine = state.spine
     due: list[CheckpointChosen | StageStopped | ExperimentWarned] = [*spine.scores.unwritten]
     if spine.stage < 0 or spine.stage_completed:
@@ -45,7 +50,9 @@ def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopp
 
 
 def demanded_pause(state: RunState) -> Obstacle | None:
-    """Returns the pause demanded by a rule; None without one."""
+    """Returns the pause required by a rule of the experiment file on evaluation figures; None if no rule
+    requires one.
+    """
     spine = state.spine
     verdict = spine.scores.pause
     if verdict is None or spine.stage < 0 or spine.stage_completed:
@@ -59,8 +66,10 @@ def demanded_pause(state: RunState) -> Obstacle | None:
 
 
 def plannable_through(spine: Spine) -> int:
-    """Returns the last step open to planning; a deterministic run plans none beyond an evaluation that may end the
-    stage.
+    """Returns the last step (a weight version) for which the planner may plan a batch now.
+
+    This is the last planned step if an evaluation ends the stage, and otherwise the stage's last step. A deterministic
+    run with an early stop plans no step beyond the oldest evaluation that may still end the stage.
     """
     if stop_is_due(spine):
         return spine.planned
@@ -74,12 +83,14 @@ def plannable_through(spine: Spine) -> int:
 
 
 def stop_is_due(spine: Spine) -> bool:
-    """True if an evaluation ends the stage, and the log does not record the end yet."""
+    """True if an evaluation has decided to end the stage, and the event stage.stopped, shortening the stage, is not yet
+    in the log.
+    """
     return spine.scores.stop is not None and _next_version(spine) < spine.last_version
 
 
 def _next_version(spine: Spine) -> int:
-    """Returns the version of the step after the last one planned."""
+    """Returns the step (a weight version) of the next batch to be planned."""
     return max(spine.planned, spine.first_version) + 1
 
 
@@ -97,7 +108,7 @@ def _stopped(spine: Spine, verdict: EvalVerdict, last_version: int) -> StageStop
 
 
 def _spec_of(spine: Spine, verdict: EvalVerdict) -> EarlyStopSpec | RuleSpec:
-    """Returns the early stop or the rule behind a verdict."""
+    """Returns the early-stop setting or the rule that caused a verdict."""
     decisions = spine.stage_spec().trainer.by_evaluation
     if verdict.cause == RULE:
         return decisions.rules[verdict.rule]

@@ -36,11 +36,13 @@ from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.threads import EngineFromThreads
 
 ENGINES_TRIED: Final = 2
-"""Engines allowed to fail under the rows of one lease before the lease is given up, and leased again."""
+"""Maximum number of engines used for one lease: if the last one fails too, RolloutError is raised and the lease is
+repeated.
+"""
 
 
 class Evaluator:
-    """Answers eval leases, one after the other unless they are pinned to equal weights."""
+    """Answers leases of held-out rows, several at once only if they evaluate the same weights."""
 
     def __init__(
         self,
@@ -56,10 +58,11 @@ class Evaluator:
         reward_environ: Mapping[str, str] | None = None,
         artifacts: ArtifactStore | None = None,
     ) -> None:
-        """`places` returns the slots bounding a stage's concurrent rows; answers are stored in `artifacts`.
+        """`places` returns the slots limiting the concurrent rows of a stage, given its index; `artifacts` stores texts
+        of answers.
 
-        `endpoint` serves the model to workflows running other programs; `auxiliary` are further models for workflows;
-        processes of rewards have the environment `reward_environ`.
+        `endpoint` serves the model to workflows that run other programs; `auxiliary` are further models for workflows;
+        reward processes get the environment `reward_environ`.
         """
         self._reward_environ = reward_environ
         self._artifacts = artifacts
@@ -73,7 +76,9 @@ class Evaluator:
         self._orphans = orphans
         self._log = log
         self._rollouts: dict[tuple[int, int], tuple[RolloutEngine, Rollouts]] = {}
-        """One for each stage and taskset, with the lifetime of the engine: a reward may keep a process of its own."""
+        """Runner of rollouts by (stage, taskset) with its engine; replaced with the engine, because a reward may own a
+        process.
+        """
 
     @property
     def running(self) -> bool:
@@ -81,11 +86,11 @@ class Evaluator:
         return self._under_way > 0
 
     async def score(self, lease: EvalLeased, stage: StageSpec, taskset: Taskset, weights: WeightsRef) -> EvalScored:
-        """Returns the rewards of the lease's rows; a row whose every attempt fails scores 0 and is counted.
+        """Answers and scores the rows of a lease. A row scores 0, and counts as failed, if each of its attempts fails.
 
-        Rows failed with an engine are answered by another one. Raises RolloutError if the second engine fails too, or
-        if the weights cannot be loaded; WeightsElsewhereError if this machine cannot have the weights; WorkError if the
-        engine failed and the process will have no other.
+        Rows interrupted by a failing engine are answered by a new one. Raises RolloutError if that one fails too, or if
+        the weights cannot be loaded; WeightsElsewhereError if this machine cannot have the weights; WorkError if the
+        engine failed and the process cannot open another one.
         """
         outcomes: dict[int, RolloutOutcome] = {}
         tries = max(1, taskset.spec.repeat_times)
@@ -181,7 +186,7 @@ class Evaluator:
 
 
 def _requests(lease: EvalLeased, tries: int) -> list[RolloutRequest]:
-    """Returns the rollouts of the lease's rows, row after row, `tries` of each."""
+    """Returns `tries` rollout requests for each row of the lease, row by row, with reproducible ids and seeds."""
     rows = range(lease.row_start, lease.row_end)
     requests: list[RolloutRequest] = []
     # The ids are the seeds too. The first answer to a row is the same for any number of tries.

@@ -1,4 +1,4 @@
-"""`read_value` reads the text after `=` of an override like Hydra: `1e-6`, `[a,'b']`, `{k: v}`, `null`, `True`."""
+"""Parsing of the text after `=` in an override, with Hydra's syntax: `1e-6`, `[a,'b']`, `{k: v}`, `null`, `True`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _DEPTH: Final = 16
 
 
 class HydraProblem(ValueError):
-    """Raised for an invalid value; `fix` is advice for the user."""
+    """Raised for text that is no single Hydra value; `what` is the problem as a predicate, `fix` is advice for the
+    user.
+    """
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem)
@@ -23,7 +25,7 @@ class HydraProblem(ValueError):
 
 
 def read_value(text: str) -> Any:
-    """Returns the value of an override: a word, a quoted text, a list or a mapping. Raises HydraProblem."""
+    """Parses the text after `=` of an override to None, a bool, number, text, list or dict. Raises HydraProblem."""
     if _FUNCTION.match(text.strip()):
         raise HydraProblem("is a sweep or a function of Hydra's", "write one value")
     reader = _Values(text)
@@ -37,7 +39,10 @@ def read_value(text: str) -> Any:
 
 
 def read_word(text: str) -> Any:
-    """Returns the value of a plain word. `None`, text to Hydra, is read as null, the evident intention."""
+    """Converts an unquoted word to None, a bool, an int or a finite float; any other word stays text.
+
+    `None` is text to Hydra, but read as null here, the evident intention. `~` and `???` are null too.
+    """
     lowered = text.lower()
     if lowered in ("null", "none", "~", "???"):
         return None
@@ -53,17 +58,23 @@ def read_word(text: str) -> Any:
 
 
 class _Values:
+    """A parser of nested Hydra values over `text`; `at` is the index of the next character to read."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
     def blanks(self) -> None:
-        """Skips blanks."""
+        """Moves the reading position `at` past white space."""
         while self.at < len(self.text) and self.text[self.at].isspace():
             self.at += 1
 
     def value(self, stops: str, depth: int) -> Any:
-        """Reads the value beginning here and ending before one of `stops`."""
+        """Parses one value from the reading position on; an unquoted word ends before any character of `stops` (a comma
+        if empty).
+
+        `depth` is the number of enclosing lists and mappings. Raises HydraProblem beyond `_DEPTH`.
+        """
         if depth > _DEPTH:
             raise HydraProblem("is nested too deep", "make it flatter")
         self.blanks()

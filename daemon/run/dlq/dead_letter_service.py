@@ -39,9 +39,9 @@ GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
 
 
 class DeadLetterService:
-    """Reads dead letters and records verdicts, idempotently.
+    """Reads dead letters, and records verdicts on them: each letter is retried or dropped at most once.
 
-    A verdict's id follows from the position of its letter, and the first verdict of a kind counts.
+    A verdict's event id is derived from the letter's position, and the first verdict of a kind counts.
     """
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class DeadLetterService:
         self._clock = clock
         self._letters = Letters()
         self.commands = self._letters.commands
-        """The fold of commands: which request keys dropped a letter."""
+        """Fold of the verdicts by request key."""
         self._reading = asyncio.Lock()
 
     async def dead(self, tasks: Sequence[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
@@ -64,7 +64,9 @@ class DeadLetterService:
             await self._letters.catch_up(self._log)
 
     async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
-        """Retries a dead letter's task. Raises ConflictError, NotFoundError where a retry is unsound."""
+        """Leases the failed task of a letter by `give_out`. Raises ConflictError, NotFoundError if a retry could have
+        no effect.
+        """
         id = dead.letter.id
         if dead.letter.state is State.RETRIED:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
@@ -78,7 +80,7 @@ class DeadLetterService:
         return DeadLetterReceipt(id=id, state=State.RETRIED, already=False, position=str(use.position))
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> Position:
-        """Removes a letter from the open ones and returns the note's position. Raises ConflictError after a retry."""
+        """Records a letter as dropped, and returns the record's position. Raises ConflictError after a retry."""
         if dead.letter.state is State.RETRIED:
             raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
         experiment = dead.task.experiment if dead.task is not None else None
@@ -89,7 +91,7 @@ class DeadLetterService:
 async def watch_dead_letters(
     operations: Operations, engine: AsyncEngine, projector: Projector, metrics: Metrics, clock: Clock
 ) -> None:
-    """Updates the gauge of open dead letters until cancelled; keeps the number while log or tables do not answer."""
+    """Updates the metric of open dead letters until cancelled; an unreachable log or database leaves it unchanged."""
     counted_positions: object = None
     while True:
         positions = {

@@ -96,7 +96,7 @@ class DeadLetterReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True):
-    """A dead letter with the record pointer or failed task behind it."""
+    """A dead letter as shown to users, with its origin: the pointer to an unusable record, or the failed task."""
 
     letter: DeadLetter
     place: RecordPlace
@@ -120,7 +120,7 @@ def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit
 
 
 def meant(dead: list[Dead], name_or_id: str) -> Dead:
-    """Returns the letter with this id, task or group; of repeats the newest. Raises NotFoundError, UsageError."""
+    """Returns the dead letter with this id, task or group; of several, the newest. Raises NotFoundError, UsageError."""
     # Newest first: of a task failing again after its retry, the open letter is meant, not the decided one.
     for letter in dead:
         if name_or_id in (letter.letter.id, letter.letter.task):

@@ -20,11 +20,11 @@ from rftd.streams.log.envelope import Draft, Record
 from rftd.streams.spec.schedule import has_windows
 
 _OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
-"""Streams of roles deciding on earlier records: a record taking effect late would contradict later decisions."""
+"""Streams written under leases: a record repeated there later would contradict decisions made meanwhile."""
 
 
 def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
-    """Builds the event that leases a failed task once more, beginning on the newest weights."""
+    """Builds the event leasing a failed task once more, with rollouts on the newest weights, requested by `by`."""
     stage = state.spine.stage_spec()
     newest = state.weights.newest(state.spine)
     return TaskRetried(
@@ -44,7 +44,7 @@ def task_retried(state: RunState, task: FailedTask, *, by: str, reason: str) -> 
 
 
 def check_retry(state: RunState, event: TaskRetried) -> None:
-    """Raises ConflictError if no experience of the task could be trained any more."""
+    """Raises ConflictError if every experience of a retried task would be too old to train."""
     spine = state.spine
     if spine.status not in (Status.RUNNING, Status.PAUSED):
         raise ConflictError(f"its experiment is {spine.status}", fix="fork it, or submit a new one")
@@ -56,7 +56,9 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
 
 
 def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictError | NotFoundError:
-    """Returns the error refusing to retry a record: readers use every readable record, so a retry adds nothing."""
+    """Returns the error for retrying a dead record: readers use every record they can read, so a retry has
+    no effect.
+    """
     drop = "drop it with rftd dlq drop"
     if record is None:
         return NotFoundError(f"the log holds nothing at {record_place} any more", fix=drop)
@@ -81,7 +83,7 @@ def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictE
 
 
 def retried(writer: Writer, record_place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
-    """Builds the note of a retry; a second note changes nothing."""
+    """Builds the record noting a retry; `event` is the retry's own event. A second note has no effect."""
     note = RecordRetried(
         stream=record_place.stream, partition=record_place.partition, offset=record_place.offset, event=event, by=by
     )
@@ -98,7 +100,7 @@ def dropped_id(record_place: RecordPlace) -> UUID:
 def dropped(
     writer: Writer, record_place: RecordPlace, *, experiment: UUID | None, by: str, reason: str, key: UUID
 ) -> Draft:
-    """Builds the note of a drop; a second note changes nothing."""
+    """Builds the record noting that `by` dropped the letter for `reason`. A second note has no effect."""
     note = RecordDropped(
         stream=record_place.stream, partition=record_place.partition, offset=record_place.offset, reason=reason, by=by
     )

@@ -63,7 +63,7 @@ _JSON: Final = "application/json"
 _NULL: Final = b"null"
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at the open requests."""
+"""Seconds between two passes over the open requests."""
 LATER: Final = (UnreachableError, WaitTimeoutError, LogFullError, FencedError)
 """Errors of a log that is temporarily away or full: the request stays open."""
 _RETRY_S: Final = 2.0
@@ -76,16 +76,20 @@ _BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
 
 @dataclass(frozen=True, slots=True)
 class RequestedCommand:
-    """One request, decoded and ready to be carried out."""
+    """A request of another program, decoded into a command route of the API with body and path parameters."""
 
     route: CommandRoute[Any, Any]
     body: Body[Any]
     parameters: Mapping[str, str]
-    """Values of the names in the route's path."""
+    """Values of the route's path parameters, by name; empty for a route without parameters."""
 
 
 def asked_by(event: CloudEvent) -> RequestedCommand:
-    """Returns the command requested by an event. Raises UsageError and the errors of an API body; may take a while."""
+    """Decodes a CloudEvent into the command requested. Raises UsageError for an invalid event, and the errors of an API
+    body.
+
+    Decoding a large body may block for a while.
+    """
     if (version := event.needed("specversion")) != SPECVERSION:
         unsupported = f"{version[:20]!r} is not a supported version of CloudEvents"
         raise UsageError(unsupported, field="specversion", fix=f"write {SPECVERSION!r}")
@@ -103,7 +107,9 @@ def asked_by(event: CloudEvent) -> RequestedCommand:
 
 
 def _data(event: CloudEvent, content_type: str) -> bytes:
-    """Returns the bytes of the body. Raises UsageError."""
+    """Returns the event's body as bytes, decoded from `data` or `data_base64`; empty without either. Raises
+    UsageError.
+    """
     plain = bytes(event.data)
     encoded = bytes(event.data_base64)
     plain = b"" if plain == _NULL else plain
@@ -128,7 +134,10 @@ def _is_json(content_type: str) -> bool:
 
 
 class RequestService:
-    """Answers open requests one at a time, in reading order; commands pass tasks."""
+    """Executes commands sent by other programs as records of `rftd.requests`, one at a time, and records each refusal.
+
+    The order is that of arrival, except that commands (for example a submission) overtake tasks added to a queue.
+    """
 
     def __init__(
         self,
@@ -172,12 +181,16 @@ class RequestService:
             await self._clock.sleep(LOOK_S)
 
     async def resume(self, registry: Registry) -> None:
-        """Finishes requests cut off by a kill: a submission has two appends. Repeating without need changes nothing."""
+        """Repeats submissions interrupted by a crash between their two appends; repeating a completed one changes
+        nothing.
+        """
         for request in registry.requests.cut_off():
             await self._answer(request, patient=False)
 
     async def answer(self, registry: Registry) -> bool:
-        """Answers the open requests. Returns False if a request has to wait for an unreachable part."""
+        """Executes or refuses the open requests once. Returns False if a request has to wait for an unreachable log or
+        run.
+        """
         open = registry.requests.open
         not_found_once: dict[str, OpenRequest] = {}
         several = len({request.position.partition for request in open.values()}) > 1
@@ -204,9 +217,10 @@ class RequestService:
         return not unanswered
 
     def _queue(self, registry: Registry, not_found_once: Mapping[str, OpenRequest]) -> Iterator[OpenRequest]:
-        """Yields the open requests: before each task the commands read by then, and `not_found_once` at the end.
+        """Yields the open requests: before each task every command read by then, and at the end `not_found_once` again.
 
-        Tasks read meanwhile are left to the next round.
+        `not_found_once` are requests naming an unknown experiment at their first try. Tasks arriving during the call
+        are left for the next call.
         """
         requests = registry.requests
         tried: set[str] = set()
@@ -225,11 +239,15 @@ class RequestService:
         yield from (request for position, request in not_found_once.items() if position in requests.open)
 
     async def find(self, name_or_id: str) -> UUID:
-        """Returns the experiment named by a request, from the log because tables may lag. Raises as `named_entry`."""
+        """Returns the id of the experiment named in a request, from the log because tables may lag. Raises as
+        `named_entry`.
+        """
         return named_entry(await self._caught_up(), name_or_id).id
 
     async def _answer(self, request: OpenRequest, *, patient: bool) -> None:
-        """Carries out or refuses a request. Raises LATER, and NotFoundError instead of a refusal if `patient`."""
+        """Executes or refuses one request. Raises the `LATER` errors; if `patient`, also NotFoundError instead of
+        refusing.
+        """
         partition, offset = request.position
         records = await self._log.read(partition, offset, max_records=1)
         event = request_in(records[0]) if records and records[0].offset == offset else None

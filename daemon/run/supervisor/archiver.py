@@ -29,13 +29,14 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
 
 FOLDER: Final = "archives"
-"""Default folder of archives, beside an experiment's folder."""
+"""Name of the default folder of archives, next to an experiment's folder."""
 
 
 class Archiver:
-    """Archives, restores and removes experiments: first the event, then the files.
+    """Archives, restores and removes experiments, one command at a time: appends the event first, then changes the
+    files.
 
-    One command at a time; the caller has refreshed the experiments.
+    Callers bring `experiments` up to date before a command.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class Archiver:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`rewriting` is held while payloads are dropped or brought back.
+        """`rewriting` is locked while payloads are dropped from the log or restored; `archives` is the default folder
+        of archives.
 
-        `loss_check` knows the experiments whose file-naming events may be lost (their files would be missing in an
-        archive, and removed), and the folders of other logs.
+        `loss_check` knows experiments with lost events (files named by lost events would be missing in an archive, and
+        deleted), and folders owned by other logs.
         """
         self._loss_check = loss_check
         self._rewriting = rewriting
@@ -65,7 +67,9 @@ class Archiver:
         self._logger = logger
 
     async def archive(self, entry: Entry, to: str, id: UUID, *, key: UUID | None = None, by: str = "") -> Position:
-        """See `Operations.archive`; `id` becomes the event's id, for this key."""
+        """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder). See
+        `Operations.archive`. The event gets the id `id`, and records the request `key`.
+        """
         self._check(entry, "archived", Kept.HERE)
         self._check_no_living_forks(entry)
         await self._check_owned(entry)
@@ -89,7 +93,9 @@ class Archiver:
         return position
 
     async def restore(self, entry: Entry, source: str, id: UUID, *, key: UUID | None = None, by: str = "") -> Position:
-        """See `Operations.restore`; `id` becomes the event's id, for this key."""
+        """Puts archived files back, from `source` if the archive has moved. See `Operations.restore`. The event gets
+        the id `id`, and records the request `key`.
+        """
         self._check(entry, "restored", Kept.ARCHIVED)
         await self._check_owned(entry)
         archived = entry.spine.archive
@@ -109,7 +115,9 @@ class Archiver:
     async def remove(
         self, entry: Entry, reason: str, archive: bool, id: UUID, *, key: UUID | None = None, by: str = ""
     ) -> Position:
-        """See `Operations.remove`; `id` becomes the event's id, for this key."""
+        """Deletes an ended experiment's files (moves the files into an archive first if `archive`) and frees the name.
+        See `Operations.remove`. The event gets the id `id`, and records the request `key`.
+        """
         event = life.ExperimentRemoved(reason=reason, by=by)
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._check_no_living_forks(entry)
@@ -126,7 +134,9 @@ class Archiver:
         return position
 
     async def finish(self) -> None:
-        """Removes files of experiments recorded as archived or removed: a crash came between event and deletion."""
+        """Deletes the files of experiments recorded as archived or removed, left behind by a crash between event and
+        deletion.
+        """
         for experiment in self._experiments().values():
             if experiment.spine.kept is not Kept.HERE and not self._shared(experiment):
                 try:

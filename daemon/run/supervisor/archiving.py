@@ -16,11 +16,11 @@ from rftd.streams.folds.spine import Kept, Status
 BY_RULE: Final = "--archive-after"
 """Author of the `experiment.archived` events written by the rule."""
 EVERY_S: Final = 600.0
-"""Seconds between two looks, and before retrying a failed archive."""
+"""Seconds between two searches for experiments to archive, and before a failed archive is retried."""
 
 
 class Archiving:
-    """Looks through the experiments periodically and archives those due."""
+    """Archives ended experiments automatically, `after_s` seconds after their end (`rftd serve --archive-after`)."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Archiving:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """Experiments are archived `after_s` seconds after their end."""
+        """`experiments` returns the registry; `archive` archives one experiment, `after_s` seconds after its end."""
         self._experiments = experiments
         self._archive = archive
         self._after_s = after_s
@@ -39,7 +39,9 @@ class Archiving:
         self._logger = logger
 
     async def run(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Archives due experiments until cancelled; `refresh` brings the registry up to date."""
+        """Archives due experiments every `EVERY_S` seconds until cancelled; `refresh` brings the registry up to
+        date.
+        """
         while True:
             try:
                 await self.look(refresh)
@@ -48,19 +50,24 @@ class Archiving:
             await self._clock.sleep(EVERY_S)
 
     async def look(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Archives every experiment due now; a failed archive does not hold up the others."""
+        """Archives every experiment due at this moment; after a failed archive (logged), the others are still
+        archived.
+        """
         await refresh()
-        for entry in list(self._due()):
+        for entry in list(self._due_entries()):
             try:
                 await self._archive(entry)
             except RftdError as error:
                 self._logger.warning("archiving.waits", name=entry.name, reason=error.what, retry_in_s=EVERY_S)
 
-    def _due(self) -> Iterator[Entry]:
+    def _due_entries(self) -> Iterator[Entry]:
+        """Yields experiments ended at least `after_s` seconds ago, with files here, never restored, and without living
+        forks.
+        """
         before_ns = self._clock.now_ns() - round(self._after_s * 1e9)
         for entry in self._experiments().values():
             spine = entry.spine
-            # Experiments restored on request are wanted here, and rejected ones never had files.
+            # Restored experiments stay because a person asked for their files; rejected ones never had files.
             has_files = spine.kept is Kept.HERE and spine.archive is None and spine.status is not Status.REJECTED
             if (
                 spine.ended

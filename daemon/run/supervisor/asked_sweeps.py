@@ -16,20 +16,22 @@ class AskedSweeps:
     _sweeping: SweepDriver
 
     async def sweep(self, request: WantedSweep, *, request_id: UUID) -> SweepTaken:
-        """See `Operations.sweep`."""
+        """Submits a sweep: every run is checked as by `submit`, and none begins if one is refused. See
+        `Operations.sweep`.
+        """
         self._check_decides()
         return await self._sweeping.submit(request, request_id, asker=self._asker)
 
     async def sweeps(self) -> list[StandingSweep]:
-        """See `Operations.sweeps`."""
+        """Returns every sweep ever submitted, in the order of the log. See `Operations.sweeps`."""
         return await self._sweeping.standing()
 
     async def sweep_named(self, name_or_id: str) -> StandingSweep:
-        """See `Operations.sweep_named`."""
+        """Returns the sweep with this name or id. See `Operations.sweep_named`."""
         return await self._sweeping.named(name_or_id)
 
     async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.cancel_sweep`."""
+        """Cancels a sweep and its runs before their end. See `Operations.cancel_sweep`."""
         self._check_decides()
         return await self._sweeping.cancel(sweep, reason, request_id, asker=self._asker)
 

@@ -32,12 +32,12 @@ _LATEST: Final = "bench_on_latest_checkpoint"
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint to be evaluated by a bench, or the base model as step 0."""
+    """A checkpoint to be evaluated by a `mode: bench` experiment; step 0 is the base model."""
 
     step: int
     """Step of the checkpoint; 0: the base model."""
     parent: Entry | None
-    """The experiment owning the step; None for the base model."""
+    """The experiment that trained the step; None for the base model."""
 
     def name(self, experiment: str) -> str:
         """Returns the name of the bench experiment for this checkpoint."""
@@ -45,10 +45,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def checkpoints_to_measure(log: EventLog, experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Measured]:
-    """Returns the checkpoints of the experiments in the bench's folder, by step; none if the bench evaluates a model.
+    """Returns the checkpoints in the folder of a bench experiment, ascending by step; empty if the bench evaluates a
+    model.
 
-    Raises ConflictError if the newest checkpoint is requested and none exists, if an experiment there is still training
-    towards its first checkpoint, or if the files are in an archive.
+    Raises ConflictError if the newest checkpoint is requested and none exists, if an experiment of the folder is still
+    training towards its first checkpoint, or if the files are in an archive.
     """
     if spec.stages[0].rollout.engine == SERVICE:
         return []
@@ -82,9 +83,11 @@ async def checkpoints_to_measure(log: EventLog, experiments: Iterable[Entry], sp
 async def bench_of(
     log: EventLog, measured: Measured, spec: ExperimentSpec, name: str
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """Returns the bench of one checkpoint under a name, and the history as the bench's beginning.
+    """Returns the specification of one checkpoint's bench experiment, and the fork event it begins with (None for the
+    base model).
 
-    Raises ConfigError if the bench specifies another model or trainer engine than the history, ConflictError.
+    Raises ConfigError if the bench names another model or trainer engine than the trained experiment, ConflictError if
+    no fork is possible.
     """
     labels = {**spec.labels, "bench": spec.name, "step": str(measured.step)}
     bench_spec = moved(spec, name, str(Path(spec.job_dir).with_name(name)))

@@ -11,15 +11,19 @@ from rftd.workers.hosts.executor import NO_WORKER, Handle, Search, WorkerOrder
 
 
 class Berth(msgspec.Struct, kw_only=True):
-    """One wanted worker of a fleet, with the state of its process."""
+    """One worker wanted by a fleet, with the state of its process and its restarts."""
 
     order: WorkerOrder
     handle: Handle | None = None
+    """The worker's process; None before a start and after an end."""
     search: Search | None = None
-    """Search for a living worker of an earlier daemon; no worker is started during the search."""
+    """Search for a process of this worker started by an earlier daemon; no process is started meanwhile. None without
+    one.
+    """
     restarts: int = 0
     """Number of consecutive restarts without progress."""
     start_at_s: float = 0.0
+    """Earliest monotonic time of the next start."""
     progress: int = -1
     """The experiment's progress at the end of the previous process, or at the first start."""
     seen_s: float = 0.0
@@ -27,8 +31,12 @@ class Berth(msgspec.Struct, kw_only=True):
     begun: bool = False
     """True once the operating system has started the handle's process."""
     joined: bool = False
+    """True once the log has the current process's worker.started."""
     last: UUID = NO_WORKER
-    """The worker ended last, for the reason in `last_why`."""
+    """Id of the previous worker, which ended for the reason `last_why`."""
     last_why: str = ""
+    """Reason for the end of the previous worker; empty before the first end."""
     refused: Gone | None = None
-    """The leaving announcement of a worker refusing the work, for which an immediate restart would be in vain."""
+    """Departure of a worker that refused the work (for example because a package is missing): restarts are delayed.
+    None without one.
+    """

@@ -31,10 +31,10 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 class Collector:
-    """Repeats the tidying done at a run's end, in case a crash prevented it: ended experiments are never taken up
-    again.
+    """Deletes files named by no event from folders of ended experiments, in case a crash prevented the clean-up at a
+    run's end.
 
-    An experiment before its end is left to its trainer, the only user of the files after a restart.
+    Files of an experiment before its end are not touched: after a restart, its trainer cleans up.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class Collector:
         self._logger = logger
 
     async def collect(self, *, every: bool) -> int:
-        """Removes unreferenced files; returns the freed bytes. Unless `every`, only after interrupted tidying."""
+        """Deletes unreferenced files, and returns the freed bytes; unless `every`, only in folders with an interrupted
+        clean-up.
+        """
         freed = 0
         for entry in list(self._experiments().values()):
             if entry.spine.ended and entry.spine.kept is Kept.HERE:
@@ -98,10 +100,10 @@ class Collector:
 
 
 async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock, logger: Logger) -> None:
-    """Removes files without an event naming them after a run's end; does nothing while a worker lives, since the files
-    may be its own.
+    """Deletes the files of an ended run named by no event; does nothing while a worker is alive, because the files may
+    be in use.
 
-    Markers of a removed checkpoint are changed to the newest remaining one.
+    Marker files naming a deleted checkpoint then name the newest remaining one.
     """
     spec = state.spine.spec
     if spec is None or state.roster.live:

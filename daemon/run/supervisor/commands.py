@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 
 REFRESH_S: Final = 3.0
-"""Longest wait in seconds for the log before `why` answers from the records read so far."""
+"""Maximum seconds for which `why` waits for the log; then the answer comes from the records read before."""
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class AskedCommands(AskedSweeps, StandingReads):
-    """Implements `Operations` for one asker: the owner, unless bound by `for_asker`."""
+    """The `Operations` of a daemon, with the owner's rights, or with those of the asker after `for_asker`."""
 
     _allowances: Allowances
     _asker: Asker = OWNER
@@ -74,25 +74,31 @@ class AskedCommands(AskedSweeps, StandingReads):
     _writer: Writer
 
     def for_asker(self, asker: Asker) -> Self:
-        """See `Operations.for_asker`."""
+        """Returns a view of these commands that checks the asker's rights and records the asker's name in events. See
+        `Operations.for_asker`.
+        """
         # All parts are shared: one supervisor has one queue for all askers.
         bound = copy.copy(self)
         bound._asker = asker
         return bound
 
     async def known(self) -> Registry:
-        """Returns the registry, brought up to the log's present end."""
+        """Returns the registry of experiments after reading the log to its present end."""
         await self._refresh()
         return self._registry
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
-        """See `Operations.submit`."""
+        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event. See
+        `Operations.submit`.
+        """
         accepted = await self._submissions.submit(config, request_id, asker=self._asker)
         self.runs.look()
         return accepted
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
-        """See `Operations.check`."""
+        """Returns the specification that `submit` would append, after the checks of `submit`; appends nothing. See
+        `Operations.check`.
+        """
         return await self._submissions.check(config, asker=self._asker)
 
     async def fork(
@@ -105,7 +111,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         labels: dict[str, str],
         request_id: UUID,
     ) -> Forked:
-        """See `Operations.fork`."""
+        """Submits an experiment continuing from weight version `at_step` of another one, with changes. See
+        `Operations.fork`.
+        """
         await self._refresh()
         await self._loss_check.hear_idle(self._entry(experiment))
         request = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
@@ -114,51 +122,57 @@ class AskedCommands(AskedSweeps, StandingReads):
         return forked
 
     async def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.pause`."""
+        """Pauses a running experiment. See `Operations.pause`."""
         event = life.ExperimentPaused(reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "pause", experiment, reason), event)
 
     async def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.resume`."""
+        """Resumes a paused experiment. See `Operations.resume`."""
         event = life.ExperimentResumed(reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "resume", experiment, reason), event)
 
     async def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.cancel`."""
+        """Ends a queued, running or paused experiment for good. See `Operations.cancel`."""
         event = life.ExperimentCancelled(reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "cancel", experiment, reason), event)
 
     async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
-        """See `Operations.prioritize`."""
+        """Changes the priority of an experiment before its end; the queue starts higher priorities first. See
+        `Operations.prioritize`.
+        """
         event = life.ExperimentPrioritized(priority=priority, reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "prioritize", experiment, priority, reason), event)
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
-        """See `Operations.tag`."""
+        """Changes the priority of a group's experiences waiting for a batch. See `Operations.tag`."""
         event = ExperiencePrioritized(group=group, priority=priority, reason=reason, by=self._asker.name)
         return await self._ask(order_of(request_id, "tag", experiment, group, priority, reason), experiment, event)
 
     async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.give_up`."""
+        """Retires an experience with a permanently lost payload, and abandons a never-executed batch holding the
+        experience. See `Operations.give_up`.
+        """
         event = ExperienceGivenUp(experience=experience, reason=reason, by=self._asker.name)
         return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
 
     async def add_tasks(self, experiment: UUID, tasks: Sequence[str], *, request_id: UUID) -> Done:
-        """See `Operations.add_tasks`."""
+        """Adds tasks, each a JSON object, to the task queue of a running experiment. See `Operations.add_tasks`."""
         await self._refresh()
         event = await adding(self._entry(experiment).spec, tasks, by=self._asker.name)
         order = order_of(request_id, "add tasks", experiment, tasks)
         return await self._ask(order, experiment, event, patient=True)
 
     async def end_tasks(self, experiment: UUID, *, reason: str, request_id: UUID) -> Done:
-        """See `Operations.end_tasks`."""
+        """Ends the task queue of a running experiment: no further task can be added. See `Operations.end_tasks`."""
         await self._refresh()
         event = ending(self._entry(experiment).spec, reason=reason, by=self._asker.name)
         order = order_of(request_id, "end tasks", experiment, reason)
         return await self._ask(order, experiment, event, patient=True)
 
     async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
-        """Carries out an order requiring a run under way; a `patient` caller may ask again before the run begins."""
+        """Executes an order that needs a running experiment; if `patient`, a run about to start leads to an error worth
+        a retry.
+        """
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
@@ -170,7 +184,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return _done(await self._orders.carry_out(order, write))
 
     async def why(self, experiment: UUID) -> Why:
-        """See `Operations.why`."""
+        """Returns what each role is waiting for, the most serious wait first; changes nothing. See `Operations.why`."""
         late = await self._late()
         entry = self._entry(experiment)
         if (lost := self.stopped(experiment)) is not None:
@@ -195,11 +209,15 @@ class AskedCommands(AskedSweeps, StandingReads):
         return []
 
     def named(self, name_or_id: str) -> UUID:
-        """See `Operations.named`."""
+        """Returns the id of the experiment with this name or id, as of the records read by this daemon. See
+        `Operations.named`.
+        """
         return named_entry(self._registry, name_or_id).id
 
     def looked(self, name_or_id: str) -> None:
-        """See `Operations.looked`."""
+        """Records the asker as a reader of an experiment, so that `limits.unseen_days` starts again. See
+        `Operations.looked`.
+        """
         watched = [run for run in self.runs if isinstance(run, Run) and run.is_watched]
         # Few experiments use it, and a name lookup searches all experiments.
         if not watched:
@@ -213,14 +231,16 @@ class AskedCommands(AskedSweeps, StandingReads):
                 run.looked(self._asker.name)
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
-        """See `Operations.archive`."""
+        """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder). See
+        `Operations.archive`.
+        """
         to = self._kept_in(to, "to")
         by = self._asker.name
         order = order_of(request_id, "archive", experiment, to)
         return await self._keep(order, lambda entry, id: self._archiver.archive(entry, to, id, key=request_id, by=by))
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
-        """See `Operations.restore`."""
+        """Puts archived files back, from `source` if the archive has moved. See `Operations.restore`."""
         source = self._kept_in(source, "source")
         by = self._asker.name
         order = order_of(request_id, "restore", experiment, source)
@@ -229,7 +249,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         )
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
-        """See `Operations.remove`."""
+        """Deletes an ended experiment's files (moves the files into an archive first if `archive`) and frees the name.
+        See `Operations.remove`.
+        """
         by = self._asker.name
         order = order_of(request_id, "remove", experiment, reason, archive)
         return await self._keep(
@@ -256,45 +278,52 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     @property
     def allowances(self) -> Allowances:
-        """See `Operations.allowances`."""
+        """Allow-lists of the daemon, applied to every asker except the owner. See `Operations.allowances`."""
         return self._allowances
 
     @property
     def keeping(self) -> Keeping:
-        """See `Operations.keeping`."""
+        """Rules of the daemon for dropping payloads and archiving the files of ended experiments. See
+        `Operations.keeping`.
+        """
         return self._keeping
 
     @property
     def log_excess_bytes(self) -> int:
-        """See `Operations.log_excess_bytes`."""
+        """Bytes of the log above the size limit of the keeping rules after every droppable payload was dropped; 0
+        within the limit. See `Operations.log_excess_bytes`.
+        """
         return self._payloads.log_excess_bytes
 
     async def queued_by(self) -> dict[str, int]:
-        """See `Operations.queued_by`."""
+        """Returns the number of queued experiments by submitter's name. See `Operations.queued_by`."""
         registered = (await self.known()).entries.values()
         return dict(Counter(entry.spine.submitted_by for entry in registered if entry.status is Status.QUEUED))
 
     async def refusals(self) -> list[Position]:
-        """See `Operations.refusals`."""
+        """Returns the log positions of the newest refused requests (requests sent as records by other programs), oldest
+        first. See `Operations.refusals`.
+        """
         return (await self.known()).requests.newest_refusals()
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
-        """See `Operations.dead_letters`."""
+        """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts. See
+        `Operations.dead_letters`.
+        """
         await self._refresh()
         return await self._dead_letters.dead(tasks, self._registry.entries)
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """See `Operations.retry_dead_letter`."""
+        """Leases the failed task of a dead letter once more. See `Operations.retry_dead_letter`."""
         return await self._verdicts.retry(dead, by=self._signed(by), reason=reason, key=request_id)
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
-        """See `Operations.drop_dead_letter`."""
+        """Marks a dead letter as dropped, with a reason. See `Operations.drop_dead_letter`."""
         return await self._verdicts.drop(dead, by=self._signed(by), reason=reason, key=request_id)
 
     def _kept_in(self, name: str, field: str) -> str:
-        """Returns an archive's path: any path for the owner, a plain name in the archive folder for everybody else.
-
-        Raises NotAllowedError.
+        """Returns the path of an archive file: any path for the owner, otherwise a plain file name in the archive
+        folder. Raises NotAllowedError.
         """
         if not name or self._asker.is_owner:
             return name
@@ -354,7 +383,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return entry
 
     def _run_under_way(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
-        """Returns the run of an experiment. Raises ConflictError if none is under way here."""
+        """Returns this daemon's run of an experiment. Raises ConflictError if there is none."""
         self._check_decides()
         run = self.runs.of(experiment)
         if isinstance(run, Run):
@@ -371,12 +400,14 @@ class AskedCommands(AskedSweeps, StandingReads):
             )
 
     def _current_line(self) -> Line:
-        """Returns the present line: experiments with a slot, then those waiting for one."""
+        """Returns the experiments in starting order: running ones with a slot, then those waiting for a slot."""
         line = self._loss_check.free(self._registry.line())
         return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def _refresh(self, position: Position | None = None) -> None:
-        """Reads the registry up to the present heads, one reader at a time; the first call hears the survivors."""
+        """Reads the registry up to the present end of the log, one reader at a time; the first call runs the loss
+        check.
+        """
         async with self._reading:
             await (self._registry.catch_up() if position is None else self._registry.reach(position))
             await self._loss_check.hear(self._registry.entries, self.runs.stop)

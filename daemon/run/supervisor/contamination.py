@@ -20,7 +20,7 @@ _TRAINED: Final = 50_000
 
 
 class Contamination:
-    """Prompt digests of the compared rows, held-out and trained."""
+    """A comparison of held-out rows with training rows by digests of their prompts."""
 
     def __init__(self, spec: ExperimentSpec) -> None:
         self._held_out = [taskset for stage in spec.stages for taskset in stage.evals]
@@ -36,7 +36,7 @@ class Contamination:
         self._sampled = False
 
     def look(self, spec: TasksetSpec, taskset: Taskset) -> None:
-        """Adds the prompts of an open taskset; blocks while reading."""
+        """Adds the prompts of an open taskset to the comparison; reads rows, and so blocks."""
         if not self._held_out or not self._trained or spec in self._compared:
             return
         self._compared.append(spec)
@@ -49,7 +49,7 @@ class Contamination:
             self._sizes[spec.name] = len(taskset)
 
     def warnings(self) -> Iterator[str]:
-        """Yields a text for each held-out taskset sharing rows with the training data."""
+        """Yields one warning text for each held-out taskset with prompts that are also trained on."""
         both: dict[str, dict[int, tuple[str, int]]] = {}
         for digest, rows in self._rows.items():
             if digest in self._trained_rows:

@@ -29,14 +29,16 @@ from rftd.workers.devices.host import Host
 
 
 def earlier(experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
-    """Returns the experiments of the specification's folder, oldest first; none unless the file continues."""
+    """Returns the experiments with the specification's folder, oldest first; empty unless `continue_from_checkpoint` is
+    set.
+    """
     if spec.half != "both" or not _continues(spec) or is_bench(spec):
         return []
     return of_folder(experiments, spec)
 
 
 def of_folder(experiments: Iterable[Entry], spec: ExperimentSpec) -> list[Entry]:
-    """Returns the experiments of the specification's folder and their continuations, oldest first."""
+    """Returns the experiments with the specification's folder, and those continuing them, oldest first."""
     beside = re.compile(re.escape(spec.job_dir) + r"_\d{14}(-\d+)?")
     owners = [
         experiment
@@ -75,10 +77,10 @@ async def continued(
 async def based(
     log: EventLog, base: Entry, spec: ExperimentSpec, host: Host
 ) -> tuple[ExperimentSpec, ExperimentForked | None]:
-    """Returns the specification as a fork of `base` at step 0 sharing its evaluations, and the event recording the
-    fork.
+    """Returns the specification as a fork of `base` at step 0, sharing the evaluations of the first weights, and the
+    fork event.
 
-    Without an event the specification is unchanged: `base` has not evaluated every held-out taskset, or no fork is
+    The event is None, and the specification unchanged, if `base` has not evaluated every held-out taskset or no fork is
     possible.
     """
     try:
@@ -99,7 +101,7 @@ def is_bench(spec: ExperimentSpec) -> bool:
 
 
 def stamped(name: str, now_ns: int) -> str:
-    """Returns the name with a time stamp appended, in Trinity-RFT's format."""
+    """Returns the name with a time stamp in Trinity-RFT's format appended."""
     stamp = iso(now_ns)[:19].translate(str.maketrans("", "", "-:T"))
     return f"{name}_{stamp}"
 

@@ -35,7 +35,7 @@ _LIFE: Final[dict[type[Event], str]] = {
 
 
 class DecisionTraces:
-    """Derives the trace roots of decisions, and records spans for their appends."""
+    """Derives traces from decisions (a lease, a batch), and records a span for each append of a sampled one."""
 
     def __init__(self, tracer: Tracer, experiment: UUID) -> None:
         self._tracer = tracer
@@ -43,14 +43,15 @@ class DecisionTraces:
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
 
     def roots(self, decisions: Sequence[Decision]) -> Roots:
-        """Returns the root of each decision's trace, sampled or not.
+        """Returns the root of the trace started by each decision, sampled or not; None for decisions that start none.
 
-        A daemon killed before the write decides the same lease or batch again, and derives the same trace.
+        The ids are derived from the decision: a daemon killed before the append decides again, and derives the same
+        trace.
         """
         return [self._root(event) for event, _ in decisions]
 
     def sent(self, decisions: Sequence[Decision], roots: Roots, began_ns: int) -> None:
-        """Records a span for each sampled decision, once all decisions are in the log."""
+        """Records a span for each sampled decision, after all were appended; `began_ns` is the start of the append."""
         for (event, _), root in zip(decisions, roots, strict=True):
             if root is not None and root.sampled:
                 self._record(event, root, began_ns)
@@ -116,14 +117,14 @@ def _lease(event: TaskLeased | EvalLeased) -> dict[str, Attribute]:
 
 
 class DecisionWriter:
-    """Appends the decisions on one experiment, and tracks the start of the append under way."""
+    """Appends the decisions on one experiment; `appending_s` shows how long the current append has lasted."""
 
     def __init__(
         self, experiment: UUID, *, clock: Clock, wall: Clock, logger: Logger, tracer: Tracer | None = None
     ) -> None:
-        """`clock` is the experiment's own, `wall` the machine's, used for traces."""
+        """`clock` is the experiment's own clock, for event times; `wall` is the machine's, for spans."""
         self.appending_s = 0.0
-        """Monotonic time of starting the append under way; 0 if none."""
+        """Monotonic time at which the current append started; 0 between appends."""
         self._experiment = experiment
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
         self._closed_groups = partition_of(topics.TASKS, experiment)

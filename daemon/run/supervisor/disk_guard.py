@@ -1,4 +1,6 @@
-"""`DiskGuard`: tells when experiments have to pause for lack of space, before a write fails, and when to continue."""
+"""`DiskGuard`: measures free disk space, and reports a shortage before a write fails, so that experiments pause in
+time.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ T = TypeVar("T")
 # One statvfs per volume and look; the reserve has to last for everything written by all workers between two looks.
 LOOK_S: Final = 1.0
 LOOK_TIMEOUT_S: Final = 10.0
-"""Seconds before an unresponsive file system is left for later; until then, the last measurement counts."""
+"""Maximum seconds for one measurement of a file system; after that, the previous measurement is used."""
 COUNT_TIMEOUT_S: Final = 300.0
 COUNT_SHARE: Final = 20
 """Counting a folder's files takes at most 1/20 of the time between two counts."""
 COLLECT_S: Final = 600.0
 """Seconds between two attempts to free space: each attempt lists the folders of every ended experiment."""
 COLLECT_TIMEOUT_S: Final = 30.0
-"""Longest attempt in seconds: running experiments keep writing, and wait for the verdict after the attempt."""
+"""Maximum seconds of one attempt to free space; running experiments keep writing until the verdict after
+the attempt.
+"""
 
 
 class DiskLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +57,18 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement of the volumes, with the bytes about to be written."""
 
     volumes: dict[str, Volume]
-    """The volumes, each by one folder on the volume."""
+    """Sizes of the volumes, each by one folder on the volume."""
     used_bytes: int
-    """Bytes of everything under the budget; 0 without a budget."""
+    """Bytes of all files counted towards the budget; 0 without a budget."""
     need_bytes: int
-    """Bytes of the next checkpoints and weights of all experiments under way, as far as known."""
+    """Bytes of the next checkpoints and weights of all running experiments, as far as known."""
 
 
 def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | None:
-    """Returns the shortage, or None if there is room. Pure.
+    """Returns the obstacle of too little disk space; None if there is enough. Pure.
 
-    After a shortage (`short`), slightly more than the bare limit has to be free.
+    With `short` (a shortage was reported before), somewhat more than the limit has to be free, so that the verdict does
+    not flicker.
     """
     for folder, volume in reading.volumes.items():
         reserve_bytes = allowed.reserve_of(volume)
@@ -97,7 +102,9 @@ def _need(reading: Reading) -> str:
 
 
 class DiskGuard:
-    """Measures disk space while the daemon runs; `shortage` is the last verdict, after collecting unused files."""
+    """Measures disk space once a second; `shortage` is the latest verdict (None: enough), after unused files were
+    deleted.
+    """
 
     def __init__(
         self,
@@ -112,9 +119,9 @@ class DiskGuard:
         """`data_folder` is the daemon's data folder."""
         self.shortage: Obstacle | None = None
         self.collect: Callable[[], Awaitable[None]] | None = None
-        """Frees space if possible; set by the supervisor."""
+        """Deletes unused files; set by the supervisor."""
         self.folders: Callable[[], Sequence[Path]] = tuple
-        """Folders of the experiments with files here; set by the supervisor."""
+        """Returns the folders of experiments with files here; set by the supervisor."""
         self._disk = disk
         self._data = data_folder
         self._allowed = allowed
@@ -127,20 +134,22 @@ class DiskGuard:
         self._collect_at_s = 0.0
         self._looking = asyncio.Lock()
         self._measuring: dict[str, asyncio.Future[Any]] = {}
-        """Measurements running in threads, by subject; one on a hanging file system stays here."""
+        """Measurements running in threads, by subject; one of a hanging file system stays here until it returns."""
 
     async def attend(self, job: Path, need: Callable[[], int]) -> None:
-        """Registers the experiment in folder `job` as under way; `need` returns the bytes about to be written."""
+        """Registers a running experiment by its folder `job`; `need` returns the bytes its workers are
+        about to write.
+        """
         self._jobs[job] = need
         self._count_at_s = 0.0
         await self.look()
 
     def leave(self, job: Path) -> None:
-        """Unregisters the experiment in folder `job`, no longer under way."""
+        """Unregisters the experiment in folder `job` after its run."""
         self._jobs.pop(job, None)
 
     async def run(self) -> None:
-        """Looks at the disks once a second until cancelled."""
+        """Measures the disks once a second until cancelled."""
         while True:
             # Judged before the run's first worker starts, so that an experiment without enough space pauses instead of
             # failing a write.
@@ -148,7 +157,9 @@ class DiskGuard:
             await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Measures, frees space if there is too little, and measures again; an unresponsive disk changes nothing."""
+        """Measures once; if space is short, deletes unused files and measures again. A disk that does not answer
+        changes nothing.
+        """
         # The loop and a starting run may look at once: two concurrent counts of a million files take twice as long.
         async with self._looking:
             try:
@@ -208,7 +219,9 @@ class DiskGuard:
                 self._measuring.pop(subject, None)
 
     def _counted(self) -> list[Path]:
-        """Returns the data folder and the experiments' folders outside; folders inside are counted along."""
+        """Returns the folders whose files count towards the budget: the data folder, and experiments' folders outside
+        of it.
+        """
         data_folder = self._data.absolute()
         job_folders = {folder.absolute() for folder in self.folders()}
         return [data_folder, *sorted(folder for folder in job_folders if not folder.is_relative_to(data_folder))]

@@ -21,7 +21,8 @@ class _Engine(NamedTuple):
 
 
 def check_packages(stage: StageSpec, host: Host, findings: Findings) -> None:
-    """Reports engines with packages missing on `host`; a host not yet inspected is left to its workers.
+    """Reports to `findings` the engines of a stage whose packages are missing on `host`; unknown for a host not yet
+    inspected.
 
     An engine installed nowhere is reported by another check.
     """
@@ -36,7 +37,7 @@ def check_packages(stage: StageSpec, host: Host, findings: Findings) -> None:
 
 
 def left_to_workers(spec: ExperimentSpec) -> Iterator[str]:
-    """Yields a warning about checks impossible in the daemon without the workers' packages."""
+    """Yields a warning about checks that need the workers' packages and are therefore made by the workers."""
     missing = missing_of(TORCH)
     if missing and any(engine.extra for stage in spec.stages for engine in _engines(stage, Host())):
         names = ", ".join(missing)

@@ -27,7 +27,9 @@ _SHARED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 
 
 class Findings:
-    """Errors of independent checks; each error is kept once, because stages share sections."""
+    """Errors of several checks of one specification, each recorded once with its field, although stages
+    share sections.
+    """
 
     def __init__(self, spec: ExperimentSpec) -> None:
         self.spec = spec
@@ -35,10 +37,10 @@ class Findings:
 
     @contextmanager
     def of(self, stage: StageSpec, path: FieldPath = (), *, at: str = "") -> Iterator[None]:
-        """Records a ConfigError or DataError ending the block, under the error's field below `path`, else under `at`.
+        """A context recording a ConfigError or DataError raised in the block; the rest of the block is skipped.
 
-        An unreadable file or folder, for example without rights, is recorded as such an error too. The rest of the
-        block is not checked; the code after the block is.
+        The error's field is put below `path`; an error without a field gets `at`. Unreadable files count as such an
+        error too.
         """
         try:
             yield
@@ -57,7 +59,7 @@ class Findings:
             self.errors.append(error)
 
     def check(self) -> None:
-        """Raises the only recorded error, or ConfigErrors with all of them."""
+        """Raises the recorded error, or ConfigErrors with all of them; returns if there are none."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:
@@ -65,7 +67,9 @@ class Findings:
 
 
 def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str) -> str:
-    """Returns the field as written in the file: under the stage setting the field, else in the global sections."""
+    """Returns the path of a field as written in the file: `path` and `below` in the stage if the stage sets the field,
+    else globally.
+    """
     stages = spec.config.get("stages") or []
     number = next((i for i, section in enumerate(stages) if section.get("stage_name") == stage.name), None)
     prefix: FieldPath = () if number is None else ("stages", number)

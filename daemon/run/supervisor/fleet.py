@@ -34,7 +34,7 @@ from rftd.workers.hosts.membership import this_process
 
 
 class Fleet:
-    """Keeps the worker processes of one experiment running as specified."""
+    """The worker processes of one experiment: started, restarted and ended to match the specification."""
 
     def __init__(
         self,
@@ -49,11 +49,13 @@ class Fleet:
         spine_offset: int = 0,
         start_timeout_s: float = limits.WORKER_START_TIMEOUT_S,
     ) -> None:
-        """`roles` are the roles with processes started here. No worker is wanted before `take_up`."""
+        """`roles` are the roles with processes started by this daemon. No process is started before `take_up`."""
         self.trouble: Trouble | None = None
-        """Reason for not continuing the experiment; the controller decides on it and clears it."""
+        """Obstacle found by the fleet, a reason to pause the experiment; cleared by the controller. None
+        without one.
+        """
         self.met_loss = False
-        """True once a worker has left because the log lacks records read by that worker; cleared after a loss check."""
+        """True after a worker left because the log lacks records it had read; cleared by the loss check."""
         self._state = state
         self._executor = executor
         self._liveness = liveness
@@ -70,7 +72,7 @@ class Fleet:
         self._berths: list[Berth] = []
 
     def take_up(self, spec: ExperimentSpec) -> None:
-        """Creates the berths for `spec`, and takes over the log's live workers if their processes run (rule 13)."""
+        """Creates one berth per worker of `spec`, and adopts running workers recorded in the log as live (rule 13)."""
         if not self._berths:
             self._spec = spec
             self._berths = list(self._berths_of(spec))
@@ -83,8 +85,8 @@ class Fleet:
                     self._adopt(berth, order, self._executor.adopt(order, started))
 
     def seek_opening(self) -> None:
-        """Starts the search for living workers not yet joined, and so not shown by the log; `tend` takes them over, and
-        starts new ones after the search.
+        """Starts searching for worker processes of an earlier daemon not yet recorded in the log; `tend` adopts them,
+        and starts no new ones before the search has ended.
         """
         executor = self._executor
         free = [berth for berth in self._berths if berth.handle is None and self._is_wanted(berth)]
@@ -119,7 +121,7 @@ class Fleet:
         return (Berth(order=order) for order in orders if order.role in self._roles)
 
     def _follow_halves(self) -> None:
-        """Adds berths for a half submitted later; occupied berths stay as they are."""
+        """Adds berths for the workers of a half submitted later; berths with a process stay as they are."""
         spec = self._state.spine.spec
         if spec is None or self._spec is None or spec is self._spec:
             return
@@ -153,23 +155,23 @@ class Fleet:
         ]
 
     def _is_wanted(self, berth: Berth) -> bool:
-        """False while the worker's half has not been submitted."""
+        """False for workers of a half (explorer or trainer file) not yet submitted."""
         return HALF_OF[berth.order.role] in self._state.spine.halves
 
     @property
     def seeks(self) -> bool:
-        """True while a search for living, not yet joined workers runs: such workers could not be ended yet."""
+        """True while the search of `seek_opening` runs: processes not yet found could not be ended now."""
         return any(berth.search is not None for berth in self._berths)
 
     @property
     def ended(self) -> bool:
-        """True if a process has ended without having been handled by `tend`."""
+        """True if a process has ended and `tend` has not handled its end yet."""
         return any(berth.handle is not None and berth.handle.exit_code() is not None for berth in self._berths)
 
     def tend(self, *, start: bool = True) -> list[WorkerLost]:
-        """Starts missing and due workers (only if `start`), and returns the newly lost ones. Never waits.
+        """Starts missing and due workers (only if `start`), and returns the newly lost ones, for the log. Never waits.
 
-        The last records of an ended worker must have been folded before.
+        The last records of an ended worker must have been folded before the call.
         """
         now_s = self._clock.monotonic_s()
         # Before any verdict: a worker with a joining or heartbeat folded in this turn is not silent.
@@ -197,7 +199,9 @@ class Fleet:
         return list(self._lost(now_s))
 
     def _look_at_start(self, berth: Berth, now_s: float) -> None:
-        """Notes a process started since the last look; waits before the start are no delay of the worker."""
+        """Notes the moment at which the operating system started a process: waiting before that is no delay of the
+        worker.
+        """
         if berth.handle is None or berth.begun:
             return
         if berth.handle.pid is not None:
@@ -210,7 +214,9 @@ class Fleet:
             berth.seen_s = now_s
 
     def stalled(self) -> Obstacle | None:
-        """Returns the obstacle of a worker with too many restarts without progress; None once it is retried."""
+        """Returns the obstacle of a worker restarted too often without progress of the experiment; None without such a
+        worker.
+        """
         now_s = self._clock.monotonic_s()
         for berth in self._berths:
             over = berth.restarts > limits.RESTARTS_IN_A_ROW and self._is_wanted(berth)
@@ -225,10 +231,10 @@ class Fleet:
         return None
 
     async def drain(self, timeout_s: float = limits.DRAIN_TIMEOUT_S + 2.0) -> None:
-        """Asks every process to leave, and kills those still running after `timeout_s`. Starts no more.
+        """Asks every process to leave, and kills those still running after `timeout_s` seconds; starts no more
+        processes.
 
-        Leftovers of the processes are ended, too. A process not released by the operating system after all that is
-        logged and left.
+        Child processes left behind are ended too. A process that survives even the kill is logged and abandoned.
         """
         self._draining = True
         for berth in self._berths:
@@ -258,7 +264,7 @@ class Fleet:
         return True
 
     def kill(self) -> None:
-        """Kills every process of the fleet at once, without waiting for their ends."""
+        """Sends a kill signal to every process of the fleet, without waiting for their ends."""
         for berth in self._berths:
             if berth.handle is not None:
                 berth.handle.kill()
@@ -384,7 +390,7 @@ class Fleet:
                 berth.handle.kill()
 
     def _lost(self, now_s: float) -> Iterator[WorkerLost]:
-        """Yields workers without a process; on another machine, silent workers."""
+        """Yields workers recorded as live without a process; of workers on other machines, those without heartbeats."""
         handled_workers = {berth.order.worker for berth in self._berths if berth.handle is not None}
         for started in self._state.roster.live.values():
             # Its exit is noticed by `tend`, and the handle dropped there; until then the worker may be writing its last

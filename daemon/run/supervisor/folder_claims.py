@@ -1,4 +1,6 @@
-"""`FolderClaims`: folders of experiments belonging to another log, where this daemon writes nothing."""
+"""`FolderClaims`: owners of experiments' folders, so that this daemon writes nothing into folders owned by
+another log.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,17 @@ from rftd.storage.files.folder_owner import LogIdentity, read_owner, write_owner
 from rftd.streams.folds.spine import Kept
 
 EVERY: Final = "*"
-"""Stands for every experiment with a folder of another log; no experiment has this name."""
+"""Placeholder for the names of all experiments whose folder another log owns; not a possible name of an experiment."""
 LOOK_S: Final = 2.0
-"""Minimum seconds between two looks of a run into its folder, in case the folder was given to another log."""
+"""Minimum seconds between two checks of a folder's owner during a run: an operator may give the folder to
+another log.
+"""
 
 
 class FolderClaims:
-    """The experiments not to be continued by this log, because another log owns their folders.
+    """Ownership of experiments' folders by this log; experiments in folders of other logs are refused.
 
-    A log without an identity claims nothing, and is refused nothing.
+    A log without an identity claims no folder, and may use every one.
     """
 
     def __init__(
@@ -36,32 +40,37 @@ class FolderClaims:
         logger: Logger | None,
         is_gone: Callable[[LogIdentity], bool] = is_gone,
     ) -> None:
-        """Without a `logger` nothing is logged."""
+        """`is_gone` is True for a log that no longer exists, whose folders are free. Without a `logger` nothing is
+        logged.
+        """
         self.own: Final = identity
-        """Identity of this daemon's log."""
+        """Identity of this daemon's log; None without one."""
         self._logger = logger
         self._is_gone = is_gone
         self.refused: Final[dict[UUID, OtherLogError]] = {}
-        """The reason for each experiment not to be continued here."""
+        """The error for each experiment in a folder owned by another log."""
 
     async def claim_all(self, experiments: Iterable[Entry]) -> None:
-        """Claims the existing folders without an owner; records folders of other logs in `refused`."""
+        """Claims each existing folder without an owner, and records errors for folders of other logs in `refused`."""
         local = [experiment for experiment in experiments if experiment.spine.kept is Kept.HERE]
         if self.own is not None:
             await asyncio.to_thread(self._claim_readable, local)
 
     def claim(self, entry: Entry) -> OtherLogError | None:
-        """Claims the experiment's folder; returns the reason for writing nothing there, or None if claimed. Blocks."""
+        """Claims the experiment's folder if it exists. Returns None on success, else the error naming the owner.
+        Blocks.
+        """
         error = self.look(entry)
         if error is None and self.own is not None:
             self._write(Path(entry.job_dir), self.own)
         return error
 
     def begin(self, entry: Entry) -> OtherLogError | None:
-        """Claims the folder for a run taking the experiment up, and creates the folder for the first run. Blocks.
+        """Claims the folder for a starting run, and creates it for the first run. Returns None or the error, as
+        `claim`. Blocks.
 
-        A folder created later, with the first log or checkpoint in it, leaves a moment for a copy of the log to claim
-        the folder. A folder once present and now missing is not recreated: its disk may be away.
+        Creating the folder at once leaves a copy of the log no moment to claim it. A folder that existed and is now
+        missing is not created again: its disk may be unmounted.
         """
         if self.own is not None and not entry.fence:
             with suppress(OSError):  # workers meet the error and report it
@@ -69,7 +78,7 @@ class FolderClaims:
         return self.claim(entry)
 
     def look(self, entry: Entry) -> OtherLogError | None:
-        """Checks the folder's owner as `claim` does, without claiming the folder. Blocks."""
+        """Returns the error if another log owns the folder, else None; claims nothing. Blocks."""
         if self.own is None:
             return None
         owner = read_owner(Path(entry.job_dir))
@@ -80,7 +89,7 @@ class FolderClaims:
         return error
 
     def take_over(self, entry: Entry) -> None:
-        """Assigns the folder to this log, whoever owns it now. Raises OSError. Blocks."""
+        """Makes this log the owner of the folder, whoever owned it before. Raises OSError. Blocks."""
         if self.own is None:
             return
         folder = Path(entry.job_dir)
@@ -91,7 +100,7 @@ class FolderClaims:
             self._logger.warning("folder.taken_over", experiment=entry.name, path=entry.job_dir, former=owner.place)
 
     def among(self, experiments: Mapping[UUID, Entry]) -> dict[UUID, Entry]:
-        """Returns the experiments with folders not owned by another log."""
+        """Returns the experiments whose folders no other log owns."""
         return {id: experiment for id, experiment in experiments.items() if id not in self.refused}
 
     def _claim_readable(self, experiments: Iterable[Entry]) -> None:

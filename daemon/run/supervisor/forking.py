@@ -1,4 +1,4 @@
-"""A fork's specification: its parent's configuration with changes, over a settled history."""
+"""Specification of a fork: its parent's configuration with changes, after a history shared with the parent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _DATA: Final = ("digest", "rows", "selector", "seed", "selector_args", "feature_
 
 
 def check_parent(name: str, spine: Spine) -> None:
-    """Raises ConflictError for an experiment not forkable now: without history, archived, or with removed files."""
+    """Raises ConflictError for an experiment that cannot be forked now: nothing trained yet, archived, or files
+    removed.
+    """
     if spine.status in (None, Status.SUBMITTED, Status.REJECTED):
         raise ConflictError(
             f"{name} is {spine.status or 'unknown'}: it has no history to share", fix="fork one that was accepted"
@@ -43,7 +45,7 @@ def check_parent(name: str, spine: Spine) -> None:
 
 
 def check_payloads(name: str, spine: Spine, at_step: int) -> None:
-    """Raises ConflictError if the fork would need experiences with tokens dropped from the log."""
+    """Raises ConflictError if the fork would have to train experiences whose tokens were dropped from the log."""
     dropped_through = spine.payloads_dropped_through
     if 0 < at_step < dropped_through:
         raise ConflictError(
@@ -142,7 +144,7 @@ def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
 
 
 def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
-    """Returns the specification under another name and in another folder, its stages' folders included."""
+    """Returns the specification under another name and in the folder `job_dir`, with the folders of its stages."""
     stages = tuple(
         msgspec.structs.replace(stage, folder=str(Path(job_dir, Path(stage.folder).relative_to(spec.job_dir))))
         for stage in spec.stages
@@ -152,7 +154,7 @@ def moved(spec: ExperimentSpec, name: str, job_dir: str) -> ExperimentSpec:
 
 
 def lineage_note(experiment: UUID, parent: str, shared: SharedHistory) -> tuple[str, ...]:
-    """Returns a warning if the step belongs to an ancestor of the requested experiment."""
+    """Returns a warning if `shared` ends in an ancestor of the requested experiment `parent`; empty otherwise."""
     spec = shared.spine.spec
     if shared.forked.parent == experiment or spec is None:
         return ()
@@ -184,7 +186,9 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
 
 
 def check_same_base(spec: ExperimentSpec, history: ExperimentSpec) -> None:
-    """Raises ConfigError if the history began with another model or trainer engine."""
+    """Raises ConfigError if `spec` starts from another model, or trains with another engine, than the `history` to be
+    continued.
+    """
     old = history.stages[0]
     new = spec.stages[0]
     if new.model.path != old.model.path:

@@ -1,6 +1,5 @@
-"""`Tending`: an experiment's state and workers in a daemon, decided on here or elsewhere.
-
-`Hosting`: workers of an experiment decided on by another daemon, on the same log.
+"""`Tending`: state and workers of one experiment in a daemon, whether this daemon or another decides. `Hosting`:
+workers of an experiment decided on by another daemon of the same log.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ AGAIN_S: Final = 30.0
 
 
 class Tending:
-    """One experiment as seen by a daemon starting its workers: the folded state, and the workers."""
+    """One experiment in a daemon that starts its workers: the folded state, and the worker processes."""
 
     def __init__(
         self,
@@ -74,7 +73,9 @@ class Tending:
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase = Phase.READING
         self.remembers: Witness | None = None
-        """Heads of everything read here, set when the log turned out to have lost records."""
+        """Heads read by this process, for the loss check; set once the log turns out to have lost records,
+        else None.
+        """
         self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
         self._fleet = Fleet(
             self.state,
@@ -123,14 +124,14 @@ class Tending:
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
 
     def snapshot(self) -> RunSnapshot:
-        """Returns a snapshot of everything relevant to the experiment's progress."""
+        """Returns the figures on the experiment's progress at this moment, for `rftd why` and the metrics."""
         return self._watch.snapshot(self._phase)
 
     async def drain(self) -> None:
-        """Returns once the workers have finished their work and left; the experiment continues another time.
+        """Lets the workers finish their work and leave, then returns; the experiment continues at a later start.
 
-        If the log is away, workers are ended without an announcement, impossible to write then: the next daemon notices
-        their end.
+        While the log does not answer, workers are ended without appending their end: the next daemon detects and
+        records it.
         """
         self._stopping = True
         try:
@@ -145,12 +146,14 @@ class Tending:
         await self._gone.wait()
 
     async def gone(self) -> None:
-        """Returns once the workers have left, whether the run ended or was drained."""
+        """Returns once all worker processes of the experiment have ended, after its end or after `drain`."""
         await self._gone.wait()
 
 
 class Hosting(Tending):
-    """Starts and tends the workers of some roles, without fences or decisions: only reports workers lost here."""
+    """Runs the workers of some roles for another daemon's experiment: appends no decision and no fence, only ends of
+    workers.
+    """
 
     def __init__(
         self,
@@ -184,7 +187,7 @@ class Hosting(Tending):
         self._allowed = True
 
     async def drive(self) -> None:
-        """Returns when the experiment has ended or is released, and the local workers are gone.
+        """Returns once the experiment has ended or is released, and the workers here have ended.
 
         Cancelling leaves the workers running.
         """
@@ -223,12 +226,12 @@ class Hosting(Tending):
             self._gone.set()
 
     def waits(self) -> list[Wait]:
-        """Returns the waits of each role, as far as visible from here; the deciding daemon would say the same."""
+        """Returns the waits of each role, computed from the log and the local workers as by the deciding daemon."""
         return self._watch.waits(self.snapshot())
 
     @property
     def _is_over(self) -> bool:
-        """True once nothing remains to be tended here."""
+        """True if the experiment has ended or is released, so that no worker has to run here."""
         return self._stopping or self.state.spine.ended or self.state.spine.released
 
     async def _judge_grants(self) -> None:
@@ -266,7 +269,7 @@ class Hosting(Tending):
         return started is not None and this_host.sees(started) and lost.role in self._roles
 
     async def _rest(self, follower: Follower) -> None:
-        """Keeps reading for a while without starting workers, so that the experiment's end is noticed."""
+        """Reads the log for a while without starting workers, so that the experiment's end is still noticed."""
         until_s = self._clock.monotonic_s() + AGAIN_S
         while self._clock.monotonic_s() < until_s and not self._is_over:
             await follower.pump(TICK_S)

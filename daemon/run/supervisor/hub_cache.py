@@ -31,6 +31,7 @@ class HubName(NamedTuple):
     """A name on the hub found in a configuration."""
 
     id: HubId
+    """Name and revision on the hub."""
     kind: str
     """`MODEL` or `DATASET`."""
     field: FieldPath
@@ -41,7 +42,7 @@ class HubName(NamedTuple):
 
 
 class HubCache:
-    """A cache folder of `huggingface_hub`: each snapshot is a folder of links to the files of one commit."""
+    """A cache folder in `huggingface_hub`'s layout: each snapshot is a folder of links to the files of one commit."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -62,9 +63,9 @@ class HubCache:
 
 
 def with_snapshots(config: dict[str, Any], cache: HubCache) -> dict[str, Any]:
-    """Returns the configuration with each cached id replaced by its snapshot's folder, named after the commit.
+    """Returns the configuration with each cached hub name replaced by the folder of its snapshot.
 
-    Other ids stay as they are, to be refused when their folder is looked up.
+    Names not in the cache stay, and are refused later, when their folder does not exist.
     """
     changed = copy.deepcopy(config)
     for name in hub_names(changed):
@@ -85,7 +86,7 @@ def hub_names(config: dict[str, Any]) -> Iterator[HubName]:
 
 
 def check_whole(folder: Path, kind: str) -> None:
-    """Checks that a snapshot has all files, and a model all parts. Raises DataError."""
+    """Raises DataError if the snapshot lacks a file of its commit, or a model a part of its weights."""
     # A model's files lie directly in its folder; a user's own folder may contain a whole disk below.
     paths = folder.iterdir() if kind == MODEL else folder.rglob("*")
     dangling = (link for link in paths if link.is_symlink() and not link.exists())
@@ -104,9 +105,8 @@ def check_whole(folder: Path, kind: str) -> None:
 
 
 def read_files(snapshot: Path, kind: str) -> set[str]:
-    """Returns the names of a snapshot commit's files used here.
-
-    `huggingface_hub` keeps the list beside its snapshots; a folder without a list has none.
+    """Returns the names of a commit's files used by rftd, from the list kept next to the snapshot; empty without a
+    list.
     """
     try:
         listed = json.loads((snapshot.parent.parent / "trees" / f"{snapshot.name}.json").read_bytes())["files"]
@@ -117,7 +117,7 @@ def read_files(snapshot: Path, kind: str) -> set[str]:
 
 
 def unread_files(kind: str) -> tuple[str, ...]:
-    """Returns the patterns of files never read: weights in other formats, included in many models."""
+    """Returns glob patterns of files never used, such as weights in other formats, to be left out of downloads."""
     return _UNREAD if kind == MODEL else ()
 
 

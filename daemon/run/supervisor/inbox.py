@@ -1,4 +1,4 @@
-"""`Inbox`: commands to a run under way, and the transitions allowed in each state; every caller gets an answer."""
+"""`Inbox`: commands to a running experiment, and the transitions legal in each state; every caller gets an answer."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ from rftd.streams.log.topics import partition_of
 from rftd.workers.control.hold import RESUMABLE, of_error
 
 PLACES = 64
-"""Maximum number of waiting commands; further callers are told to ask again."""
+"""Maximum number of waiting commands; further callers get an error worth a retry."""
 
 
 Confirm: TypeAlias = Callable[[], Awaitable[None]]
-"""Raises ConflictError if a command may not be carried out any more, whatever the run says."""
+"""A function raising ConflictError if a command must not be recorded any more (for example because its key
+was reused).
+"""
 
 
 class Request(NamedTuple):
-    """Id and key of a command's append; `confirm` is awaited under the lease needed by the command."""
+    """Event id and request key of a command; `confirm` is awaited just before the append, under the
+    controller's lease.
+    """
 
     id: UUID
     key: UUID | None = None
@@ -45,7 +49,7 @@ class Request(NamedTuple):
 
 
 class _PendingCommand(NamedTuple):
-    """One command, with the future of its answer."""
+    """A command waiting for its append, with the future of its position."""
 
     event: Event
     request: Request
@@ -55,9 +59,10 @@ class _PendingCommand(NamedTuple):
 
 
 class Inbox:
-    """Commands to a run, in order of arrival.
+    """Commands waiting for a run, carried out in order of arrival.
 
-    `check` raises ConflictError for a command illegal now, and UnreachableError if legality cannot be decided yet.
+    `check` raises ConflictError for a command illegal in the present state, UnreachableError if the state is not known
+    yet.
     """
 
     def __init__(self, experiment: UUID, check: Callable[[Event], None]) -> None:
@@ -67,12 +72,11 @@ class Inbox:
         self._closed = False
 
     async def ask(self, event: Event, request: Request) -> Position:
-        """Returns the position of the event, once appended as the controller and read back.
+        """Waits until the run has appended the command, and returns its position.
 
-        Another daemon may take the run and carry out the same request during the wait: so requests are confirmed in
-        their turn.
-
-        Raises ConflictError if the command is illegal, UnreachableError if the run does not decide, or not any more.
+        Another daemon may take the run over and execute the same request meanwhile, so the request is confirmed when
+        its turn comes. Raises ConflictError if the command is illegal, UnreachableError if the run has no state yet or
+        has ended.
         """
         if self._closed or len(self._pending) >= PLACES:
             # An illegal command is refused for good; a legal one meeting a closed inbox may be repeated, so the two
@@ -84,7 +88,9 @@ class Inbox:
         return await answer
 
     async def obey(self, lease: RoleLease) -> None:
-        """Carries out all pending commands. Raises the lease's errors, after answering the caller."""
+        """Appends all waiting commands under the controller's lease. Raises the lease's errors, after answering the
+        callers.
+        """
         while self._pending:
             # Removed before the first await: `close` answers everything still in the list, so no command is answered
             # twice.
@@ -118,7 +124,9 @@ class Inbox:
                     command.answer.set_result(position)
 
     def close(self) -> None:
-        """Refuses pending and future commands with the error for each; idempotent."""
+        """Refuses all waiting and future commands: an illegal one with `check`'s error, others with an error worth a
+        retry. Idempotent.
+        """
         self._closed = True
         pending = self._pending
         self._pending = []
@@ -169,7 +177,7 @@ def check_command(state: RunState, event: Event) -> None:
 
 
 def check_tag(state: RunState, event: ExperiencePrioritized) -> None:
-    """Raises ConflictError unless an experience of the group waits, cools down or is still being produced."""
+    """Raises ConflictError unless an experience of the group waits, is in its cooldown or is still being produced."""
     if event.group in state.groups.open:
         return
     experiences = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
@@ -200,10 +208,10 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
 
 
 def check_transition(spine: Spine, event: Event) -> None:
-    """Raises ConflictError if the event may not follow the state.
+    """Raises ConflictError if the event is illegal in the experiment's state, such as a resume of a running one.
 
-    A pause for an obstacle becomes a commanded one by a pause command, but no command ends it, except by a retry of the
-    obstacle.
+    A pause command during an automatic pause (for an obstacle) replaces that pause; only retrying the obstacle ends an
+    automatic pause.
     """
     legal = LEGAL[type(event)]
     status = spine.status
@@ -219,10 +227,9 @@ def check_transition(spine: Spine, event: Event) -> None:
 
 
 def requeued(event: Event) -> Event:
-    """Returns the command as recorded without a run to obey it: a resumed experiment waits for its turn.
+    """Returns the resume command as appended for an experiment without a run: the experiment waits in the queue.
 
-    Released or not makes no difference: another daemon of the log may be about to record the release, and a daemon
-    still having the run starts it at once.
+    This is correct even if another daemon is about to release the experiment, or still runs it and continues at once.
     """
     if isinstance(event, life.ExperimentResumed):
         return msgspec.structs.replace(event, queued=True)
@@ -230,7 +237,7 @@ def requeued(event: Event) -> Event:
 
 
 def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer: Writer, owner: UUID) -> list[Draft]:
-    """Returns the fence and pause of an experiment whose run ended with an error."""
+    """Returns the records pausing an experiment whose run ended with `error`: a controller's fence, then the pause."""
     trouble = of_error("daemon", error)
     role = Role(experiment, "controller")
     # A separate fence, although nothing runs: otherwise a run of another daemon still believing to be the controller

@@ -1,4 +1,4 @@
-"""`Intake`: accepts submissions and forks: each gets its own folder and waits for its turn."""
+"""`Intake`: accepts submitted and forked experiments: each gets a folder of its own and a place in the queue."""
 
 from __future__ import annotations
 
@@ -43,18 +43,22 @@ _OF_BATCH: Final = (("buffer", "batch_size"),)
 
 
 class WantedFork(msgspec.Struct, frozen=True):
-    """A requested fork, before its checks; see `Operations.fork`."""
+    """A fork as requested by a client, before its checks; see `Operations.fork`."""
 
     experiment: UUID
     """The experiment sharing its history with the fork."""
     at_step: int
+    """Last weight version shared with the parent."""
     overrides: tuple[str, ...]
+    """Changes of the parent's configuration, as `key=value`."""
     name: str | None
     labels: dict[str, str]
 
 
 class Intake:
-    """Accepts one experiment at a time: the caller holds the lock of the folders and has refreshed `experiments`."""
+    """Appends accepted submissions, one at a time: callers hold the lock of the folders and bring `experiments` up to
+    date.
+    """
 
     def __init__(
         self,
@@ -67,9 +71,8 @@ class Intake:
         clock: Clock,
         roles: frozenset[str] = ROLES,
     ) -> None:
-        """Workers of the `roles` are started here.
-
-        `tidy` finishes interrupted archiving and removals; `refresh` brings `experiments` up to date.
+        """`roles` are the roles of workers started by this daemon. `tidy` completes interrupted archiving and removals;
+        `refresh` brings `experiments` up to date.
         """
         self._refresh = refresh
         self._log = log
@@ -80,7 +83,7 @@ class Intake:
         self._roles = roles
 
     async def check(self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge) -> ExperimentSpec:
-        """Returns the specification as `submit` would append it for a new key. Raises ConflictError like `submit`."""
+        """Returns the specification that `submit` would append under a new key. Raises ConflictError like `submit`."""
         spec = within_reach(spec, self._roles)
         if spec.half != "both" and self._half(spec, None, judge.asker) in self._experiments:
             return spec
@@ -93,7 +96,9 @@ class Intake:
         return spec
 
     def filled(self, spec: ExperimentSpec) -> dict[str, Any]:
-        """Returns the file of a half, with unset shared fields taken from the half already submitted."""
+        """Returns the file of an explorer or trainer half, with shared fields it leaves unset taken from the half
+        submitted before.
+        """
         half_experiments = [
             experiment
             for experiment in self._experiments.values()
@@ -109,9 +114,9 @@ class Intake:
     async def submit(
         self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID, base: UUID | None = None
     ) -> Accepted:
-        """See `Operations.submit`; `spec` has passed the preflight for `host`, and `id` becomes the event's id.
-
-        A new experiment is a fork of `base` at step 0, if its first weights are evaluated there.
+        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event. See
+        `Operations.submit`. `spec` has passed the preflight for `host`, and `id` becomes the event's id. A new
+        experiment is a fork of `base` at step 0, if its first weights are evaluated there.
         """
         spec = within_reach(spec, self._roles)
         if is_bench(spec) and (measured := await self._measured(spec, judge.asker)):
@@ -198,11 +203,11 @@ class Intake:
         return Accepted(experiment=experiment, name=bench.name, event=id, position=position, warnings=bench.warnings)
 
     def _half(self, spec: ExperimentSpec, event: UUID | None, asker: Asker) -> UUID:
-        """Returns the id of the experiment for this half: a living one, else a new one; or the event's, if already
-        recorded.
+        """Returns the id of the experiment joined by this half: a running one, or a new one; for a repeated request the
+        recorded one.
 
-        The id follows from the folder, so that two daemons each submitting a half at once mean one experiment. Raises
-        ConflictError if the half exists already, or belongs to something else.
+        The id is derived from the folder: two daemons accepting one half each mean the same experiment. Raises
+        ConflictError if this half was submitted before, or the folder belongs to another kind of experiment.
         """
         if (
             event
@@ -246,7 +251,10 @@ class Intake:
             raise _disagreement(entry.name, joined_spec if isinstance(joined_spec, Disagreement) else half_difference)
 
     async def fork(self, request: WantedFork, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Position:
-        """See `Operations.fork`, for workers on `host`; `id` becomes the submission's. Returns the last position."""
+        """Submits an experiment continuing from weight version `at_step` of another one, with changes. See
+        `Operations.fork`. Workers run on `host`; `id` becomes the id of the submission; the position is that of the
+        last event.
+        """
         child = made_by(key)
         registered = self._experiments.get(child)
         if registered is None or registered.status is Status.SUBMITTED:
@@ -379,7 +387,7 @@ class Intake:
         return moved(spec, name, str(Path(spec.job_dir).with_name(name)))
 
     def _check_room(self, new: int = 1) -> None:
-        """Raises ConflictError if the queue has no room for `new` more experiments."""
+        """Raises ConflictError if `new` more experiments would exceed the length of the queue."""
         queued = sum(1 for experiment in self._experiments.values() if experiment.status is Status.QUEUED)
         if queued + new > limits.QUEUED_EXPERIMENTS:
             raise ConflictError(f"{queued} experiments wait already", fix="cancel some of them")
@@ -394,12 +402,14 @@ def _naming_all(bench: ExperimentSpec, names: Sequence[str]) -> ExperimentSpec:
 
 
 def submitted_by(asker: Asker, spec: ExperimentSpec) -> life.ExperimentSubmitted:
-    """Builds the event of a submission, with the name and the role of the asker."""
+    """Builds the event of a submission, with the name and role of the asker."""
     return life.ExperimentSubmitted(spec=spec, by=asker.name, role=asker.role.label)
 
 
 def made_by(key: UUID) -> UUID:
-    """Returns the id of the experiment created under this key: its submission and fork lie on one spine, in order."""
+    """Returns the id of the experiment created by a request: derived from its key, so that submission and fork share
+    one spine.
+    """
     return derive(key, "experiment")
 
 

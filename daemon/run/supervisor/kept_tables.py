@@ -16,18 +16,22 @@ from rftd.streams.folds.spine import Kept
 
 
 class KeptTables:
-    """The files of database tables belonging to one log, in folders `.tables/LOG` below checkpoint roots."""
+    """Files with rows of database tables for this log's experiments, in folders `.tables/LOG` under
+    checkpoint roots.
+    """
 
     def __init__(self, log: LogIdentity | None) -> None:
-        """Without an identity the files lie directly in `.tables`, and none is removed."""
+        """Without an identity of the log, the files are directly in `.tables`, and none is ever deleted."""
         self._log = log
 
     def folder(self, root: Path) -> Path:
-        """Returns the folder for new files below a checkpoint root."""
+        """Returns the folder for new files under a checkpoint root."""
         return table_folder(root, self._log.id if self._log is not None else "")
 
     def folders(self, experiments: Collection[Entry]) -> list[Path]:
-        """Returns this log's table folders: below the checkpoint roots of experiments, and those filled by imports."""
+        """Returns the table folders of this log: under the experiments' checkpoint roots, and folders written by
+        imports.
+        """
         if self._log is None:
             return []
         ids = (self._log.id, *self._log.former)
@@ -38,7 +42,7 @@ class KeptTables:
         return sorted(below | imported)
 
     def unused(self, experiments: Collection[Entry], *, now_ns: int) -> list[Unreferenced]:
-        """Returns files named by no experiment, except removed ones, and not written lately. Blocks."""
+        """Returns files named by no experiment (removed experiments do not count) and not written recently. Blocks."""
         named = b"\n".join(
             msgspec.json.encode(experiment.spec.config) for experiment in experiments if _reads(experiment)
         )

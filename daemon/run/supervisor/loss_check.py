@@ -1,4 +1,6 @@
-"""`LossCheck`: compares the log with every survivor before the first append, and stops experiments hit by a loss."""
+"""`LossCheck`: compares heads remembered outside the log with the log before the first append, and stops experiments
+hit by a loss.
+"""
 
 from __future__ import annotations
 
@@ -57,18 +59,22 @@ from rftd.streams.sqlite.socket.append_gate import AppendGate
 from rftd.workers.hosts.executor import Executor
 
 GREETING_S: Final = 3.0
-"""Seconds to wait, before taking up a run, for living processes with unique memories of the log."""
+"""Maximum seconds of waiting, before a run begins, for live workers to report the heads remembered only in their
+memory.
+"""
 # At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: a larger acceptance could not be recorded, and its
 # experiment could never continue.
 HEADS_IN_AN_EVENT: Final = 2_000
 HEADS_IN_A_TURN: Final = 128
-"""Number of older remembered heads compared with the log in one turn of a run."""
+"""Number of older remembered heads compared with the log in one turn of a run's loop."""
 
 
 class LossCheck:
-    """Compares remembered heads with the log, and decides which experiments must stop.
+    """Detects records lost by the log, and stops the experiments concerned.
 
-    Noticed losses are written to a file before anything is appended, because appends hide the size of a loss.
+    Checkpoints, fences, snapshots, tables and workers remember heads (offset and chain value of a partition's last
+    record); a remembered head missing in the log is a loss. Detected losses are written to a file before anything is
+    appended, because appends hide the size of a loss.
     """
 
     def __init__(
@@ -80,10 +86,10 @@ class LossCheck:
         door: AppendGate | None = None,
         claims: FolderClaims | None = None,
     ) -> None:
-        """Without a `file` noticed losses last as long as this object, and without a `logger` nothing is logged.
+        """Without a `file`, losses are remembered only by this object; without a `logger`, nothing is logged.
 
-        The `door` is the log's socket server, if any. `claims` tells the folders of other logs: their memories are no
-        loss of this log.
+        `door` admits the clients of the log's socket server to appending; None without such a server. `claims` knows
+        the folders owned by other logs, whose memories prove no loss of this log.
         """
         self._log = log
         self._file = file
@@ -95,26 +101,28 @@ class LossCheck:
         self._experiments: Mapping[UUID, Entry] = {}
         self._stop: Callable[[UUID], None] = lambda _: None
         self._present: tuple[UUID, ...] | None = None
-        """Experiments not ended when this daemon began: later noticed losses concern them."""
+        """Experiments not ended when this daemon started; losses detected later may concern them."""
         self._one_listener = asyncio.Lock()
         self._compared_heads: set[HeadRef] = set()
-        """Heads of runs found in the log by this daemon, all below newer ones: not compared again."""
+        """Heads found in the log by this daemon and older than other compared heads: not compared again."""
         self._first_check_over = False
         self._compared: set[UUID] = set()
-        """Experiments with their own memories already compared."""
+        """Experiments whose own remembered heads were compared with the log."""
 
     @property
     def losses(self) -> list[Loss]:
-        """All losses ever noticed and still real, accepted or not."""
+        """Detected losses still missing in the log, accepted by an operator or not."""
         return list(self._losses.values())
 
     async def note(
         self, witnesses: Iterable[Witness], deleted: Iterable[Loss] = (), *, of: UUID | None = None
     ) -> list[Loss]:
-        """Returns the losses among the witnesses' memories, together with losses known to be `deleted`.
+        """Compares the heads remembered by `witnesses` with the log, and returns the missing ones, with the losses
+        `deleted`.
 
-        Before the return, the losses are written down and the affected experiments stopped: those not ended when this
-        daemon began, and the experiment `of`, the owner of these memories.
+        `deleted` are losses already known from gaps in the log; `of` is the experiment owning the remembered heads,
+        None for several. Before returning, writes the losses to the file and stops the experiments concerned: those not
+        ended when this daemon started, and `of`.
         """
         return await self._note(comparable(witnesses), deleted, of=of)
 
@@ -145,10 +153,11 @@ class LossCheck:
     async def hear(
         self, experiments: Mapping[UUID, Entry], stop: Callable[[UUID], None], *, copies: Path | None = None
     ) -> None:
-        """Hears the folders of all experiments, their newest fences and reconnected clients; then others may append.
+        """Compares the heads remembered in all experiments' folders, newest fences and reconnected clients; then admits
+        appends.
 
-        `experiments` is read again at each later check; `stop` ends a run before its next append. One call is enough.
-        With `copies` the folders are read at their paths below that root.
+        `experiments` is read again at each later check; `stop` is called with the id of each experiment stopped by a
+        loss. Calls after the first do nothing. With `copies`, folders are read as copied below that root (of a backup).
         """
         if self._first_check_over:
             return
@@ -180,10 +189,11 @@ class LossCheck:
         self._first_check_over = True
 
     async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
-        """Hears the memories in one run's events and its living workers. Raises LogLossError: the run must stop.
+        """Compares the newest heads remembered by one run (its events, folder and live workers), and returns the older
+        heads.
 
-        Heads that an append may hide are compared before the return. Returns the older heads, for `hear_older`: a run
-        remembers one head of each partition for each kept checkpoint.
+        The older heads, one per partition and kept checkpoint, are left to `hear_older`; appends cannot hide them.
+        Raises LogLossError, OtherLogError: the run must not append.
         """
         await self._require_claim(entry, self.claims.begin)
         if self._door is not None:
@@ -201,10 +211,10 @@ class LossCheck:
         return older
 
     async def hear_idle(self, entry: Entry) -> None:
-        """Hears the checkpoints of an experiment without a run, before a command to it is recorded.
+        """Compares the heads in the checkpoints of an experiment without a run, before a command on it is appended.
 
-        Raises LogLossError. The experiment's run would come too late: the command's record makes its partition as long
-        as before, and a cancellation ends the experiment, leaving nobody to compare. One call is enough.
+        A later comparison would be too late: the command's record makes the partition as long as before the loss, and a
+        cancelled experiment gets no run. Calls after the first only check again. Raises LogLossError.
         """
         if entry.id not in self._compared:
             state = await checkpoints_folded(self._log, entry.id, entry.spine)
@@ -214,7 +224,7 @@ class LossCheck:
         self.check(entry)
 
     async def look(self, entry: Entry) -> None:
-        """Checks that the run's folder belongs to this log. Raises OtherLogError: the run must stop."""
+        """Raises OtherLogError if the folder of a running experiment now belongs to another log: the run must stop."""
         await self._require_claim(entry, self.claims.claim)
 
     async def _require_claim(self, entry: Entry, claim: Callable[[Entry], OtherLogError | None]) -> None:
@@ -224,14 +234,18 @@ class LossCheck:
             raise error
 
     async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
-        """Compares more of a run's older heads, removing them from `older`. Raises LogLossError: the run must stop."""
+        """Compares the next `HEADS_IN_A_TURN` of a run's older heads, and removes them from `older`. Raises
+        LogLossError: the run must stop.
+        """
         batch = {ref: older.pop(ref) for ref in list(islice(older, HEADS_IN_A_TURN))}
         if not await self._note(batch, of=entry.id):
             self._compared_heads.update(batch)
         self.check(entry)
 
     def stopped(self) -> dict[UUID, list[Loss]]:
-        """Returns the experiments not to be continued, each with the losses possibly affecting it."""
+        """Returns the experiments stopped by losses, each with the losses possibly affecting it; empty
+        without losses.
+        """
         losses_by_experiment: dict[UUID, list[Loss]] = {}
         lives = _lives_of(self._experiments.values()) if self._losses else []
         for loss in self._losses.values():
@@ -240,7 +254,9 @@ class LossCheck:
         return losses_by_experiment
 
     def check(self, entry: Entry) -> None:
-        """Returns if the experiment may continue. Raises LogLossError with the operator's choices."""
+        """Raises LogLossError, with the operator's choices, if a loss stops the experiment; OtherLogError if another
+        log owns its folder.
+        """
         if (elsewhere := self.claims.refused.get(entry.id)) is not None:
             raise elsewhere
         lost = [loss for loss in self._losses.values() if affected(loss, _lives_of([entry]))]
@@ -248,9 +264,11 @@ class LossCheck:
             raise loss_error(lost, entry.name)
 
     def bereft(self, entry: Entry) -> LogLossError | None:
-        """Returns the error for an experiment whose files lost their events, ended or not.
+        """Returns an error if events naming the experiment's files were lost and the loss was not accepted; None
+        otherwise.
 
-        None if no event was lost, or if the loss was accepted.
+        Ended experiments are included: without the events, an archive would lack files, and a removal would leave some
+        behind.
         """
         if (elsewhere := self.claims.refused.get(entry.id)) is not None:
             return elsewhere
@@ -260,7 +278,7 @@ class LossCheck:
         return loss_error(lost, entry.name) if lost else None
 
     def refusal(self, experiment: UUID) -> LogLossError | None:
-        """Returns the error stopping an experiment; None if the experiment may continue."""
+        """Returns the error of `check` instead of raising it; None if the experiment may continue or is unknown."""
         try:
             if (entry := self._experiments.get(experiment)) is not None:
                 self.check(entry)
@@ -269,18 +287,24 @@ class LossCheck:
         return None
 
     def free(self, experiments: Iterable[Entry]) -> list[Entry]:
-        """Returns the experiments allowed to continue; the door is closed to the others."""
+        """Returns the experiments that may continue; clients of the other experiments are no longer admitted to
+        appending.
+        """
         self._admit_appenders()
         stopped = {*self.stopped(), *self.claims.refused}
         return [experiment for experiment in experiments if experiment.id not in stopped]
 
     async def meet(self, witness: Witness | None, of: UUID | None = None) -> None:
-        """Hears a witness appearing later, or the run of an experiment that met a loss."""
+        """Compares heads reported after the first check, by a reconnecting client or by a run that met a loss; None
+        does nothing.
+        """
         if witness is not None:
             await self.note([witness], of=of)
 
     async def accept(self, names: Iterable[str], writer: Writer, *, by: str) -> None:
-        """Lets experiments continue without records known to be lost, on record. Raises NotFoundError, UsageError."""
+        """Records an operator's acceptance (`by`) of all lost records for these experiments. Raises NotFoundError,
+        UsageError.
+        """
         for name in names:
             entry = await find_entry(self._log, name)
             folders = await asyncio.to_thread(of_checkpoints, entry.spec, entry.id)
@@ -295,7 +319,9 @@ class LossCheck:
                 self._logger.warning("loss.accepted", experiment=entry.name, heads=len(heads), by=by)
 
     async def take_over(self, names: Collection[str]) -> None:
-        """Gives this log the folders of these experiments, or of `EVERY` one. Raises NotFoundError, UsageError."""
+        """Makes this log the owner of the experiments' folders; the name `EVERY` means all. Raises NotFoundError,
+        UsageError.
+        """
         every = await every_entry(self._log) if EVERY in names else []
         for entry in [*every, *[await find_entry(self._log, name) for name in names if name != EVERY]]:
             try:
@@ -338,7 +364,9 @@ class LossCheck:
 
 
 class Survivors:
-    """The memories of one run: the newest heads are compared before its appends, the older ones alongside."""
+    """The check of the heads remembered by one run: the newest before its first append, the older ones during its
+    turns.
+    """
 
     def __init__(self, loss_check: LossCheck, entry: Entry, executor: Executor, clock: Clock) -> None:
         self._loss_check = loss_check
@@ -349,11 +377,13 @@ class Survivors:
         self._older: dict[HeadRef, str] = {}
 
     async def hear(self, state: RunState) -> None:
-        """Returns if the run may append: its newest heads are in the log. Raises LogLossError."""
+        """Returns once the run may append, because the log has its newest remembered heads. Raises LogLossError."""
         self._older = await self._loss_check.hear_run(self._entry, self._executor, state)
 
     async def hear_older(self) -> None:
-        """Compares some of the older heads, and checks the folder's owner. Raises LogLossError."""
+        """Compares some of the run's older heads, and checks that its folder still belongs to this log. Raises
+        LogLossError.
+        """
         if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
             self._looked_s = self._clock.monotonic_s()
             with suppress(OSError):  # a temporarily failing disk is the workers' trouble
@@ -375,10 +405,11 @@ async def find_losses(
     unheard: Callable[[UnreachableError], None],
     copies: Path | None = None,
 ) -> list[Loss]:
-    """Returns the losses according to survivors, with or without a daemon; writes nothing.
+    """Returns the losses of a log by comparing all remembered heads, with or without a daemon; writes nothing.
 
-    `state_url` is the URL of a Postgres with the tables; `unheard` is called if Postgres does not answer. Only the
-    `embedded` log has its own file of memories. `copies` is the folder with the experiments' files of a backup.
+    `state_url` is the URL of a Postgres with the tables, None for tables in the folder; `unheard` gets the error of a
+    Postgres that does not answer. Only the `embedded` log has its own file of remembered heads. `copies` is the root of
+    the experiments' files in a backup.
     """
     own_identity = await asyncio.to_thread(last_identity, folder) if embedded else None
     claims = FolderClaims(own_identity, logger=None)

@@ -1,6 +1,6 @@
-"""The memory of an experiment's workers against their devices, and fitting micro-batches: decided at acceptance.
+"""Plan of the workers' memory at acceptance: checks the memory of devices, and chooses micro-batches that fit.
 
-The decision is part of the specification, so that resume, fork and replay train the same micro-batches.
+The plan is part of the specification, so that resume, fork and replay use equal micro-batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _RECOMPUTED: Final = "gradient_checkpointing"
 
 
 def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
-    """Returns the specification with micro-batches fitting the trainers' memory, and the memory of its workers.
+    """Returns the specification with micro-batches that fit the trainers' memory, and with a memory forecast for the
+    workers.
 
     Values written in the file stay, and so does every field of a deterministic experiment: its bits must not depend on
     a machine's free memory. For a host not yet inspected, nothing is changed. Blocks.
@@ -42,10 +43,10 @@ def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
 
 
 def as_before(spec: ExperimentSpec, before: Sequence[StageSpec], host: Host = ANY_HOST) -> ExperimentSpec:
-    """Returns the specification with the earlier choices for the same stages, where neither file writes a micro-batch.
+    """Returns the specification with the micro-batches and layer recomputation chosen earlier for its stages `before`.
 
-    The choices are the micro-batch and the recomputation of layers. The memory is planned anew for these stages, if the
-    `host` is known. Blocks.
+    Stages with a micro-batch written in either file keep their own. With a known `host`, the memory forecast is
+    computed again. Blocks.
     """
     chosen = {stage.name: stage.trainer for stage in before if not stage.trainer.micro_batch_written}
     unchanged = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}

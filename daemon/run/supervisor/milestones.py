@@ -35,7 +35,7 @@ _SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, Signa
 
 
 def tell(log: Logger, experiment: UUID, events: Iterable[Event]) -> None:
-    """Logs one line for each milestone among the events, decided here or commanded, once they are in the log."""
+    """Writes one log line for each milestone (such as started, paused, evaluated, ended) among appended events."""
     for event in events:
         milestone = _FIELDS.get(type(event))
         if milestone is None:

@@ -1,10 +1,10 @@
-"""`Orders`: commands by their meaning; each takes effect once, and the log gives its answer.
+"""`Orders`: idempotent commands: each takes effect once, however often a client repeats the request.
 
-key, verb, digest of the body ─► event id ─► append ─► read back ─► in effect: the answer
+key, verb, digest of the body ─► event id ─► append ─► read back ─► effective: the answer
                                     ▲                     │
-                                    └── attempt n + 1 ◄───┴─ void: preceded by a fence
+                                    └── attempt n + 1 ◄───┴─ voided by an earlier fence
 
-`Verdicts` are such orders about dead letters: retried or dropped, each once, for any caller and under any key.
+`Verdicts` are orders about dead letters: retried or dropped, each once, for any caller and under any key.
 """
 
 from __future__ import annotations
@@ -35,39 +35,43 @@ from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.log.envelope import Position
 
 AGAIN_S: Final = 0.2
-"""Seconds between two attempts while a run changes hands."""
+"""Seconds between two attempts to append a command while another daemon takes the run over."""
 PATIENCE_S: Final = 15.0
-"""Longest wait in seconds for a run changing hands; then the caller is told to ask again."""
+"""Maximum seconds of attempts while another daemon takes the run over; then the caller gets UnreachableError."""
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A command given under the caller's own key, identified by key, verb and body."""
+    """One idempotent command of a client: repetitions have equal key, verb and body, and share one event."""
 
     key: UUID
     verb: str
     experiment: UUID | None
     """The experiment concerned; None if the command creates one."""
     digest: str
-    """The sha256 of the command's whole body."""
+    """The sha256 of the experiment's id and the command's arguments, in hex; a repetition has an equal digest."""
     base: UUID | None = None
-    """First event id of a command effective once for all callers; otherwise the id follows from the key."""
+    """Event id of the first attempt, for commands recorded once for all callers (a retry or drop of a dead letter).
+    None: the id is derived from key, verb and digest.
+    """
 
     def id(self, attempt: int) -> UUID:
-        """Returns the id of the command's event; each attempt voided by a fence leads to another id."""
+        """Returns the event id of an attempt, from 0. Attempt n + 1 is used after the event of attempt n was voided by
+        a fence.
+        """
         if self.base is None:
             return derive(self.key, self.verb, self.digest, attempt)
         return derive(self.base, "attempt", attempt) if attempt else self.base
 
 
 def order_of(key: UUID, verb: str, experiment: UUID | None, *body: Any, base: UUID | None = None) -> Order:
-    """Returns the order with this verb, and the digest of `body` as its content."""
+    """Builds the order of a request: `body` are the command's arguments, to be digested; `base` is `Order.base`."""
     encoded = msgspec.json.encode((experiment, body), order="deterministic")
     return Order(key, verb, experiment, hashlib.sha256(encoded).hexdigest(), base)
 
 
 @dataclass
 class _Holders:
-    """The callers using one key at this moment, all for the same order."""
+    """The concurrent requests under one key, all repetitions of one order; `lock` admits one at a time."""
 
     order: Order
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -75,7 +79,9 @@ class _Holders:
 
 
 class Orders:
-    """Carries out orders, one at a time per key; a repeated order gets the same answer, on any daemon of the log."""
+    """Executes idempotent commands, one at a time per key; a repeated order gets the first answer, on any daemon of the
+    log.
+    """
 
     def __init__(
         self,
@@ -97,10 +103,13 @@ class Orders:
         *,
         whole: Callable[[KeyUse], bool] = lambda _: True,
     ) -> KeyUse:
-        """Returns the record in effect: an existing `whole` one, or a new one by `write`, called with the event's id.
+        """Executes an order once, and returns the effective event recording it: an earlier one, or a new one appended
+        by `write`.
 
-        Raises ReusedKeyError if the key was used for another order, UnreachableError if no daemon can decide on it now,
-        and the errors of `write`.
+        `write` appends the event under the id passed to it. `whole` is True for a complete earlier record; after an
+        incomplete one (a submission without its second event) `write` is called again. Raises ReusedKeyError if the key
+        belongs to another order, UnreachableError if no daemon could decide within `PATIENCE_S`, and the errors of
+        `write`.
         """
         deadline_s = self._clock.monotonic_s() + PATIENCE_S
         async with self._holding_key(order):
@@ -112,8 +121,8 @@ class Orders:
                 position: Position | None = None
                 try:
                     position = await write(self._next_id(order))
-                # The append may have happened all the same, or a fence may have preceded it: only reading back tells,
-                # so the loop continues with a look and not with an error.
+                # The append may have succeeded in spite of the error, or a fence may have preceded it: only reading
+                # back shows which, so the loop reads back and does not raise.
                 except (FencedError, UnreachableError) as error:
                     if self._clock.monotonic_s() >= deadline_s:
                         fix = "ask again, with the same key"
@@ -121,8 +130,7 @@ class Orders:
                     await self._clock.sleep(AGAIN_S)
                 await self._refresh(position)
                 use = self.standing(order)
-                # Without a position nobody knows whether this attempt wrote the existing record: then the record has to
-                # be `whole`.
+                # Without a position, the record may come from another attempt, and has to be complete.
                 if use is not None and (position is not None or whole(use)):
                     return use
 
@@ -132,7 +140,9 @@ class Orders:
         self.standing(order)
 
     def standing(self, order: Order) -> KeyUse | None:
-        """Returns the order's record in effect. Raises ReusedKeyError if the key was used for another order."""
+        """Returns the effective (not voided by a fence) event of an order; None before the first. Raises ReusedKeyError
+        if the key belongs to another order.
+        """
         standing_use = self._at(self._next_id(order), order.key)
         uses = [use for fold in self._folds for use in fold.of(order.key) if use.effective]
         if not uses or (standing_use is not None and uses[0].event == standing_use.event):
@@ -140,7 +150,7 @@ class Orders:
         raise _reused_key(order, uses)
 
     def _next_id(self, order: Order) -> UUID:
-        """Returns the event id of the attempt in effect, or of the next attempt."""
+        """Returns the event id of the order's effective attempt; without one, the id for the next attempt."""
         ids = (order.id(attempt) for attempt in count())
         return next(id for id in ids if (use := self._at(id, order.key)) is None or use.effective)
 
@@ -149,7 +159,9 @@ class Orders:
 
     @asynccontextmanager
     async def _holding_key(self, order: Order) -> AsyncIterator[None]:
-        """Holds the key. Raises ReusedKeyError if the key is in use for another order."""
+        """A context admitting one request of the key at a time. Raises ReusedKeyError while another order uses the
+        key.
+        """
         # No await between this line and the count: on one loop, nothing can remove the entry in between.
         holders = self._holders_by_key.setdefault(order.key, _Holders(order))
         if holders.order != order:
@@ -182,7 +194,9 @@ def _reused_key(order: Order, uses: Sequence[KeyUse]) -> ReusedKeyError:
 
 
 class RunUnderWay(Protocol):
-    """Returns the run of an experiment. Raises ConflictError, with this fix, if none is under way here."""
+    """A function returning this daemon's run of an experiment. Raises ConflictError with the advice `fix` if there is
+    none.
+    """
 
     def __call__(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run: ...
 
@@ -196,7 +210,7 @@ class Verdicts:
         self._run_under_way = run_under_way
 
     async def retry(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
-        """See `Operations.retry_dead_letter`."""
+        """Leases the failed task of a dead letter once more. See `Operations.retry_dead_letter`."""
         # Derived from the group, not from the caller's key: two people retrying one task under two keys lease it once.
         base = derive(dead.task.group, "retried") if dead.task is not None else None
         experiment = dead.task.experiment if dead.task is not None else None
@@ -214,7 +228,7 @@ class Verdicts:
         return await self._dead_letters.retry(dead, give_out, by=by)
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
-        """See `Operations.drop_dead_letter`."""
+        """Marks a dead letter as dropped, with a reason. See `Operations.drop_dead_letter`."""
         experiment = dead.task.experiment if dead.task is not None else None
         id = dead.letter.id
         order = order_of(key, "drop", experiment, id, by, reason, base=dropped_id(dead.place))

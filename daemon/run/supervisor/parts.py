@@ -1,4 +1,4 @@
-"""`Parts`: what a run needs besides its files when taken up: permissions, and parts of third parties."""
+"""`Parts`: checks that permissions and third-party plug-ins needed by a run are present, and waits for missing ones."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ from rftd.workers.training.extensions import check_extensions
 from rftd.workers.workflows.runner import check_names
 
 LOOK_S: Final = 2.0
-"""Seconds between two looks for a missing part, which may be installed meanwhile."""
+"""Seconds between two searches for a missing plug-in, which may be installed meanwhile."""
 
 
 class Parts:
-    """Checks permissions and parts when a run is taken up, and repeatedly while one is missing."""
+    """Checks permissions and plug-ins at the start of a run, and again periodically while one is missing."""
 
     def __init__(self, clock: Clock, allowances: Allowances, *, starts: bool) -> None:
-        """`starts`: workers are started here. Parts of workers joining from elsewhere are not checked."""
+        """`starts` is True if this daemon starts the workers; plug-ins of workers on other machines are not checked."""
         self._clock = clock
         self._allowances = allowances
         self._starts = starts
         self.columns = TaskColumns()
-        """Columns of tasksets with drawn rows: complete for the stage once nothing is missing."""
+        """Columns of tasksets with row-drawing selectors; complete for the current stage once nothing is missing."""
         self._missing: Obstacle | None = None
         self._look_at_s: float | None = 0.0
-        """Monotonic time of the next look; None once nothing is missing."""
+        """Monotonic time of the next check; None once nothing is missing."""
 
     async def missing(
         self, spec: ExperimentSpec, stage: int, recorded: Mapping[str, str], grants: Sequence[Grant] = ()
     ) -> Obstacle | None:
-        """Returns the first withdrawn grant, or the first part missing here and needed by the stages from `stage` on.
+        """Returns an obstacle for the first withdrawn permission, or plug-in missing here, needed from `stage` on; None
+        if complete.
 
-        `recorded` is the environment of the run so far: the earlier source of each part. Raises DataError for
-        unreadable columns of the stage.
+        `recorded` maps plug-ins to their sources in the run's earlier environment; `grants` are the permissions given
+        at submission. Raises DataError for unreadable columns of the stage.
         """
         if self._starts and self._look_at_s is not None and self._clock.monotonic_s() >= self._look_at_s:
             # Finished stages are not checked: a plug-in no longer needed may be uninstalled.
@@ -71,7 +72,7 @@ class Parts:
 
 
 def missing_part(spec: ExperimentSpec, recorded: Mapping[str, str]) -> Obstacle | None:
-    """Returns the first part not installed here, or failing to import. Blocks."""
+    """Returns an obstacle for the first plug-in not installed here or failing to import; None if all work. Blocks."""
     importlib.invalidate_caches()  # a part may have been installed since the last look of this process
     try:
         check_extensions(spec, recorded)

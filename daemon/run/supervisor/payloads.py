@@ -27,13 +27,14 @@ from rftd.streams.log.topics import Partition, partition_of
 # A look costs a read of the registry; space freed a few seconds later is early enough.
 EVERY_S: Final = 10.0
 STEPS_AT_ONCE: Final = 64
-"""Maximum number of batches dropped in one look: the other experiments have their turn afterwards."""
+"""Maximum number of batches dropped per experiment and pass, so that other experiments have their turn."""
 
 
 class PayloadKeeper:
-    """Drops due payloads of all experiments periodically; does nothing on a log without dropping.
+    """Drops payloads of experiences by the keeping rules, periodically; does nothing on a log that cannot drop
+    payloads.
 
-    Drops are recorded by an event afterwards; after a crash in between, the drop is repeated without effect.
+    Each drop is followed by an event; after a crash in between, the drop is repeated without effect.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class PayloadKeeper:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`state_of` returns the fold of an experiment under way here."""
+        """`state_of` returns the folded state of an experiment running here, else None."""
         self.rewriting: Final = asyncio.Lock()
-        """Held while records are rewritten, for dropping payloads or bringing them back."""
+        """Lock for rewriting records of the log: dropping payloads, or restoring them."""
         self.log_excess_bytes = 0
-        """Bytes of the log above the rules' limit at the last look, with nothing left to drop."""
+        """Bytes of the log above its size limit after the last pass, when nothing more may be dropped; 0 within the
+        limit.
+        """
         self._log = log
         self._experiments = experiments
         self._state_of = state_of
@@ -70,7 +73,9 @@ class PayloadKeeper:
             await self._clock.sleep(EVERY_S)
 
     async def look(self, refresh: Callable[[], Awaitable[None]]) -> None:
-        """Drops every payload due now, by end, age, training or the size of the log."""
+        """Drops every payload due at this moment: by its experiment's end, by age, by training, or by the size of the
+        log.
+        """
         await refresh()
         for id in list(self._experiments()):
             if self._reason(self._experiments()[id]) or self._keeping.payloads is Keep.UNTIL_TRAINED:

@@ -20,7 +20,9 @@ _NOT_ELSEWHERE: Final = (
 
 
 def within_reach(spec: ExperimentSpec, roles: frozenset[str]) -> ExperimentSpec:
-    """Returns the specification for a daemon starting workers of the `roles`; a new warning describes changes."""
+    """Returns the specification with a weight channel usable by workers of the `roles`; a new warning describes a
+    change.
+    """
     if "explorer" in roles or not any(_in_memory(stage) for stage in spec.stages):
         return spec
     if not roles:  # the operator starting the workers knows where they run

@@ -23,7 +23,9 @@ _UNFINISHED: Final = frozenset(
 
 
 def release_is_due(state: RunState, liveness: Liveness, now_ns: int, after_s: float) -> bool:
-    """True once a pause ended only by a person has lasted `after_s` seconds, and the trainer has finished its step."""
+    """True if a pause that only a person can end has lasted `after_s` seconds, and the trainer has finished
+    its step.
+    """
     spine = state.spine
     if spine.status is not Status.PAUSED or ends_by_itself(spine) or now_ns - spine.status_ns < after_s * 1e9:
         return False

@@ -21,11 +21,13 @@ from rftd.streams.portable.folders import Folders
 from rftd.streams.spec.spec import ExperimentSpec
 
 Moves: TypeAlias = "tuple[tuple[FolderMove, ...], ...]"
-"""The folders moved by each import, the first import's first."""
+"""Folder renamings by imports, oldest import first."""
 
 
 def relocated(spec: ExperimentSpec, spine: Spine) -> ExperimentSpec:
-    """Returns a specification whose file names the folders of `spine`'s experiment after its imports."""
+    """Returns the specification with the paths of its file changed to the folders of `spine`'s experiment after its
+    imports.
+    """
     if not spine.moves:
         return spec
     config = _with_moved_paths(spec.config, spine.moves)
@@ -36,7 +38,7 @@ def relocated(spec: ExperimentSpec, spine: Spine) -> ExperimentSpec:
 
 
 def imported_from(spec: ExperimentSpec, experiments: Iterable[Entry]) -> Entry | None:
-    """Returns the newest imported experiment with the specification's job folder before its import, or None."""
+    """Returns the newest imported experiment whose job folder was `spec`'s before the import; None without one."""
     imported: Entry | None = None
     for experiment in experiments:
         if experiment.job_dir == spec.job_dir:  # the folder is in use under its old name

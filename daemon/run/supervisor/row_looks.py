@@ -1,4 +1,6 @@
-"""A look at the rows of a dataset before its experiment is accepted: whether they are tasks, or rows to train on."""
+"""Checks of a sample of a dataset's rows before its experiment is accepted: whether rows are tasks, or can be trained
+on.
+"""
 
 from __future__ import annotations
 
@@ -27,24 +29,25 @@ _LOOKS: Final = 10_000
 
 
 class _Templateless(ByteTokenizer):
-    """The tokenizer of a model folder without a chat template: unable to render conversations."""
+    """Stand-in for the tokenizer of a model without a chat template: conversations cannot be rendered."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """Raises DataError."""
+        """Raises DataError: the model has no chat template."""
         raise no_template(self._folder, field="prompt_type")
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> None:
-        """Raises DataError."""
+        """Raises DataError: the model has no chat template."""
         raise no_template(self._folder, field="prompt_type")
 
 
 def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> ByteTokenizer:
-    """Returns a stand-in for the stage's tokenizer: bytes as tokens, and no chat template if the workers have none.
+    """Returns a cheap stand-in for the stage's tokenizer: bytes as tokens, with a chat template only if the workers
+    have one.
 
-    The real one would take seconds to open.
+    Opening the real tokenizer would take seconds.
     """
     folder = Path(stage.model.path)
     is_local = stage.trainer.engine != "fake" and stage.rollout.engine != SERVICE
@@ -75,7 +78,7 @@ def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
 
 
 def check_tasks(taskset: Taskset) -> None:
-    """Checks that each inspected row is a task with an existing workflow and reward accepting its truth.
+    """Checks that each sampled row is a task naming a known workflow and reward, with a truth the reward accepts.
 
     Raises DataError, with file, row and column.
     """
@@ -97,7 +100,7 @@ def check_categories(taskset: Taskset) -> None:
 
 
 def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
-    """Checks that each inspected row can be trained on. Raises DataError, with file, row and column."""
+    """Checks that each sampled row can be trained on. Raises DataError, with file, row and column."""
     form = taskset.spec.format
     texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
     structured: dict[str, bool] = {}
@@ -110,7 +113,7 @@ def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
 
 
 def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
-    """Checks that inspected rows are recorded rollouts for the stage's model, and that rows of a group are neighbours.
+    """Checks that sampled rows are rollouts recorded with the stage's model, and that rows of a group are adjacent.
 
     Raises DataError, with file and row.
     """

@@ -1,4 +1,6 @@
-"""One experiment under way: planner, dispatcher and controller decide on one fold; each writes under its own lease."""
+"""`Run`: one running experiment: planner, dispatcher and controller decide on one fold, and each appends under its own
+lease.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ LOOK_S = 0.5
 
 
 class Run(Tending):
-    """Drives one experiment from its turn in the queue to its end."""
+    """Drives one experiment from its start, when a slot is free, to its end."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Run(Tending):
         self._ids = ids
         self._release_after_s = release_after_s
         self.releasing = False
-        """True once the workers are asked to leave, because a person has to resume the experiment."""
+        """True once the workers are asked to leave, during a pause that only a person can end."""
         self._deciders = Deciders(self.state, self._liveness, starts=roles, columns=self._parts.columns.of)
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
         self._looked_s = self._turn_s = 0.0
@@ -111,15 +113,13 @@ class Run(Tending):
         """Error of a role since the controller's last decision."""
         self._last_logged_reason = ""
         self._reader_to_record = ""
-        """Name of the last reader not yet recorded; empty: no look is due."""
+        """Name of the last reader not yet recorded in the log; empty if there is no reader to record."""
         self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
 
     async def drive(self) -> None:
-        """Returns when the experiment has ended, or is released, and its workers are gone.
+        """Runs the experiment; returns when it has ended or is released and its workers have ended.
 
-        Cancelling leaves the workers running.
-
-        Raises FencedError if another daemon took the experiment over.
+        Cancelling leaves the workers running. Raises FencedError if another daemon took the experiment over.
         """
         try:
             await self._drive()
@@ -152,7 +152,7 @@ class Run(Tending):
             await follower.close()
 
     def waits(self) -> list[Wait]:
-        """Returns the waits of each role, as of now."""
+        """Returns the waits of each role at this moment."""
         snapshot = self._watch.snapshot(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
         return self._watch.waits(snapshot)
 
@@ -186,7 +186,7 @@ class Run(Tending):
         return trouble
 
     async def _look(self) -> None:
-        """Writes due snapshots and updates the waits; errors here must not affect the run."""
+        """Writes due snapshots and updates the waits; errors here are logged and do not end the run."""
         try:
             await self._snapshotter.look()
             if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
@@ -206,17 +206,19 @@ class Run(Tending):
 
     @property
     def is_watched(self) -> bool:
-        """True if the experiment pauses after a while without readers."""
+        """True if `limits.unseen_days` is set: the experiment pauses after that many days without a reader."""
         spec = self.state.spine.spec
         return spec is not None and spec.limits.unseen_days > 0
 
     def looked(self, by: str) -> None:
-        """Notes a reader of the experiment, if `limits.unseen_days` is set and no reader was recorded for a while."""
+        """Records `by` as a reader, if `limits.unseen_days` is set and the last recorded reader is long ago."""
         if look_is_due(self.state, self._clock.now_ns()):
             self._reader_to_record = by
 
     async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
-        """Leases a failed task once more. Raises ConflictError if none of its experiences can be trained any more."""
+        """Leases a failed task once more, for the person `by`. Raises ConflictError if its experiences would be too old
+        to train.
+        """
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
             raise UnreachableError("the run is being restarted", fix="ask again in a moment")
@@ -281,7 +283,7 @@ class Run(Tending):
             await tidy(self._log, state, controller, clock=self._wall, logger=self._logger)
 
     async def _decide(self, lease: RoleLease, role: str, decide: Callable[[], Sequence[Decision]]) -> bool:
-        """Writes a role's decisions; True if there were any. An exception is trouble of this run alone."""
+        """Appends a role's decisions; True if there were any. An unexpected exception pauses only this experiment."""
         try:
             decided = decide()
             drafted = self._writer.drafted(lease, decided)

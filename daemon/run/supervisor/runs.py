@@ -24,35 +24,36 @@ IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0
 """Pause in seconds before a run ended by an unresponsive log is taken up anew."""
 HEALTHY_S: Final = 60.0
-"""Seconds after which a run has overcome an earlier error: the next error counts as the first."""
+"""Seconds of running after which earlier errors of a run are forgotten: the next error counts as the first."""
 
 
 class Broken(NamedTuple):
-    """A run ended by an error, to be taken up anew after a while."""
+    """An experiment whose run ended with an error; the run is started again after a pause."""
 
     reason: str
+    """Text of the error."""
     since_ns: int
     errors: int
     """Number of consecutive errors."""
 
 
 class UnderWay(Protocol):
-    """An experiment driven here: decided on (`Run`), or only worked for (`Hosting`)."""
+    """A running experiment of this daemon: decided on here (`Run`), or with workers only (`Hosting`)."""
 
     state: RunState
     remembers: Witness | None
-    """Heads read by the run, if it met a loss of the log."""
+    """Heads read by the run, for the loss check, if the log lost records; else None."""
 
     async def drive(self) -> None:
         """Returns when the experiment has ended; cancelling leaves its workers running."""
         ...
 
     async def drain(self) -> None:
-        """Returns once the workers have left; the experiment continues another time."""
+        """Lets the workers finish and leave, then returns; the experiment continues at a later start."""
         ...
 
     async def gone(self) -> None:
-        """Returns once the run and its workers are over."""
+        """Returns once the run and its workers have ended."""
         ...
 
     def waits(self) -> list[Wait]:
@@ -60,12 +61,12 @@ class UnderWay(Protocol):
         ...
 
     def snapshot(self) -> RunSnapshot:
-        """Returns a snapshot of everything relevant to the experiment's progress."""
+        """Returns the figures on the experiment's progress at this moment."""
         ...
 
 
 class Runs:
-    """The runs of one daemon, at most `slots` at once; `drive` lasts as long as the daemon."""
+    """The running experiments of one daemon, at most `slots` at once; `drive` lasts as long as the daemon."""
 
     def __init__(
         self,
@@ -77,23 +78,23 @@ class Runs:
         note: Callable[[Entry, BaseException], Awaitable[None]] | None = None,
         lost: Callable[[Witness | None, UUID], Awaitable[None]] | None = None,
     ) -> None:
-        """`make` creates a run without starting it; `note` records the error that ended an undecidable run.
+        """`make` creates a run without starting it; `note` records in the log the error that ended a run.
 
-        `lost` hears the memories of a run that met a loss of the log; nothing is recorded, because nothing more is
-        appended.
+        `lost` compares the heads read by a run that met a loss of the log with the log; such a run's error is not
+        recorded, because the run may append nothing.
         """
         self._hear_loss = lost
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
         self.slots: Final = slots
         self.broken: Final[dict[UUID, Broken]] = {}
-        """Error that ended each experiment's run, until the run continues."""
+        """Error of each experiment whose last run failed; removed once the experiment runs again."""
         self._make = make
         self._note = note
         self._clock = clock
         self._logger = logger
         self._under_way: dict[UUID, UnderWay] = {}
         self._resting: set[UUID] = set()
-        """Experiments with a run ended by an error; they keep their slots until taken up anew."""
+        """Experiments pausing after a failed run; each keeps its slot until the next start."""
         self._changed = asyncio.Event()
         self._draining = False
 
@@ -110,18 +111,18 @@ class Runs:
         return iter(list(self._under_way.values()))
 
     def of(self, experiment: UUID) -> UnderWay | None:
-        """Returns the run of an experiment under way here; else None."""
+        """Returns this daemon's run of an experiment; None if the experiment does not run here."""
         return self._under_way.get(experiment)
 
     def look(self) -> None:
-        """Wakes the driver: there may be another experiment to begin."""
+        """Wakes `drive`, because another experiment may be ready to start."""
         self._changed.set()
 
     async def drive(self, line: Callable[[], Awaitable[Sequence[Entry]]]) -> None:
-        """Begins the next experiments in `line` whenever a slot is free, until cancelled or drained.
+        """Starts the experiments returned by `line`, in order, whenever a slot is free, until cancelled or drained.
 
         Cancelling leaves the workers running, for the next daemon to adopt. Raises FencedError if another daemon took
-        an experiment over: this daemon ends then, with everything it drives.
+        an experiment over: this daemon then ends, with all its runs.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -144,13 +145,13 @@ class Runs:
         self._tasks[entry.id] = tasks.create_task(self._drive(run, entry))
 
     def stop(self, experiment: UUID) -> None:
-        """Cancels a run where it stands; nothing more of it is appended, and its workers are left alone."""
+        """Cancels the run of an experiment at once: it appends nothing more, and its workers keep running."""
         task = self._tasks.get(experiment)
         if task is not None and task is not asyncio.current_task():  # the asking run ends by itself
             task.cancel()
 
     async def drain(self) -> None:
-        """Ends all runs under way: workers finish and leave; the next daemon continues from there."""
+        """Ends all runs in order: workers finish their work and leave; the next daemon continues the experiments."""
         self._draining = True
         self._changed.set()
         async with asyncio.TaskGroup() as tasks:
@@ -204,7 +205,9 @@ class Runs:
                 self._changed.set()
 
     async def _note_broken(self, entry: Entry, error: BaseException, *, healthy: bool) -> float:
-        """Reports an error that ended a run, and returns the seconds to rest; the other runs continue."""
+        """Logs and records an error that ended a run, and returns the seconds before its next start; other runs
+        continue.
+        """
         before = self.broken.get(entry.id)
         errors = 1 if before is None or healthy else before.errors + 1
         self.broken[entry.id] = Broken(explain(error), self._clock.now_ns(), errors)

@@ -1,4 +1,6 @@
-"""`Snapshotter`: keeps a recent fold of the run under way in a file, so that restarts need not fold everything."""
+"""`Snapshotter`: writes the folded state of a run to a file now and then, so that a restart need not fold the whole
+log.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _SHARE: Final = 20
 
 
 class Snapshotter:
-    """Writes due snapshots after each turn of the run; a failed write is retried later, since a snapshot is a cache."""
+    """Writes snapshots of a run when due, after its turns; a failed write is retried later, since a snapshot is only a
+    cache.
+    """
 
     def __init__(
         self, state: RunState, follower: Follower, folder: SnapshotFolder, *, clock: Clock, logger: Logger
@@ -31,14 +35,14 @@ class Snapshotter:
         self._logger = logger
         self._memory = JobMemory(folder.folder, follower, clock)
         self._records = 0
-        """Number of records folded since this process began, at the newest snapshot."""
+        """Number of records folded by this process up to its newest snapshot."""
         self._checkpoints = state.committed.count
         self._not_before_s = 0.0
 
     async def look(self) -> None:
-        """Takes a snapshot if a checkpoint was committed, or many records were folded, since the last one.
+        """Writes a snapshot if a checkpoint was committed or many records were folded since the last one.
 
-        The heads of the log are remembered beside the snapshots, more often.
+        The heads of the log are written beside the snapshots more often, for the loss check.
         """
         await self._memory.look()
         began_s = self._clock.monotonic_s()
@@ -53,14 +57,14 @@ class Snapshotter:
             self._not_before_s = began_s + max(limits.SNAPSHOT_INTERVAL_S, _SHARE * spent_s)
 
     async def end(self, *, take: bool) -> None:
-        """Remembers the heads of the log for the last time, and takes a last snapshot if one will be needed."""
+        """Writes the heads of the log a last time, and, if `take`, a last snapshot."""
         await self._memory.remember()
         self._memory.close()
         if take:
             await self.take()
 
     async def take(self) -> None:
-        """Takes a snapshot now, unless nothing was folded since the last."""
+        """Writes a snapshot now, unless no record was folded since the last one."""
         if self._follower.folded == self._records:
             return
         self._records = self._follower.folded

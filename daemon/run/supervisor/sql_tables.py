@@ -1,6 +1,6 @@
-"""`SqlTables`: tables of databases, read once into files of JSON Lines kept for the experiment.
+"""`SqlTables`: copies of database tables in JSON Lines files, made once at submission.
 
-A table changes and a file does not: replays, forks and workers read the file alone.
+A table changes and a file does not: replays, forks and workers read only the file.
 """
 
 from __future__ import annotations
@@ -47,25 +47,28 @@ class _SqlSection(NamedTuple):
 
 
 def names_tables(config: dict[str, Any]) -> bool:
-    """True if a file uses a database table for its tasks or rows."""
+    """True if the configuration reads tasks or rows from a database table."""
     return any(True for _ in _sections(config, (), ""))
 
 
 class SqlTables:
-    """The tables named by a submission, read once into files for its workers."""
+    """Copies the database tables named in a submission to files for its workers."""
 
     def __init__(self, environ: Mapping[str, str], judge: SubmissionJudge, tables: KeptTables) -> None:
-        """`tables` determines the folder of the files, below the checkpoint root, where workers read them."""
+        """`tables` decides where the files go, under the checkpoint root readable by workers; `judge` checks the
+        asker's rights.
+        """
         self._tables = tables
         self._environ = environ
         self._judge = judge
         self.notes: list[str] = []
-        """Warnings about the tables read."""
+        """Warnings about the tables copied."""
 
     def read(self, config: dict[str, Any], folder: Path | None = None) -> dict[str, Any]:
-        """Returns the configuration with a file replacing each table, in `folder` or below its checkpoint root. Blocks.
+        """Copies each table to a file, and returns the configuration naming the files. Blocks.
 
-        Raises ConfigError, NotAllowedError, and DataError for an unreadable table.
+        The files go to `folder`, or by default under the checkpoint root. Raises ConfigError, NotAllowedError, and
+        DataError for an unreadable table.
         """
         changed = copy.deepcopy(config)
         for section in _sections(changed, (), ""):
@@ -88,7 +91,9 @@ class SqlTables:
         return changed
 
     def root(self, config: dict[str, Any]) -> Path:
-        """Returns the checkpoint root, the parent of the kept tables. Raises ConfigError, NotAllowedError. Blocks."""
+        """Returns the checkpoint root under which the copies are written. Raises ConfigError,
+        NotAllowedError. Blocks.
+        """
         root = config.get("checkpoint_root_dir")
         if not isinstance(root, str) or not root.startswith("/"):
             raise ConfigError("is required: a table is kept below it", field="checkpoint_root_dir", fix="set it")

@@ -12,9 +12,9 @@ from rftd.streams.spec.stage_tasks import tasksets_of
 
 
 def steps_of(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
-    """Returns the steps of a stage with this many tasks, and with these rows; an auxiliary buffer may end it earlier.
+    """Returns the number of steps of a stage with this many `tasks` and with the rows of `dataset`.
 
-    Raises ConfigError if there is none.
+    An auxiliary buffer with too few rows ends the stage earlier. Raises ConfigError for a stage without any step.
     """
     requested = _requested_steps(stage, tasks, dataset)
     if stage.kind == "explore":
@@ -35,7 +35,7 @@ def steps_of(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) -> int:
 
 
 def auxiliary_buffer(stage: StageSpec) -> FieldPath:
-    """Returns the field of the rows trained beside experiences."""
+    """Returns the path of the field naming the rows trained together with experiences."""
     name = stage.algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     return ("buffer", "trainer_input", "auxiliary_buffers", name)
 

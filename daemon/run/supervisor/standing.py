@@ -1,4 +1,4 @@
-"""`StandingReads`: reads of an experiment from the daemon's memory, without asking log or tables."""
+"""`StandingReads`: reads of experiments answered from the daemon's memory, without waiting for log or tables."""
 
 from __future__ import annotations
 
@@ -22,26 +22,34 @@ class StandingReads:
     """The reads of `Operations` answered from memory, without waiting for log or tables."""
 
     runs: Runs
-    """The experiments under way."""
+    """Experiments running on this daemon."""
     _loss_check: LossCheck
     _registry: Registry
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
-        """See `Operations.stopped`."""
+        """Returns the error of an experiment stopped by lost log records, with the operator's choices; None if not
+        stopped. See `Operations.stopped`.
+        """
         return self._loss_check.refusal(experiment)
 
     def memory(self, experiment: UUID) -> list[WorkerMemory]:
-        """See `Operations.memory`."""
+        """Returns the forecast of the workers' memory, computed when the experiment was accepted. See
+        `Operations.memory`.
+        """
         entry = self._registry.entries.get(experiment)
         return [] if entry is None else list(entry.spec.memory)
 
     async def trackers(self, experiment: UUID) -> dict[str, Cursor]:
-        """See `Operations.trackers`."""
+        """Returns the cursors of the experiment's trackers by kind, as last written by the tracker processes. See
+        `Operations.trackers`.
+        """
         entry = self._registry.entries.get(experiment)
         return {} if entry is None or not entry.spec.trackers else await asyncio.to_thread(cursors_of, entry)
 
     def spent(self, experiment: UUID) -> Spent | None:
-        """See `Operations.spent`."""
+        """Returns the amounts spent of an experiment's budgets; None without budgets, or for an unknown experiment. See
+        `Operations.spent`.
+        """
         if (run := self.runs.of(experiment)) is not None:
             return spent_of(run.state)
         entry = self._registry.entries.get(experiment)
@@ -50,16 +58,22 @@ class StandingReads:
         return Spent(entry.spec, entry.spine.spending, tokens=None)
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
-        """See `Operations.used_bytes`."""
+        """Returns the resident memory in bytes of the largest live worker by (role, stage), from the last heartbeats.
+        See `Operations.used_bytes`.
+        """
         run = self.runs.of(experiment)
         return {} if run is None else largest_use(run.snapshot())
 
     def opening(self, experiment: UUID) -> list[Wait]:
-        """See `Operations.opening`."""
+        """Returns a wait for each started worker still preparing (for example loading its model), with activity and
+        start time. See `Operations.opening`.
+        """
         run = self.runs.of(experiment)
         return [] if run is None else list(opening_waits(run.snapshot()))
 
     def spine(self, experiment: UUID) -> Spine | None:
-        """See `Operations.spine`."""
+        """Returns the folded life of an experiment running on this daemon; None if no run of this daemon drives the
+        experiment. See `Operations.spine`.
+        """
         run = self.runs.of(experiment)
         return None if run is None else run.state.spine

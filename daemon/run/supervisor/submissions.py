@@ -1,4 +1,4 @@
-"""`Submissions`: experiments submitted or forked, each effective once per key."""
+"""`Submissions`: executes submissions and forks of experiments, each once per request key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ from rftd.workers.devices.host import Host
 
 
 class Submissions:
-    """Submissions and forks as orders; the registry gives the outcome, equal for every repetition."""
+    """Executes submissions and forks as orders; receipts come from the registry, so a repeated request gets an equal
+    one.
+    """
 
     def __init__(
         self,
@@ -51,14 +53,14 @@ class Submissions:
         allowances: Allowances,
         identity: LogIdentity | None,
     ) -> None:
-        """`folders` is held for taking or freeing a job's folder; `refresh` brings the registry up to date.
+        """`folders` is locked while a job's folder is claimed or freed; `refresh` brings the registry up to date.
 
-        `host` describes the workers' host; it may block. `allowances` bind everybody but the owner; `identity` is the
-        log's.
+        `host` describes the machine of the workers, and may block. `allowances` are the allow-lists for askers other
+        than the owner; `identity` is the log's.
         """
         self._allowances = allowances
         self.tables: Final = KeptTables(identity)
-        """Files of the tables named by submissions."""
+        """Files with copies of database tables named by submissions."""
         self._host = host
         self._intake = intake
         self._registry = registry
@@ -67,7 +69,9 @@ class Submissions:
         self._folders = folders
 
     async def submit(self, config: dict[str, Any], key: UUID, *, asker: Asker, base: UUID | None = None) -> Accepted:
-        """See `Operations.submit`; a new experiment is a fork of `base` at step 0, if possible."""
+        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event. See
+        `Operations.submit`. A new experiment is a fork of `base` at step 0, if possible.
+        """
         accepted_by_event: dict[UUID, Accepted] = {}
 
         async def write(id: UUID) -> Position:
@@ -87,7 +91,9 @@ class Submissions:
         return accepted_by_event.get(use.event) or self._accepted(use)
 
     async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
-        """See `Operations.check`."""
+        """Returns the specification that `submit` would append, after the checks of `submit`; appends nothing. See
+        `Operations.check`.
+        """
         judge = SubmissionJudge(asker, self._allowances)
         spec = await self._checked_spec(config, judge)
         host = await asyncio.to_thread(self._host)
@@ -96,7 +102,9 @@ class Submissions:
             return await self._intake.check(spec, host, judge)
 
     async def spec_of(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
-        """Returns the checked specification of a file, ignoring folders in use. Raises as `check`."""
+        """Returns the checked specification of a configuration, without checking whether its folder is in use. Raises
+        as `check`.
+        """
         return await self._checked_spec(config, SubmissionJudge(asker, self._allowances))
 
     async def _checked_spec(
@@ -165,7 +173,9 @@ class Submissions:
         return checked
 
     async def fork(self, request: WantedFork, key: UUID, *, asker: Asker) -> Forked:
-        """See `Operations.fork`."""
+        """Submits an experiment continuing from weight version `at_step` of another one, with changes. See
+        `Operations.fork`.
+        """
 
         async def write(id: UUID) -> Position:
             host = await asyncio.to_thread(self._host)
@@ -204,7 +214,9 @@ class Submissions:
             )
 
     def _whole(self, use: KeyUse) -> bool:
-        """True if the experiment is accepted as well as submitted; a half is always checked again."""
+        """True if the recorded submission was followed by its acceptance; submissions of halves are always checked
+        again.
+        """
         entry = self._registry.entries.get(use.experiment) if use.experiment is not None else None
         return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
 

@@ -42,11 +42,11 @@ from rftd.streams.spec.split_submission import EXPLORE, ROLES
 from rftd.workers.hosts.executor import Executor
 
 HOSTED: Final = 64
-"""Maximum number of experiments with workers started by a daemon not deciding on them."""
+"""Maximum number of experiments for which a daemon without decisions (`--roles explorer`) starts workers."""
 
 
 class Supervisor(AskedCommands):
-    """One daemon's supervisor; `drive` lasts as long as the daemon."""
+    """Runs the experiments of one daemon and executes its commands; `drive` lasts as long as the daemon."""
 
     def __init__(
         self,
@@ -142,7 +142,9 @@ class Supervisor(AskedCommands):
         )
 
     async def drive(self) -> None:
-        """Runs the queue until cancelled; workers under way are left for the next daemon to adopt."""
+        """Starts experiments from the queue until cancelled; running workers are then left for the next daemon to
+        adopt.
+        """
         async with self._one_submission:
             await self._refresh()
             # Before any run begins: a crash's leftovers of a removed experiment lie in the next one's folder of this
@@ -163,7 +165,9 @@ class Supervisor(AskedCommands):
         )
 
     async def collect(self, *, every: bool = False) -> None:
-        """Removes unreferenced files of ended experiments; unless `every`, only after interrupted tidying."""
+        """Deletes unreferenced files of ended experiments; unless `every`, only in folders with an interrupted
+        clean-up.
+        """
         await self._refresh()
         if self._decides:
             await self._collector.collect(every=every)
@@ -181,21 +185,23 @@ class Supervisor(AskedCommands):
             await asyncio.to_thread(remove, [unused.path])
 
     async def make_sweeps(self) -> None:
-        """Begins and ends the runs of sweeps, until cancelled."""
+        """Submits and ends the runs of sweeps until cancelled."""
         if self._decides:
             await self._sweeping.run()
 
     async def keep_payloads(self) -> None:
-        """Drops payloads of experiences no longer needed, until cancelled."""
+        """Drops payloads of experiences no longer needed, periodically, until cancelled."""
         if self._decides:
             await self._payloads.run(self._refresh)
 
     async def look_at_payloads(self) -> None:
-        """Drops every payload due now under the keeping rules, once."""
+        """Drops every payload due at this moment under the keeping rules, once."""
         await self._payloads.look(self._refresh)
 
     async def archive_by_rule(self) -> None:
-        """Archives experiments long after their end, until cancelled; returns at once without such a rule."""
+        """Archives experiments some time after their end, until cancelled; returns at once without
+        `--archive-after`.
+        """
         if self._decides and self._keeping.archive_after_s is not None:
             await self._archiving(self._keeping.archive_after_s).run(self._refresh)
 
@@ -221,10 +227,9 @@ class Supervisor(AskedCommands):
         return run.state if isinstance(run, Run) else None
 
     def _at_rest(self) -> dict[UUID, Entry]:
-        """Returns all experiments except those under way, which tidy their own folders at their end, and those with
-        lost events.
+        """Returns the experiments whose folders may be cleaned: not running here, and without lost events.
 
-        The lost events may be the ones naming the files.
+        A run cleans its own folder at its end; the lost events may be the ones naming the files.
         """
         experiments = self._registry.entries
         return {
@@ -239,11 +244,11 @@ class Supervisor(AskedCommands):
         return [*jobs, *self._submissions.tables.folders(experiments)]
 
     async def drain(self) -> None:
-        """Ends the runs under way: workers finish and leave; the next daemon continues from there."""
+        """Ends all runs in order: workers finish their work and leave; the next daemon continues the experiments."""
         await self.runs.drain()
 
     async def _note(self, entry: Entry, error: BaseException) -> None:
-        """Pauses an experiment whose run ended with an error, as its controller; the next run continues by itself."""
+        """Records a pause of an experiment whose run ended with an error; the next run ends the pause by itself."""
         await self._refresh()
         if entry.status is not Status.RUNNING:
             return
@@ -265,10 +270,12 @@ class Supervisor(AskedCommands):
         )
 
     async def take_over(self, names: Sequence[str]) -> None:
-        """Gives the folders of experiments to this log. Raises NotFoundError, UsageError."""
+        """Makes this log the owner of experiments' folders. Raises NotFoundError, UsageError."""
         await self._loss_check.take_over(names)
 
     async def accept_losses(self, names: Sequence[str], *, by: str) -> None:
-        """Lets experiments continue without records lost by the log, on record. Raises NotFoundError, UsageError."""
+        """Records an operator's acceptance (`by`) of lost records, so that experiments continue. Raises NotFoundError,
+        UsageError.
+        """
         await self._refresh()
         await self._loss_check.accept(names, self._writer, by=by)

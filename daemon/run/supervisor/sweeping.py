@@ -1,4 +1,4 @@
-"""`SweepDriver`: accepts sweeps and begins their runs, each once, even if the daemon is killed in between."""
+"""`SweepDriver`: accepts sweeps and submits their runs, each once, even after a crash in between."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from rftd.workers.control.sweep_runs import (
 from rftd.workers.learning.algorithms.registry import lookup
 
 LOOK_S: Final = 0.5
-"""Seconds between two looks at the sweeps."""
+"""Seconds between two passes over the sweeps."""
 _LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
 """Temporary errors: the run is begun at a later look."""
 
 
 class RunCommands(Protocol):
-    """Commands on experiments, given as the daemon's owner; see `Operations`."""
+    """The commands on experiments needed here, with the owner's rights; see `Operations`."""
 
     def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
 
@@ -75,7 +75,7 @@ class RunCommands(Protocol):
 
 
 class SweepDriver:
-    """The sweeps of one daemon; `run` works as long as the daemon decides."""
+    """Submits, halves and ends the runs of all sweeps; `run` works as long as this daemon decides."""
 
     def __init__(
         self,
@@ -93,10 +93,9 @@ class SweepDriver:
         clock: Clock,
         logger: Logger,
     ) -> None:
-        """`refresh` brings the registry up to date; `begun` is called for each newly queued run.
+        """`refresh` brings the registry up to date; `begun` is called after each submitted run.
 
-        `folders` is held for taking a job's folder. `slots` is the default for the number of a sweep's runs under way
-        at once.
+        `folders` is locked while a job's folder is claimed; `slots` is the default limit of a sweep's concurrent runs.
         """
         self._log = log
         self._registry = registry
@@ -113,7 +112,9 @@ class SweepDriver:
         self._over: set[UUID] = set()
 
     async def submit(self, request: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
-        """See `Operations.sweep`."""
+        """Submits a sweep: every run is checked as by `submit`, and none begins if one is refused. See
+        `Operations.sweep`.
+        """
 
         async def write(id: UUID) -> Position:
             event = await self._checked(request, asker)
@@ -125,7 +126,7 @@ class SweepDriver:
         return SweepTaken(self._standing(sweep), Done(use.event, use.position))
 
     async def cancel(self, sweep: UUID, reason: str, key: UUID, *, asker: Asker) -> Done:
-        """See `Operations.cancel_sweep`."""
+        """Cancels a sweep and its runs before their end. See `Operations.cancel_sweep`."""
         await self._refresh()
         recorded = named_sweep(self._registry, str(sweep))
         asker.check_concerned(recorded.submitted.by, name=f"sweep {recorded.name}")
@@ -139,17 +140,17 @@ class SweepDriver:
         return Done(use.event, use.position)
 
     async def named(self, name_or_id: str) -> StandingSweep:
-        """See `Operations.sweep_named`."""
+        """Returns the sweep with this name or id. See `Operations.sweep_named`."""
         await self._refresh()
         return self._standing(named_sweep(self._registry, name_or_id))
 
     async def standing(self) -> list[StandingSweep]:
-        """Returns every sweep with its runs, in the order of the log."""
+        """Returns every sweep with the present status of its runs, in the order of the log."""
         await self._refresh()
         return [self._standing(sweep) for sweep in self._registry.sweeps.by_id.values()]
 
     async def run(self) -> None:
-        """Begins, halves and ends runs of all sweeps, twice a second, until cancelled."""
+        """Submits due runs, stops losing ones and ends finished sweeps, twice a second, until cancelled."""
         while True:
             await self._refresh()
             for sweep in list(self._registry.sweeps.by_id.values()):
@@ -211,7 +212,7 @@ class SweepDriver:
     async def _order(
         self, sweep: RecordedSweep, point: int, verb: Literal["pause", "resume", "cancel"], reason: str, *occasion: int
     ) -> None:
-        """Gives a command about a run, once for each `occasion`, so that a person's later command stays in effect."""
+        """Executes a command on a run once per `occasion`, so that a person's later command is not undone."""
         key = sweep.key(point)
         give = {"pause": self._commands.pause, "resume": self._commands.resume, "cancel": self._commands.cancel}[verb]
         try:
@@ -312,7 +313,7 @@ def named_sweep(registry: Registry, name_or_id: str) -> RecordedSweep:
 
 
 def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
-    """Returns the submitted runs of the sweep, by the index of their point."""
+    """Returns the submitted runs of the sweep, by the index of their point, from 0."""
     halving = sweep.submitted.halving
     versions = () if halving is None else halving.at
     holds = {sweep.hold_reason(version) for version in versions}
@@ -327,14 +328,16 @@ def runs_of(registry: Registry, sweep: RecordedSweep) -> dict[int, RunStanding]:
 
 
 def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
-    """Returns the sweep with its submitted runs, and whether it is over."""
+    """Returns the sweep with the present status of its submitted runs; `over` is True once no further run can start."""
     runs = runs_of(registry, sweep)
     shown = [StandingRun(point, made_by(sweep.key(point)), run.status) for point, run in runs.items()]
     return StandingSweep(sweep, tuple(shown), is_over(sweep, runs))
 
 
 def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving | None:
-    """Returns the halving with its taskset. Raises UsageError if no evaluation would decide it."""
+    """Returns the halving rule with its taskset filled in. Raises UsageError if no evaluation falls on its weight
+    versions.
+    """
     if halving is None:
         return None
     names = list(dict.fromkeys(taskset.name for stage in spec.stages for taskset in stage.evals))
@@ -367,7 +370,9 @@ def _evaluated(spec: ExperimentSpec, taskset: str) -> list[int]:
 
 
 def _base_of(spec: ExperimentSpec) -> tuple[Any, ...] | None:
-    """Returns the settings deciding an evaluation of the first weights; None if each run must evaluate them itself."""
+    """Returns the settings on which the first weights and their evaluation depend; None if each run must evaluate them
+    itself.
+    """
     stage = spec.stages[0]
     if stage.kind != "both" or stage.serving is not None or not (stage.evals and eval_due(stage, 0)):
         return None

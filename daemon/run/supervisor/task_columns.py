@@ -1,4 +1,4 @@
-"""`TaskColumns`: the columns of tasksets with drawn rows, and the conditions on an acceptable selector."""
+"""`TaskColumns`: columns of tasksets whose selectors draw rows, and checks of such selectors."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class TaskColumns:
-    """The columns used by the selectors of the stage under way."""
+    """The columns read by the selectors of the current stage, cached."""
 
     def __init__(self) -> None:
         self._columns_read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
 
     def of(self, spec: TasksetSpec) -> NDArray[np.float64] | None:
-        """Returns the columns of a taskset; None if not read yet."""
+        """Returns the columns of a taskset, rows by columns, for its selector; None if not read yet."""
         return next((columns for read, columns in self._columns_read if read == spec), no_columns(spec))
 
     async def read(self, spec: ExperimentSpec, stage: int) -> None:
-        """Reads a stage's columns not read yet, and drops those of other stages.
+        """Reads the missing columns of a stage, and drops those of other stages.
 
         Raises DataError for a taskset missing or changed since its acceptance.
         """
@@ -54,7 +54,9 @@ def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
 
 
 def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
-    """Raises ConfigError for an unbuildable selector, or for timing-dependent draws in a deterministic run."""
+    """Raises ConfigError for a selector that cannot be built, or whose draws depend on timing in a
+    deterministic run.
+    """
     if not draws(spec.selector):
         return
     try:
@@ -72,9 +74,9 @@ def check_selector(spec: TasksetSpec, *, deterministic: bool) -> None:
 
 
 def drawn(taskset: Taskset) -> TasksetSpec:
-    """Returns the taskset's specification with its selector's inputs, after inspecting its columns in every row.
+    """Returns the taskset's specification with the columns for its selector, after checking them in every row.
 
-    Raises ConfigError for more rows than the daemon's limit for kept columns, DataError for a non-number.
+    Raises ConfigError for more rows than the daemon keeps columns for, DataError for a cell that is not a number.
     """
     spec = taskset.spec
     if not draws(spec.selector):

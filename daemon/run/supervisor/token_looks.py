@@ -42,10 +42,11 @@ class _TokenFault(msgspec.Struct, frozen=True):
 
 
 def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
-    """Checks that transformers can make a tokenizer of the folder's files. Raises DataError. Blocks.
+    """Checks that transformers can open the tokenizer of a folder. Raises DataError, about `field`. Blocks.
 
-    A sound tokenizer.json, as in nearly all folders, is not opened; nor is one running code of its folder, nor any if
-    transformers is not installed: workers check those. A folder without tokenizer is reported by other checks.
+    Skipped: a well-formed tokenizer.json, as in nearly all folders; a tokenizer that runs code of its folder, unless
+    `trusted`; any without transformers installed. Workers check those. A folder without tokenizer is reported by other
+    checks.
     """
     if trusted or has_plain_tokenizer(folder) or not has_tokenizer(folder) or missing_of(TORCH):
         return
@@ -76,7 +77,7 @@ def _look(purpose: str, field: str, *arguments: str, text: str | None = None) ->
 
 
 def opening_fault(folder: str) -> DataError | None:
-    """Returns the error of a folder whose files make no tokenizer; else None."""
+    """Returns the DataError of a folder whose tokenizer cannot be opened; None if it opens."""
     try:
         open_tokenizer(folder)
     except DataError as error:
@@ -85,7 +86,10 @@ def opening_fault(folder: str) -> DataError | None:
 
 
 def find_fault(stage: StageSpec) -> DataError | None:
-    """Returns the error of a token without an embedding; other faults of a row are reported by other checks."""
+    """Returns the DataError of a sampled row with a token beyond the model's embeddings; None without one.
+
+    Other faults of a row are reported by other checks.
+    """
     try:
         for encode in _encodings(stage):
             try:

@@ -1,4 +1,4 @@
-"""`Trackers`: the processes following experiments for trackers, started here, and restarted after an early end."""
+"""`Trackers`: starts one process per tracker of an experiment (such as wandb), and restarts a failed one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rftd.workers.tracking.cursor import Cursor, CursorFile
 from rftd.workers.tracking.registry import variables_of
 
 LOOK_S: Final = 1.0
-"""Seconds between two looks at experiments and processes."""
+"""Seconds between two passes over experiments and processes."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Pauses in seconds before a failed process is restarted: a key may be repaired, or a package installed."""
 _MOST: Final = 32
@@ -34,14 +34,14 @@ _GRACE_S: Final = 10.0
 
 
 class TrackerKey(NamedTuple):
-    """One tracker of one experiment: the key of its process."""
+    """One tracker of one experiment, identified by the experiment's id and the tracker's kind."""
 
     experiment: UUID
     kind: str
 
 
 class _Process:
-    """A wanted tracker, and its process while one runs."""
+    """A tracker to be run, with its process while one runs."""
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
@@ -53,7 +53,7 @@ class _Process:
 
 
 class Trackers:
-    """Keeps one process alive for each tracker of each begun experiment, until everything is written."""
+    """Keeps a process running for each tracker of each started experiment, until every point is written."""
 
     def __init__(
         self,
@@ -67,9 +67,8 @@ class Trackers:
         logger: Logger,
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
     ) -> None:
-        """`identity` distinguishes the log from a copy, whose experiments are not followed here.
-
-        `allowances` are the daemon's present allow-lists, possibly narrower than at the submission.
+        """`identity` is the log's: experiments copied from another log are not tracked again. `allowances` are the
+        daemon's present allow-lists, possibly narrower than at submission.
         """
         self._refreshed_registry = refreshed_registry
         self._log_url = log_url
@@ -152,7 +151,7 @@ class Trackers:
         return next(self._allowances.withdrawn(sending), None)
 
     def _is_over(self, entry: Entry, tracker: TrackerSpec) -> bool:
-        """True for a tracker with everything written, or with nothing left to write here. Blocks."""
+        """True if the tracker has written every point, or no longer belongs to this log. Blocks."""
         job_dir = Path(entry.job_dir)
         if self._identity is not None and is_of_another(job_dir, self._identity):
             return True
@@ -191,7 +190,7 @@ def _due_trackers(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
 
 
 def cursors_of(entry: Entry) -> dict[str, Cursor]:
-    """Returns the progress of each tracker of the experiment, by kind. Blocks."""
+    """Returns how far each tracker of the experiment has written, by kind. Blocks."""
     return {tracker.kind: _cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
 
 

@@ -20,16 +20,21 @@ SELECTORS: Final = Plugins[TaskSelector](
         "difficulty_based": f"{_HERE}.difficulty:DifficultyBased",
     },
 )
-"""Selectors with draws. `sequential`, `shuffle` and `random` follow the positions of rows, and have no class."""
+"""Registered selectors that draw rows. `sequential`, `shuffle` and `random` compute the row from the position, without
+a class.
+"""
 
 
 def draws(selector: str) -> bool:
-    """True if the selector's rows are drawn, and written to the log before their leases."""
+    """True if the selector draws rows, so that `tasks.drawn` has to record the rows before tasks are leased.
+
+    False for `sequential`, `shuffle` and `random`, whose row follows from the position.
+    """
     return selector not in BY_PLACE
 
 
 def check_selector(name: str) -> None:
-    """Raises ConfigError for an unknown selector, with the nearest name. Imports nothing."""
+    """Raises ConfigError, suggesting the nearest name, if no selector has this name. Imports no selector."""
     if not draws(name):
         return
     try:
@@ -40,7 +45,7 @@ def check_selector(name: str) -> None:
 
 
 def follows_rewards(name: str) -> bool:
-    """True if the selector's draws depend on rewards. Raises ConfigError like `Plugins.load`."""
+    """True if the selector uses rewards of earlier rollouts for its draws. Raises ConfigError like `Plugins.load`."""
     return draws(name) and bool(SELECTORS.load(name).follows_rewards)
 
 
