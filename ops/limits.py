@@ -188,6 +188,20 @@ EVAL_ANSWERS_CHARS: Final = 16 * MIB
 """Maximum characters of the texts of one range of held-out rows together; the excess is cut evenly."""
 EVAL_ANSWER_CHARS: Final = 131_072
 """Maximum characters of one of these texts."""
+TOKENIZER_SIZE_BYTES: Final = 256 * MIB
+"""The largest tokenizer.json copied to an experiment's artifacts, and opened for its texts."""
+TEXT_S: Final = 20.0
+"""Maximum seconds for opening a tokenizer and decoding one request; a slower process is killed."""
+TEXT_REFUSAL_S: Final = 60.0
+"""After a tokenizer ended its process, requests are refused for this long without opening it again."""
+TEXT_TOKENIZERS: Final = 4
+"""Tokenizers kept open for texts, in one process."""
+TEXT_MEMORY_SIZE_BYTES: Final = 4096 * MIB
+"""Address space of the process for texts: the largest tokenizers in use need a quarter of it."""
+TEXT_CHARS: Final = 200_000
+"""Default maximum characters of one text in an answer; longer ones are cut, with their length beside."""
+TEXT_TASKSETS: Final = 8
+"""Tasksets kept open for the rows of texts."""
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
 """The largest answer of a service used as an auxiliary model."""
 DRAIN_TIMEOUT_S: Final = 10.0

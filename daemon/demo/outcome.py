@@ -12,8 +12,7 @@ import msgspec
 
 from rftd.daemon.cli.output.quantity import short, sparkline
 from rftd.daemon.http.client.client import Client
-from rftd.daemon.http.client.transcript import specification, transcript_of
-from rftd.daemon.http.views import experiences
+from rftd.daemon.http.views import experiences, text
 
 EVALSET = "held-out"
 LAST_ROLLOUTS = 256
@@ -69,25 +68,22 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_examples(client: Client, experiment: str) -> list[Example]:
     """Returns the newest right and the newest wrong answer, if available."""
-    spec = specification(client, experiment)
     shown_examples: list[Example] = []
     for right in (True, False):
         bounds = {"min_reward": _RIGHT} if right else {"max_reward": _RIGHT}
         listed = client.ask(experiences.experiences, name=experiment, order="newest", limit=1, **bounds).value
         for row in listed.items:
-            shown = client.ask(experiences.experience, name=experiment, experience=row.id, tokens=True).value
-            transcript = transcript_of(spec, shown)
-            truth = transcript.truth or ""
+            shown = client.ask(text.experience_text, name=experiment, experience=row.id).value
             shown_examples += [
                 Example(
                     experience=row.id,
                     question=turn.bare_prompt,
                     answer=turn.answer,
-                    truth=truth,
+                    truth=shown.truth or "",
                     right=right,
                     version=row.newest_version,
                 )
-                for turn in transcript.turns
+                for turn in shown.rollout.turns
             ]
     return shown_examples
 

@@ -16,7 +16,7 @@ from rftd.daemon.trust.asker import Asker
 from rftd.ops.errors import LogLossError
 from rftd.streams.events.sweep import Halving, SweepPoint
 from rftd.streams.folds.failed_tasks import FailedTask
-from rftd.streams.folds.spine import Spine, Status
+from rftd.streams.folds.spine import Kept, Spine, Status
 from rftd.streams.folds.sweeps import RecordedSweep
 from rftd.streams.log.envelope import Position
 from rftd.streams.spec.engines import WorkerMemory
@@ -70,6 +70,16 @@ class Done(NamedTuple):
     """Id of the event recording the command."""
     position: Position
     """Position for `after`: a read after this position sees the command's effect."""
+
+
+class TextOrigin(NamedTuple):
+    """The origin of an experiment's texts: its specification, and the copies of its tokenizers."""
+
+    spec: ExperimentSpec
+    tokenizers: tuple[str, ...]
+    """The sha256 of each stage's copy; see experiment.accepted."""
+    kept: Kept
+    """The whereabouts of the experiment's files."""
 
 
 class WantedSweep(msgspec.Struct, frozen=True):
@@ -236,6 +246,10 @@ class Operations(Protocol):
         """Returns the folded life of an experiment running on this daemon; None if no run of this daemon drives the
         experiment.
         """
+        ...
+
+    async def text_origin(self, experiment: UUID) -> TextOrigin | None:
+        """Returns the specification and tokenizers of an experiment; None for an unknown experiment."""
         ...
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:

@@ -2,6 +2,7 @@
 
 disk                free space of volumes, and space used by folders
 artifacts           files named by their sha256
+tokenizer_copies    the tokenizer of each stage, copied to the artifacts at acceptance
 answered_rows       the answers of an evaluation, from the log and from artifacts
 checkpoints         checkpoint folders, registered in place
 service_state       names of weights and optimizer at a remote service, as stored in a checkpoint

@@ -11,12 +11,15 @@ import os
 import re
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Final
 
 from rftd.ops import faults
 from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import LogCorruptError, NotFoundError, UsageError
 from rftd.ops.own_folder import give_umask_rights
 
+ARTIFACTS: Final = "artifacts"
+"""The folder of artifacts within a job's folder."""
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 

@@ -69,7 +69,7 @@ ORDERS: Final = {
 }
 """Names of orders; those with a minus sign are descending."""
 
-_PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
+PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
 _CANDIDATES: Final = 8
 
 _CONDITIONS: Final = {
@@ -83,12 +83,13 @@ _CONDITIONS: Final = {
     "state": "state = :state",
 }
 
-_ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, {STATE} AS state,
+ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, {STATE} AS state,
     r.reason AS retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
     e.response_tokens, e.oldest_version, e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns,
     e.produced_partition AS partition, e.produced_offset AS "offset", (SELECT MAX(b.step) {USES}) AS step,
     (SELECT MAX(i.staleness_versions) {USES}) AS staleness_versions, (SELECT COUNT(*) {USES}) AS uses
 FROM experiences e {GROUP} {RETIRED} WHERE {PRODUCED}"""
+"""SQL of every `ExperienceRow`, to be continued by conditions on `experiences e`."""
 
 
 async def list_experiences(
@@ -109,7 +110,7 @@ async def list_experiences(
     return await fetch(
         connection,
         ExperienceRow,
-        f"""SELECT * FROM ({_ROWS} AND e.experiment = :experiment) s WHERE {conditions}
+        f"""SELECT * FROM ({ROWS} AND e.experiment = :experiment) s WHERE {conditions}
         ORDER BY {ORDERS[order]} LIMIT :limit OFFSET :skip""",
         experiment=experiment.bytes,
         limit=limit,
@@ -120,7 +121,7 @@ async def list_experiences(
 
 async def get_experience(connection: AsyncConnection, experience: UUID) -> ExperienceRow:
     """Returns an experience by id. Raises NotFoundError."""
-    row = await fetch_one(connection, ExperienceRow, f"{_ROWS} AND e.id = :experience", experience=experience.bytes)
+    row = await fetch_one(connection, ExperienceRow, f"{ROWS} AND e.id = :experience", experience=experience.bytes)
     if row is None:
         raise NotFoundError(f"no experience {experience}")
     return row
@@ -157,7 +158,7 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, text: s
     Raises NotFoundError; UsageError with the candidates for an ambiguous prefix, and for any other text.
     """
     prefix = text.replace("-", "").lower()
-    if not _PREFIX.fullmatch(prefix):
+    if not PREFIX.fullmatch(prefix):
         raise UsageError(
             f"{text[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 from uuid import UUID
 
@@ -12,6 +13,8 @@ from rftd.streams.log import topics
 from rftd.streams.log.bounds import Bytes, Count, Epoch, Finite, Index, Integer, Nanoseconds, Offset
 from rftd.streams.log.marked import HEADS, HISTORY, START, OwnPath
 from rftd.streams.spec.spec import ExperimentSpec
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class HeadRef(msgspec.Struct, frozen=True, array_like=True):
@@ -87,6 +90,14 @@ class ExperimentAccepted(Event, frozen=True, kw_only=True):
     """The verdict on a submission of any role but the owner; never judged anew, and compared with the configuration at
     each start of workers.
     """
+    tokenizers: tuple[str, ...] = ()
+    """The sha256 of each stage's tokenizer.json, copied to the artifacts; empty for a stage without a copy."""
+
+    def __post_init__(self) -> None:
+        # Names of files: a record of anybody must not name others.
+        for sha256 in self.tokenizers:
+            if sha256 and not _SHA256.fullmatch(sha256):
+                raise ValueError(f"{sha256!r} is no sha256")
 
 
 class RequestRef(msgspec.Struct, frozen=True, kw_only=True):

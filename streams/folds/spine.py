@@ -82,6 +82,8 @@ class Spine(msgspec.Struct):
     """The half submitted after an import; its paths in `spec.config` moved with later imports alone."""
     grants: tuple[experiment.Grant, ...] = ()
     """The names in its specification allowed by the daemon's configuration at acceptance."""
+    tokenizers: tuple[str, ...] = ()
+    """The sha256 of the copy of each stage's tokenizer.json; see experiment.accepted."""
     halves: frozenset[str] = frozenset()
     """The halves in its submissions: `explore`, `train`."""
     start: tuple[experiment.HeadRef, ...] = ()
@@ -302,6 +304,7 @@ class Spine(msgspec.Struct):
             case experiment.ExperimentAccepted():
                 self.start = event.start
                 self.grants = event.grants
+                self.tokenizers = event.tokenizers
                 self.status = Status.QUEUED
             case experiment.ExperimentArchived():
                 self.kept, self.archive = Kept.ARCHIVED, event

@@ -9,6 +9,7 @@ from uuid import UUID
 from rftd.ops.errors import CodecError
 from rftd.streams.events.checkpoint import CheckpointCommitted, CheckpointDeleted
 from rftd.streams.events.experience import EvalScored, ExperienceProduced
+from rftd.streams.events.experiment import ExperimentAccepted
 from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
@@ -32,7 +33,7 @@ class OutsideNames:
     def __init__(self) -> None:
         self.spine = Spine()
         self.artifacts: set[bytes] = set()
-        """The sha256 of each array stored outside of its event."""
+        """The sha256 of each array stored outside of its event, and of each copied tokenizer."""
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         self.weights: dict[tuple[int, int], WeightsPublished] = {}
         self.offers: dict[int, TasksOffered] = {}
@@ -75,6 +76,8 @@ class OutsideNames:
                 self._arrays(*event.arrays.values())
             case EvalScored():
                 self._arrays(event.rewards, event.tokens, *([] if event.answers is None else [event.answers]))
+            case ExperimentAccepted():
+                self.artifacts.update(bytes.fromhex(sha256) for sha256 in event.tokenizers if sha256)
             case CheckpointCommitted():
                 self.checkpoints[event.step, event.generation] = event
             case CheckpointDeleted():

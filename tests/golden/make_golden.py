@@ -19,7 +19,9 @@ from rftd.streams.events.registry import Definition, Event
 from rftd.streams.log.arrays import Array
 
 FOLDER = Path(__file__).with_name("events")
-FITTING = {
+FITTING: dict[str, Any] = {
+    "experiment.accepted.tokenizers.0": "a" * 64,
+    "experiment.accepted.tokenizers.1": "",
     "eval.scored.tries": 3,
     "experience.produced.sampling.0.start": 0,
     "experience.produced.sampling.0.end": 1,
@@ -83,7 +85,7 @@ def _value(kind: inspect.Type, path: str) -> Any:
         case inspect.BytesType():
             return number.to_bytes(16, "big")
         case inspect.StrType() | inspect.AnyType():
-            return f"{path.rpartition('.')[2]} ü {number % 100}"
+            return FITTING.get(path, f"{path.rpartition('.')[2]} ü {number % 100}")
     raise TypeError(f"{path}: no example for {kind}")
 
 

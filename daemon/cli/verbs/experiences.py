@@ -25,21 +25,24 @@ from rftd.daemon.cli.verbs.arguments import (
     steps_named,
 )
 from rftd.daemon.http.views import experiences
+from rftd.daemon.http.views import text as text_views
+from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.commands import Reason
 from rftd.daemon.http.views.experiences import ExperienceView
+from rftd.daemon.http.views.text import ExperienceText, TextTurn
 from rftd.ops.clock import Clock, SystemClock
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
-    from rftd.daemon.http.client.transcript import TextTurn, Transcript
 
 _BIASED_BELOW: Final = 0.05
 """The p-value below which drops count as biased, the usual 5 %."""
 _WIDEST_PIECE: Final = 24
 """Columns for the text of a token; a longer text moves its line's figures."""
-_TOKEN_LISTS: Final = ("tokens", "loss_mask", "logprobs", "processed_logprobs")
+_WHOLE_TEXT_CHARS: Final = 10_000_000
+_WINDOW: Final = 4096
 _PAGE: Final = 1000
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
@@ -119,22 +122,28 @@ def ls(
 def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
     """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
 
-    ID is an id, or 8 or more of its first digits. The text is decoded with the tokenizer in the model's folder;
-    without one, token ids are shown.
+    ID is an id, or 8 or more of its first digits. The daemon decodes the text with the experiment's own copy of the
+    tokenizer; without one, token ids are shown.
     """
-    from dataclasses import asdict
-
     from rftd.daemon.http.client.client import Client
-    from rftd.daemon.http.client.transcript import specification, transcript_of
 
     with Client(settings) as client:
-        answer = client.ask(experiences.experience, name=name, experience=id, tokens=True)
-        transcript = transcript_of(specification(client, name), answer.value, pieces=tokens)
-    hidden = {} if tokens else dict.fromkeys(_TOKEN_LISTS)
-    if emitted({**answer.plain(), **hidden, "text": asdict(transcript)}, settings):
+        answer = client.ask(experiences.experience, name=name, experience=id, tokens=tokens)
+        text = client.ask(text_views.experience_text, name=name, experience=id, chars=_WHOLE_TEXT_CHARS)
+        pieces = list(_pieces(client, name, answer.value)) if tokens else []
+    if emitted({**answer.plain(), "text": {**text.plain(), "pieces": pieces}}, settings):
         return
-    page = msgspec.structs.replace(answer.value, **hidden)
-    say("\n".join([*_page(page), *_texts(transcript, page), *token_lines(page, transcript.pieces)]), indent=LABEL)
+    page = answer.value
+    say("\n".join([*_page(page), *_texts(text.value, page), *token_lines(page, pieces)]), indent=LABEL)
+
+
+def _pieces(client: Client, name: str, page: ExperienceView) -> Iterator[str]:
+    """Yields the text of each response token of a single sequence, window by window; nothing without a tokenizer."""
+    first: int | None = page.experience.prompt_tokens
+    while first is not None:
+        window = client.ask(token_views.tokens, name=name, experience=page.experience.id, first=first, n=_WINDOW).value
+        yield from window.texts
+        first = window.next
 
 
 @command.command("rows")
@@ -162,8 +171,8 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
                 are neighbours.
     """
     from rftd.daemon.http.client.client import Client
-    from rftd.daemon.http.client.recorded_rows import RecordedRows, experience_row
-    from rftd.daemon.http.client.transcript import specification
+    from rftd.daemon.http.client.recorded_rows import RecordedRow, RecordedRows, RolloutRow, experience_row
+    from rftd.daemon.http.client.specification import specification
 
     low, high = _bounds(reward, "--reward")
     with Client(settings) as client:
@@ -172,7 +181,11 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
         row_count = 0
         for id in _ids(client, name, low, high, stage, by_group=schema == "experience"):
             shown = client.ask(experiences.experience, name=name, experience=id, tokens=True).value
-            row = experience_row(spec, shown) if spec and schema == "experience" else recorded.row(shown)
+            if spec and schema == "experience":
+                row: RecordedRow | RolloutRow | None = experience_row(spec, shown)
+            else:
+                whole = client.ask(text_views.experience_text, name=name, experience=id, chars=_WHOLE_TEXT_CHARS)
+                row = recorded.row(shown, whole.value.rollout)
             if row is not None:
                 emit_line(msgspec.to_builtins(row))
                 row_count += 1
@@ -325,27 +338,28 @@ def _page(page: ExperienceView) -> Iterator[str]:
         yield labelled("" if index else "asked", text)
 
 
-def _texts(transcript: Transcript, page: ExperienceView) -> Iterator[str]:
+def _texts(text: ExperienceText, page: ExperienceView) -> Iterator[str]:
     """Yields prompt, answer and truth, always without terminal control characters: a pipe may end at a terminal."""
     # A table of the tokens shows the ids, too.
-    for ids in transcript.ids if page.tokens is None else ():
+    for ids in text.rollout.ids if page.tokens is None else ():
         yield labelled("prompt ids", " ".join(map(str, ids.prompt)))
         yield labelled("answer ids", " ".join(map(str, ids.answer)))
-    for turn in transcript.turns:
+    for turn in text.rollout.turns:
         yield labelled("prompt", turn.prompt)
-        yield from passage_lines(turn)
-    if transcript.truth is not None:
-        yield labelled("truth", transcript.truth)
-    for note in transcript.notes:
+        yield from answer_lines(turn)
+    if text.truth is not None:
+        yield labelled("truth", text.truth)
+    for note in (*text.rollout.notes, *text.notes):
         yield labelled("note", note)
 
 
-def passage_lines(turn: TextTurn) -> Iterator[str]:
-    """Yields the answer, with the workflow's passages below their own label."""
-    if not turn.passages:
+def answer_lines(turn: TextTurn) -> Iterator[str]:
+    """Yields the answer, with parts of the workflow and of tools below their own labels."""
+    if [part.by for part in turn.parts] == ["model"]:
         yield labelled("answer", turn.answer)
-    for passage in turn.passages:
-        yield labelled("answer" if passage.by == "model" else "workflow", passage.text)
+        return
+    for part in turn.parts:
+        yield labelled("answer" if part.by == "model" else part.by, part.text)
 
 
 def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:

@@ -81,7 +81,7 @@ def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
 def resolved(client: Client, id: str) -> dict[str, Any] | None:
     """Returns the effective experiment of the specification in the log; None if the log has none any more."""
     from rftd.daemon.config.effective.experiment import effective_config
-    from rftd.daemon.http.client.transcript import specification
+    from rftd.daemon.http.client.specification import specification
 
     spec = specification(client, id)
     return None if spec is None else effective_config(spec)

@@ -23,6 +23,7 @@ from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.daemon.observe.metrics_void import foreign_wait
 from rftd.daemon.run.operations import Operations
 from rftd.daemon.run.why.wait import Wait
+from rftd.daemon.text.texts import Texts
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
@@ -111,6 +112,8 @@ class Services:
     curves: RewardCurves = field(default_factory=RewardCurves)
     columns: StepColumns = field(default_factory=StepColumns)
     followers: Followers = field(default_factory=Followers)
+    texts: Texts = field(default_factory=Texts)
+    """Decoding of token ids, in a process of its own."""
 
     keyring: Keyring | None = None
     """Tokens with access; None: everybody is the owner."""

@@ -3,7 +3,7 @@
 address   where the daemon is
 client    `Client`: requests the views of `rftd.daemon.http.views`; `follow`: an experiment over restarts of the daemon
 moment    an experiment's page with its waits and its pace
-transcript  an experience as text, and the truth of its row
+specification  the resolved experiment behind a name
 judging   the recorded answers of an evaluation, scored by another reward
 recorded_rows  rows of text from recorded experiences, for a later experiment
 page_feed  pages read in a thread beside the displaying program; and the absence of a daemon

@@ -12,7 +12,7 @@ import numpy as np
 
 from rftd.daemon.cli.output.terminal import one_line
 from rftd.daemon.http.client.client import Client
-from rftd.daemon.http.client.transcript import specification
+from rftd.daemon.http.client.specification import specification
 from rftd.daemon.http.views.evaluations import AnswerView, EvaluationPage, evaluation
 from rftd.ops.errors import DataError, RftdError, RolloutError, UsageError
 from rftd.storage.queries.steps import EvalRow

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from rftd.daemon.http.client.transcript import experience_turns
 from rftd.daemon.http.views.experiences import ExperienceView
+from rftd.daemon.http.views.text import RolloutText
 from rftd.ops.errors import NotFoundError
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.datasets.conversation import ended
@@ -16,6 +16,7 @@ from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer
 
 SEVERAL: Final = "a rollout of several turns, or with words of its workflow"
+UNREADABLE: Final = "without a text"
 EMPTY: Final = "without a prompt or an answer"
 OTHERWISE: Final = "text that the tokenizer reads as other tokens"
 
@@ -87,20 +88,20 @@ class RecordedRows:
         self.left_out: dict[str, int] = {}
         """Number of experiences without a row, by reason."""
 
-    def row(self, shown: ExperienceView) -> RecordedRow | None:
-        """Returns the row of an experience with its tokens; None if no row is equivalent. Blocks."""
-        why = SEVERAL
-        turns = experience_turns(self._tokenizer(shown.experience.stage), shown)
-        if len(turns) == 1 and not turns[0].passages:
+    def row(self, shown: ExperienceView, text: RolloutText) -> RecordedRow | None:
+        """Returns the row of an experience with its tokens and its text; None if no row is equivalent. Blocks."""
+        why = SEVERAL if text.turns else UNREADABLE
+        turns = text.turns
+        if len(turns) == 1 and [part.by for part in turns[0].parts] == ["model"]:
             why = EMPTY
             prompt = turns[0].prompt
             answer = turns[0].answer
             if prompt and answer:
                 why = OTHERWISE
-                for text in self._prompts(shown.experience.stage, prompt):
-                    if self._reads(shown, text, answer):
+                for raw_prompt in self._prompts(shown.experience.stage, prompt):
+                    if self._reads(shown, raw_prompt, answer):
                         return RecordedRow(
-                            prompt=text,
+                            prompt=raw_prompt,
                             response=answer,
                             reward=shown.experience.reward,
                             experience=shown.experience.id,

@@ -11,6 +11,8 @@ comparison    several experiments at equal steps, tokens or time
 series        figures of several experiments, thinned, with marks
 evaluations   the answers of one evaluation, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
+text          experiences as text: one, a group, a dataset row
+tokens        the tokens of an experience in windows
 events        of an experiment, from the log: event_page is the answer, event_pages finds the events, event_json
 logs          lines of the workers' log files, merged by time
 refusals      refused requests sent as records in the log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from rftd.storage.queries.experiences import (
 from rftd.storage.queries.lengths import Lengths, lengths_of
 
 if TYPE_CHECKING:
-    from rftd.streams.events.experience import ExperienceProduced
+    from rftd.streams.events.experience import AuxiliaryTurn, ExperienceProduced, Span
     from rftd.streams.log.log import EventLog
 
 MOST_PRIORITY: Final = 1e15
@@ -228,14 +229,33 @@ async def _payload(log: EventLog, row: ExperienceRow) -> ExperienceProduced:
     return decode_as(records[0], ExperienceProduced)
 
 
+def span_views(spans: Iterable[Span]) -> list[SpanView]:
+    """Returns the spans of weight versions in the form of answers."""
+    return [
+        SpanView(version=span.version, generation=span.generation, start=span.start, end=span.end) for span in spans
+    ]
+
+
+def auxiliary_views(turns: Iterable[AuxiliaryTurn]) -> list[AuxiliaryTurnView]:
+    """Returns the answers of auxiliary models in the form of answers of the API."""
+    return [
+        AuxiliaryTurnView(
+            model=turn.model,
+            asked=turn.asked,
+            text=turn.text,
+            chars=turn.chars,
+            prompt_tokens=turn.prompt_tokens,
+            tokens=turn.tokens,
+        )
+        for turn in turns
+    ]
+
+
 def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *, tokens: bool) -> ExperienceView:
     view = ExperienceView(
         experience=row,
         task=task,
-        spans=[
-            SpanView(version=span.version, generation=span.generation, start=span.start, end=span.end)
-            for span in event.spans
-        ],
+        spans=span_views(event.spans),
         sampling=[
             SamplingView(
                 temperature=settings.temperature,
@@ -257,17 +277,7 @@ def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *
             )
             for step in event.steps
         ],
-        auxiliary=[
-            AuxiliaryTurnView(
-                model=turn.model,
-                asked=turn.asked,
-                text=turn.text,
-                chars=turn.chars,
-                prompt_tokens=turn.prompt_tokens,
-                tokens=turn.tokens,
-            )
-            for turn in event.auxiliary
-        ],
+        auxiliary=auxiliary_views(event.auxiliary),
     )
     if not tokens:
         return view

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.views.trackers import TrackerRow
     from rftd.daemon.run.operations import Operations
     from rftd.daemon.run.why.wait import Wait
+    from rftd.daemon.text.texts import Texts
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.storage.queries.curve import RewardCurves
     from rftd.storage.queries.step_columns import StepColumns
@@ -90,6 +91,9 @@ class Daemon(Protocol):
 
     @property
     def columns(self) -> StepColumns: ...
+
+    @property
+    def texts(self) -> Texts: ...
 
     @property
     def version(self) -> str: ...

@@ -58,8 +58,11 @@ class Collector:
         clean-up.
         """
         freed = 0
-        for entry in list(self._experiments().values()):
-            if entry.spine.ended and entry.spine.kept is Kept.HERE:
+        experiments = list(self._experiments().values())
+        # One that never started leaves its folder to the next experiment of its name.
+        owners = {entry.job_dir: entry.id for entry in experiments}
+        for entry in experiments:
+            if entry.spine.ended and entry.spine.kept is Kept.HERE and owners[entry.job_dir] == entry.id:
                 try:
                     freed += await self._collect(entry, every=every)
                 # The log is away for all experiments: the caller waits and begins anew. Swallowed here, the error would

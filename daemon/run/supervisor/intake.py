@@ -25,6 +25,8 @@ from rftd.ops import faults, limits
 from rftd.ops.clock import Clock
 from rftd.ops.errors import ConflictError, NotFoundError, ReusedKeyError
 from rftd.ops.ids import NAMESPACE, derive
+from rftd.storage.files.artifacts import ARTIFACTS
+from rftd.storage.files.tokenizer_copies import copied_tokenizers
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept, Status
@@ -147,7 +149,8 @@ class Intake:
             earlier_warnings = registered.spec.warnings if registered is not None else ()
             earlier_grants = registered.spine.grants if registered is not None else ()
             grants = tuple(dict.fromkeys((*earlier_grants, *judge.grants)))
-            await self._accept(experiment, tuple(dict.fromkeys((*earlier_warnings, *spec.warnings))), grants)
+            warnings = tuple(dict.fromkeys((*earlier_warnings, *spec.warnings)))
+            await self._accept(experiment, spec, warnings, grants)
         if spec.half != "both":
             await self._check_half(experiment, spec)
         return Accepted(experiment=experiment, name=spec.name, event=id, position=position, warnings=spec.warnings)
@@ -199,7 +202,7 @@ class Intake:
             faults.point("submission.before_append")
             position = (await append_when_space(self._log, drafts, clock=self._clock))[0]
             if registered is None or registered.status is Status.SUBMITTED:
-                await self._accept(experiment, bench.warnings, judge.grants)
+                await self._accept(experiment, bench, bench.warnings, judge.grants)
         return Accepted(experiment=experiment, name=bench.name, event=id, position=position, warnings=bench.warnings)
 
     def _half(self, spec: ExperimentSpec, event: UUID | None, asker: Asker) -> UUID:
@@ -279,7 +282,7 @@ class Intake:
         ]
         position = (await append_when_space(self._log, drafts, clock=self._clock))[-1]
         if registered is None or registered.status is Status.SUBMITTED:
-            await self._accept(child, spec.warnings, judge.grants)
+            await self._accept(child, spec, spec.warnings, judge.grants)
         return position
 
     async def _forked(
@@ -314,12 +317,15 @@ class Intake:
             candidate for candidate in candidates if candidate not in used_names and not (folder / candidate).exists()
         )
 
-    async def _accept(self, experiment: UUID, warnings: tuple[str, ...], grants: tuple[life.Grant, ...]) -> None:
+    async def _accept(
+        self, experiment: UUID, spec: ExperimentSpec, warnings: tuple[str, ...], grants: tuple[life.Grant, ...]
+    ) -> None:
+        tokenizers = await asyncio.to_thread(copied_tokenizers, spec)
         # Read before writing the acceptance: readers of the experiment begin at these positions, so none of its records
         # may lie below.
         heads = as_refs(await self._log.heads())
         events: list[Event] = [life.ExperimentWarned(text=text) for text in warnings]
-        events.append(life.ExperimentAccepted(start=heads, grants=grants))
+        events.append(life.ExperimentAccepted(start=heads, grants=grants, tokenizers=tokenizers))
         drafts: list[Draft] = [
             self._writer.draft(event, experiment=experiment, id=derive(experiment, "accept", number))
             for number, event in enumerate(events)
@@ -424,4 +430,5 @@ def _disagreement(name: str, difference: Disagreement) -> ConflictError:
 
 
 def _used(folder: Path) -> bool:
-    return folder.is_dir() and any(folder.iterdir())
+    # Copies of tokenizers come with the acceptance, and stay behind if the experiment never starts.
+    return folder.is_dir() and any(path.name != ARTIFACTS for path in folder.iterdir())

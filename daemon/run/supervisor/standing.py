@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from rftd.daemon.run.operations import TextOrigin
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.runs import Runs
@@ -56,6 +57,13 @@ class StandingReads:
         if entry is None or not entry.has_limits:
             return None
         return Spent(entry.spec, entry.spine.spending, tokens=None)
+
+    async def text_origin(self, experiment: UUID) -> TextOrigin | None:
+        """See `Operations.text_origin`."""
+        entry = self._registry.entries.get(experiment)
+        if entry is None or entry.spine.spec is None:
+            return None
+        return TextOrigin(entry.spec, entry.spine.tokenizers, entry.spine.kept)
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """Returns the resident memory in bytes of the largest live worker by (role, stage), from the last heartbeats.

@@ -11,7 +11,7 @@ import msgspec
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
-from rftd.daemon.run.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, WantedSweep
+from rftd.daemon.run.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, TextOrigin, WantedSweep
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.sweeping import named_sweep, standing_of
 from rftd.daemon.run.why.answer import answer
@@ -163,6 +163,10 @@ class LogOperations:
     async def end_tasks(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         event = TasksEnded(stage=0, reason=reason)
         return await self._change(event, experiment_id, request_id, (Status.RUNNING,))
+
+    async def text_origin(self, experiment: UUID) -> TextOrigin | None:
+        spine = await self._spine(experiment)
+        return None if spine.spec is None else TextOrigin(spine.spec, spine.tokenizers, spine.kept)
 
     def spine(self, experiment_id: UUID) -> None:
         """Nothing is under way on a bare log."""

@@ -72,6 +72,10 @@ class SyntheticRun:
     job_dir: str = "/jobs"
     artifacts: ArtifactStore | None = None
     """A store for the texts of evaluations; without one they are not kept."""
+    spec: ExperimentSpec | None = None
+    """A specification in place of the usual one."""
+    tokenizers: tuple[str, ...] = ()
+    """The copies of tokenizers named by the acceptance."""
     figures: dict[str, float] = field(default_factory=dict)
     """Figures that every step has beside its own."""
     parent: UUID | None = None
@@ -115,7 +119,8 @@ class SyntheticRun:
         self.random = np.random.default_rng(self.seed)
         self.id = recorder.ids.new()
         self.spine = partition_of(topics.EXPERIMENTS, self.id)
-        recorder.write(experiment.ExperimentSubmitted(spec=spec_of(self.name, self.steps, self.job_dir)), self.id)
+        spec = self.spec or spec_of(self.name, self.steps, self.job_dir)
+        recorder.write(experiment.ExperimentSubmitted(spec=spec), self.id)
         if self.parent is not None:
             forked = experiment.ExperimentForked(
                 parent=self.parent,
@@ -133,7 +138,8 @@ class SyntheticRun:
             recorder.fence("dispatcher", self.id, Partition(topics.TASKS, slot))
         for stream in (topics.WEIGHTS, topics.CHECKPOINTS):
             recorder.fence("trainer", self.id, partition_of(stream, self.id))
-        recorder.write(experiment.ExperimentAccepted(start=()), self.id, role="controller")
+        accepted = experiment.ExperimentAccepted(start=(), tokenizers=self.tokenizers)
+        recorder.write(accepted, self.id, role="controller")
         recorder.write(experiment.ExperimentStarted(), self.id, role="controller")
         for number, role in enumerate(("explorer", "explorer", "trainer")):
             self.workers.append(recorder.ids.new())

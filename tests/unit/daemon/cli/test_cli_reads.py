@@ -111,8 +111,8 @@ def test_experiences_by_filter_and_one_of_them(rftd: Rftd) -> None:
     told = json.loads(rftd("experiences", "show", "small", id, "--json").out)
     assert told["tokens"] is None
     assert told["task"]["epoch"] == 0
-    assert told["text"]["turns"] == []
-    assert len(told["text"]["ids"][0]["answer"]) == good[0]["response_tokens"]
+    assert told["text"]["rollout"]["turns"] == []
+    assert len(told["text"]["rollout"]["ids"][0]["answer"]) == good[0]["response_tokens"]
     for wrong in (("--step", "x"), ("--reward", "much"), ("--staleness", ">>1")):
         refused = rftd("experiences", "ls", "small", *wrong)
         assert refused.status == 2

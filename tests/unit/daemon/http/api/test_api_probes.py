@@ -121,7 +121,8 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
     schemas = document["components"]["schemas"]
     for name in _references(document):
         assert name in schemas, name
-    some = (await client.get("/v1/experiments/small/experiences?limit=1")).json()["items"][0]["id"]
+    row = (await client.get("/v1/experiments/small/experiences?limit=1")).json()["items"][0]
+    some = row["id"]
     asked = {
         "/v1/experiments": "/v1/experiments",
         "/v1/experiments/{name}": "/v1/experiments/small",
@@ -133,6 +134,10 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/held-out/{row}": "/v1/experiments/small/held-out/1",
         "/v1/experiments/{name}/experiences": "/v1/experiments/small/experiences",
         "/v1/experiments/{name}/experiences/{experience}": f"/v1/experiments/small/experiences/{some}?tokens=true",
+        "/v1/experiments/{name}/experiences/{experience}/text": f"/v1/experiments/small/experiences/{some}/text",
+        "/v1/experiments/{name}/experiences/{experience}/tokens": f"/v1/experiments/small/experiences/{some}/tokens",
+        "/v1/experiments/{name}/groups/{group}/text": f"/v1/experiments/small/groups/{row['group']}/text",
+        "/v1/experiments/{name}/rows/{row}/text": "/v1/experiments/small/rows/0/text",
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
         "/v1/experiments/{name}/lengths": "/v1/experiments/small/lengths",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",

@@ -35,6 +35,8 @@ from rftd.daemon.http.views import (
     series,
     sweeps,
     tasks,
+    text,
+    tokens,
     version,
 )
 from rftd.daemon.http.views.route import Daemon, Limit, Name, ReadRoute, read
@@ -52,6 +54,10 @@ ASKED: dict[Any, dict[str, object]] = {
     experiences.experience: {"name": "small", "experience": "some", "tokens": "true"},
     experiences.experiences: {"name": "small"},
     experiences.lengths: {"name": "small"},
+    text.experience_text: {"name": "small", "experience": "some"},
+    text.group_text: {"name": "small", "group": "group"},
+    text.row_text: {"name": "small", "row": 0},
+    tokens.tokens: {"name": "small", "experience": "some"},
     experiments.listed: {},
     experiments.one: {"name": "small"},
     experiments.summary: {"name": "small"},
@@ -95,7 +101,7 @@ async def test_each_answer_is_read_as_what_was_sent(client: httpx.AsyncClient, p
     for position in await parts.log.append(parts.run.recorder.drafts[written:]):
         await parts.projector.wait_for(position.partition, position.offset, 10.0)
     [row] = (await client.get("/v1/experiments/small/experiences", params={"limit": 1})).json()["items"]
-    stand_ins = {"some": row["id"], "task": f"small/task/1.{parts.run.groups - 1}"}
+    stand_ins = {"some": row["id"], "group": row["group"], "task": f"small/task/1.{parts.run.groups - 1}"}
     for each, parameters in ASKED.items():
         path, query = each.url({name: stand_ins.get(str(value), value) for name, value in parameters.items()})
         answer = await client.get(path, params=query)

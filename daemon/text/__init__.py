@@ -1,0 +1,8 @@
+"""Rollouts as text, for people. In reading order:
+
+decoding_program  a process for opening tokenizers and decoding ids, under bounds of memory
+texts             decoding for the daemon: the process is killed when late, and started again
+row_reader        rows of tasksets, for the messages and the truth of a task
+passages          a rollout's ids in turns and parts, by writer
+transcript        an experience as text, with notes about missing parts
+"""

@@ -1,0 +1,174 @@
+"""An experience as text: turns by the job's tokenizer, the row's messages and truth, and notes about missing parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rftd.daemon.run.operations import TextOrigin
+from rftd.daemon.text.passages import RolloutTurn, turns_of
+from rftd.daemon.text.texts import DecodedText, TokenizerFile, WantedText
+from rftd.ops.errors import NotFoundError, RftdError
+from rftd.storage.files.artifacts import ARTIFACTS, ArtifactStore
+from rftd.storage.files.tokenizer_copies import TOKENIZER, has_byte_tokens
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.folds.spine import Kept
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_as
+from rftd.streams.log.topics import Partition
+
+if TYPE_CHECKING:
+    from rftd.daemon.text.texts import Texts
+    from rftd.storage.queries.experiences import ExperienceRow, TaskRow
+    from rftd.streams.log.arrays import Array
+    from rftd.streams.log.log import EventLog
+    from rftd.streams.spec.spec import StageSpec
+    from rftd.workers.datasets.task import Task
+
+NO_SPEC = "the log keeps no specification of this experiment: ids only, and no truth"
+
+
+class ReadRollout(NamedTuple):
+    """An experience with its payload, as far as the log and the artifacts have it."""
+
+    row: ExperienceRow
+    event: ExperienceProduced | None
+    arrays: Mapping[str, Array]
+    """Loaded arrays by field; empty if they were dropped or are missing."""
+    turns: tuple[RolloutTurn, ...]
+    notes: tuple[str, ...]
+
+
+class TextTools(NamedTuple):
+    """Decoder, artifacts and specification for the texts of one experiment."""
+
+    log: EventLog
+    texts: Texts
+    origin: TextOrigin | None
+
+    @property
+    def store(self) -> ArtifactStore | None:
+        """The artifacts of the experiment."""
+        return None if self.origin is None else ArtifactStore(Path(self.origin.spec.job_dir) / ARTIFACTS)
+
+    def stage(self, number: int) -> StageSpec | None:
+        """Returns a stage of the specification; None without one."""
+        stages = () if self.origin is None else self.origin.spec.stages
+        return stages[number] if 0 <= number < len(stages) else None
+
+    def tokenizer(self, number: int) -> TokenizerFile | None:
+        """Returns the tokenizer of a stage; None for tokens that are bytes. Raises NotFoundError without any."""
+        stage = self.stage(number)
+        if self.origin is None or self.store is None or stage is None:
+            raise NotFoundError(NO_SPEC)
+        if has_byte_tokens(stage):
+            return None
+        copies = self.origin.tokenizers
+        sha256 = copies[number] if number < len(copies) else ""
+        if sha256 and self.store.has(sha256):
+            return TokenizerFile(self.store.path_of(sha256), sha256)
+        if sha256 and self.origin.kept is not Kept.HERE:
+            raise NotFoundError("the experiment's files, its tokenizer among them, are archived or removed")
+        file = Path(stage.model.path) / TOKENIZER
+        if file.is_file():  # the copy is missing; the folder has the file of the workers
+            return TokenizerFile(file)
+        if not Path(stage.model.path).is_dir():
+            raise NotFoundError(f"model folder {stage.model.path!r} does not exist, and no copy of its tokenizer")
+        raise NotFoundError(
+            f"model folder {stage.model.path!r} has no tokenizer.json: slow tokenizers are not read here"
+        )
+
+
+async def rollout_of(tools: TextTools, row: ExperienceRow) -> ReadRollout:
+    """Returns an experience with its payload, or with the reason for the missing one."""
+    # A log without the dropped record answers with the next existing one.
+    records = await tools.log.read(Partition(topics.EXPERIENCES, row.partition), row.offset, max_records=1)
+    if not records or records[0].offset != row.offset:
+        return ReadRollout(row, None, {}, (), (f"no text and no ids: the log holds no payload of experience {row.id}",))
+    try:
+        event = decode_as(records[0], ExperienceProduced)
+    except RftdError as error:
+        return ReadRollout(row, None, {}, (), (f"no text and no ids: {error.what}",))
+    try:
+        arrays = event.arrays
+        if any(array.artifact for array in arrays.values()):
+            arrays = await asyncio.to_thread(_loaded, arrays, tools.store)
+        return ReadRollout(row, event, arrays, tuple(turns_of(event, arrays)), ())
+    except RftdError as error:
+        return ReadRollout(row, event, {}, (), (f"no text and no ids: {error.what}",))
+
+
+def _loaded(arrays: Mapping[str, Array], store: ArtifactStore | None) -> dict[str, Array]:
+    """Returns the arrays with their bytes. Raises NotFoundError for dropped or missing ones. Blocks."""
+    if store is None:
+        raise NotFoundError(NO_SPEC)
+    return {name: array.loaded(store.read) for name, array in arrays.items()}
+
+
+class DecodedTurn(NamedTuple):
+    """The texts of a turn."""
+
+    prompt: DecodedText
+    bare_prompt: DecodedText
+    answer: DecodedText
+    parts: tuple[DecodedText, ...]
+
+
+class DecodedRollouts(NamedTuple):
+    """The texts of rollouts by experience, or the reason for none."""
+
+    turns: Mapping[str, tuple[DecodedTurn, ...]]
+    notes: tuple[str, ...] = ()
+
+
+async def decoded(tools: TextTools, stage: int, rollouts: Sequence[ReadRollout], *, chars: int) -> DecodedRollouts:
+    """Returns the texts of rollouts of one stage, decoded in one request."""
+    requests = [text for rollout in rollouts for turn in rollout.turns for text in _wanted(turn)]
+    if not requests:
+        return DecodedRollouts({})
+    try:
+        texts, note = await tools.texts.decode(tools.tokenizer(stage), requests, chars=chars)
+    except RftdError as error:
+        return DecodedRollouts({}, (f"no text, only ids: {error.what}",))
+    turns = {
+        rollout.row.id: tuple(_decoded_turn([texts[text] for text in _wanted(turn)], chars) for turn in rollout.turns)
+        for rollout in rollouts
+        if rollout.turns
+    }
+    return DecodedRollouts(turns, (note,) if note else ())
+
+
+def _wanted(turn: RolloutTurn) -> Iterator[WantedText]:
+    prompt = turn.prompt.tobytes()
+    answer = turn.answer.tobytes()
+    yield from (
+        WantedText(prompt),
+        WantedText(prompt, special=False),
+        WantedText(answer),
+        WantedText(answer, special=False),
+    )
+    if len(turn.parts) > 1 or not all(span.by_model for span in turn.parts):
+        for span in turn.parts:
+            yield WantedText(turn.answer[span.start - turn.start : span.end - turn.start].tobytes())
+
+
+def _decoded_turn(texts: Sequence[DecodedText], chars: int) -> DecodedTurn:
+    prompt, bare_prompt, whole, plain, *parts = texts
+    # The answer's end mark is no text of the answer; marks between the turns of a conversation are.
+    answer = plain if whole.text.startswith(plain.text) else whole
+    return DecodedTurn(prompt, bare_prompt, answer, tuple(parts) or (answer,))
+
+
+async def task_of_rollout(tools: TextTools, stage: int, task: TaskRow | None) -> tuple[Task | None, str]:
+    """Returns the task of a rollout from its row, or a note about the missing one."""
+    stage_spec = tools.stage(stage)
+    if stage_spec is None:
+        return None, NO_SPEC
+    if task is None:
+        return None, ""
+    try:
+        return await tools.texts.rows.task(stage_spec, task.row, task.epoch), ""
+    except RftdError as error:
+        return None, f"no truth: {error.what}"

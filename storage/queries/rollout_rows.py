@@ -1,0 +1,98 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""The rollouts of one group, and of one dataset row through all weight versions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.books import ENDED, PRODUCED
+from rftd.storage.queries.experiences import PREFIX, ROWS, ExperienceRow
+from rftd.storage.queries.rows import fetch
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class FailedRollout(msgspec.Struct, frozen=True, kw_only=True):
+    """A rollout without an experience, and the reason."""
+
+    rollout: int
+    code: str
+    reason: str
+
+
+class _GroupId(msgspec.Struct, frozen=True):
+    id: str
+
+
+async def find_group(connection: AsyncConnection, experiment: UUID, text: str) -> UUID:
+    """Returns an experiment's group of rollouts by id, or by a unique prefix of at least 8 digits.
+
+    Raises NotFoundError; UsageError with the candidates for an ambiguous prefix, and for any other text.
+    """
+    prefix = text.replace("-", "").lower()
+    if not PREFIX.fullmatch(prefix):
+        raise UsageError(f"{text[:80]!r} is no id", field="group", fix="give 8 or more digits of a group's id")
+    rows = await fetch(
+        connection,
+        _GroupId,
+        """SELECT DISTINCT subject AS id FROM leases WHERE subject BETWEEN :low AND :high
+        AND experiment = :experiment AND kind = 'task' LIMIT 8""",
+        low=bytes.fromhex(prefix.ljust(32, "0")),
+        high=bytes.fromhex(prefix.ljust(32, "f")),
+        experiment=experiment.bytes,
+    )
+    ids = [row.id for row in rows]
+    if not ids:
+        raise NotFoundError(f"no group {text}", fix="an experience names its group: see rftd experiences show")
+    if len(ids) > 1:
+        raise UsageError(f"{text!r} names {len(ids)} groups", field="group", fix="use one of " + ", ".join(ids))
+    return UUID(ids[0])
+
+
+async def rollouts_of_group(connection: AsyncConnection, group: UUID, *, first: int, limit: int) -> list[ExperienceRow]:
+    """Returns the experiences of a group from rollout `first` on, by rollout."""
+    return await fetch(
+        connection,
+        ExperienceRow,
+        f"{ROWS} AND e.group_id = :group AND e.rollout >= :first ORDER BY e.rollout LIMIT :limit",
+        group=group.bytes,
+        first=first,
+        limit=limit,
+    )
+
+
+async def failed_of_group(connection: AsyncConnection, group: UUID, *, limit: int) -> list[FailedRollout]:
+    """Returns the failed rollouts of a group, by rollout."""
+    return await fetch(
+        connection,
+        FailedRollout,
+        f"""SELECT e.rollout, COALESCE(e.failed_code, '') AS code, COALESCE(e.failed_reason, '') AS reason
+        FROM experiences e WHERE e.group_id = :group AND e.failed_offset IS NOT NULL AND {ENDED} AND NOT {PRODUCED}
+        ORDER BY e.rollout LIMIT :limit""",
+        group=group.bytes,
+        limit=limit,
+    )
+
+
+async def rollouts_of_row(
+    connection: AsyncConnection, experiment: UUID, row: int, *, stage: int | None, limit: int, offset: int
+) -> list[ExperienceRow]:
+    """Returns the experiences of a dataset row, by their oldest weight version; rows count over a stage's tasksets."""
+    of_stage = "" if stage is None else "AND l.stage = :stage"
+    return await fetch(
+        connection,
+        ExperienceRow,
+        f"""{ROWS} AND e.experiment = :experiment AND e.group_id IN (SELECT l.subject FROM leases l
+            WHERE l.experiment = :experiment AND l.kind = 'task' AND l.row_start = :row {of_stage})
+        ORDER BY e.stage, e.oldest_version, e.produced_ns, e.id LIMIT :limit OFFSET :skip""",
+        experiment=experiment.bytes,
+        row=row,
+        limit=limit,
+        skip=offset,
+        **({} if stage is None else {"stage": stage}),
+    )
