@@ -62,3 +62,18 @@ def test_a_runtime_environment_reaches_every_actor(tmp_path: Path, nodes: RayNod
         scene.until_ended(name, 180.0)
     reached = set(hits.read_text().split())
     assert {"trainer.after_step_append", "explorer.after_append"} <= reached
+
+
+def test_a_node_with_another_rftd_is_reported_with_the_error_of_its_import(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere" / "rftd").mkdir(parents=True)
+    (tmp_path / "elsewhere" / "rftd" / "__init__.py").write_text("")
+    cluster = RayNodes()
+    try:
+        cluster.add(PYTHONPATH=str(tmp_path / "elsewhere"))
+        scene = served(tmp_path, cluster)
+        with scene.host:
+            name = scene.submit(EXPERIMENT, "buffer.total_steps=4")
+            error = "ModuleNotFoundError: No module named 'rftd.workers'"
+            poll(lambda: f": {error}; is the same release" in scene.rftd("why", name, "--json").out, 180.0)
+    finally:
+        cluster.close()

@@ -28,7 +28,8 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
     if cause.HasField("actor_unschedulable_context"):
         return f"its actor cannot be scheduled: {_short(cause.actor_unschedulable_context.error_message)}"
     if cause.HasField("creation_task_failure_context"):
-        return f"its actor could not be made{where}; is the same release of rftd installed there?"
+        error = _last_line(cause.creation_task_failure_context.formatted_exception_string)
+        return f"its actor could not be made{where}{error}; is the same release of rftd installed there?"
     died = cause.actor_died_error_context
     kind = died.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[died.reason].name
     if kind == "NODE_DIED":
@@ -47,6 +48,12 @@ def memory_reason_of(node: str, detail: str) -> str:
         f"Ray's memory monitor ended its actor{where}, because the node ran short of memory; free "
         "memory there, or raise RAY_memory_usage_threshold" + (f": {_short(detail)}" if detail else "")
     )
+
+
+def _last_line(trace: str) -> str:
+    """Returns the error at the end of a traceback, after a colon and a blank; empty without a traceback."""
+    lines = [text.strip() for text in trace.splitlines() if text.strip()]
+    return f": {lines[-1][:_BOUND]}" if lines else ""
 
 
 def _short(text: str) -> str:
