@@ -36,6 +36,13 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
     "finite_number": "a finite number",
 }
+_BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""Errors of bounds: the words before a bound, and its name in pydantic's context."""
 _KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", "list": "list", "dict": "mapping"}
 
 
@@ -99,7 +106,7 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
         fix = _type_fix(kind, detail["input"], word or (MASK if is_secret_path(path) else str(detail["input"])))
         return Issue(path, f"expected {_EXPECTED[kind]}, got {actual}", fix, WrongValue)
     message = detail["msg"][:1].lower() + detail["msg"][1:].replace("Input ", "").replace("input ", "")
-    return Issue(path, f"{message.removeprefix('input ')}, got {actual}", None, WrongValue)
+    return Issue(path, f"{message.removeprefix('input ')}, got {actual}", _bound_fix(path, kind, context), WrongValue)
 
 
 def _names_a_kind(tagged: FieldPath, depth: int) -> bool:
@@ -131,6 +138,16 @@ def _type_fix(kind: str, value: Any, word: str) -> str | None:
     if kind == "int_from_float":
         return f"write {int(value)}" if isinstance(value, float) and value == value // 1 else None
     return None
+
+
+def _bound_fix(path: FieldPath, kind: str, context: dict[str, Any]) -> str | None:
+    """Returns advice on a number beyond a bound; None for another error, or for a field without a default."""
+    words, bound = _BOUNDS.get(kind, ("", ""))
+    model = _model_of(path[:-1])
+    field = model.model_fields.get(str(path[-1])) if model is not None and path else None
+    if bound not in context or field is None or field.is_required():
+        return None
+    return f"write {words} {context[bound]:g}, or leave it out"
 
 
 def _kindless(path: FieldPath, kind: str | None) -> Issue:
@@ -191,14 +208,20 @@ def nearest_field(path: FieldPath) -> FieldPath | None:
 
 def _names(section: FieldPath) -> list[str]:
     """Returns the fields of a section in the schema."""
+    model = _model_of(section)
+    return list(model.model_fields) if model else []
+
+
+def _model_of(section: FieldPath) -> type[Section] | None:
+    """Returns the schema's model of a section; None for an unknown one."""
     model: type[Section] | None = Experiment
     for step in section:
         if model is None:
-            return []
+            return None
         if isinstance(step, str) and step in model.model_fields:
             model = _section_of(model.model_fields[step].annotation)
         # An index, or a name in a mapping of sections, stays in the section found before.
-    return list(model.model_fields) if model else []
+    return model
 
 
 def _section_of(annotation: Any) -> type[Section] | None:

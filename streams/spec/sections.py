@@ -175,24 +175,24 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_checkpoint: Annotated[bool, FieldEffect("harmless", "ignored, as in Trinity-RFT")] = False
 
 
-Hours: TypeAlias = Annotated[float, Meta(ge=0, le=1e9), InUnit("h")]
-Money: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
+Hours: TypeAlias = Annotated[float, Meta(gt=0, le=1e9), InUnit("h")]
+Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):
-    """`limits`: rftd only: the experiment pauses when a budget is spent; 0 = no limit."""
+    """`limits`: rftd only: the experiment pauses when a budget is spent; none = no limit."""
 
-    hours: Hours = 0.0
+    hours: Hours | None = None
     """Running time, without time in the queue, pauses, and time without a daemon."""
-    tokens: Annotated[int, Meta(ge=0, le=10**18), InUnit("tokens")] = 0
+    tokens: Annotated[int, Meta(ge=1, le=10**18), InUnit("tokens")] | None = None
     """Tokens of finished rollouts, prompts and answers; in stages without rollouts, trained tokens."""
-    accelerator_hours: Hours = 0.0
+    accelerator_hours: Hours | None = None
     """Hours times GPUs of its workers; a worker without a GPU counts as one."""
-    cost: Money = 0.0
+    cost: Annotated[float, Meta(gt=0, le=1e12)] | None = None
     """Accelerator hours and tokens at the two prices below, in any currency."""
-    accelerator_hour_price: Money = 0.0
+    accelerator_hour_price: Price = 0.0
     """Price of an hour of one accelerator."""
-    million_tokens_price: Money = 0.0
+    million_tokens_price: Price = 0.0
     """Price of a million tokens."""
-    unseen_days: Annotated[float, Meta(ge=0, le=10**5), InUnit("d")] = 0.0
+    unseen_days: Annotated[float, Meta(gt=0, le=10**5), InUnit("d")] | None = None
     """Also pause after this time without a view by a person."""

@@ -87,22 +87,22 @@ def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
     tokens = spent.tokens or 0
     cost = accelerator_hours * limits.accelerator_hour_price + tokens / 1e6 * limits.million_tokens_price
 
-    def timed(field: str, limit: float, used: float, unit: str, rate: int) -> BudgetUse:
-        limit *= spending.granted
+    def timed(field: str, once: float | None, used: float, unit: str, rate: int) -> BudgetUse:
+        limit = (once or 0.0) * spending.granted
         remaining_ns = round(max(0.0, limit - used) / rate * _HOUR_NS)
         return BudgetUse(field, limit, used, unit, now_ns + remaining_ns if limit and spending.running else None)
 
     return (
         timed("hours", limits.hours, hours, " hours", 1),
-        BudgetUse("tokens", limits.tokens * spending.granted, tokens, " tokens"),
+        BudgetUse("tokens", (limits.tokens or 0) * spending.granted, tokens, " tokens"),
         timed("accelerator_hours", limits.accelerator_hours, accelerator_hours, " accelerator hours", accelerators),
-        BudgetUse("cost", limits.cost * spending.granted, cost, ""),
+        BudgetUse("cost", (limits.cost or 0.0) * spending.granted, cost, ""),
     )
 
 
 def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
     """Returns the days since a person last looked at the experiment, as a use of `unseen_days`."""
-    days = spent.spec.limits.unseen_days
+    days = spent.spec.limits.unseen_days or 0.0
     seen_ns = spent.spending.seen_ns
     pauses_ns = seen_ns + round(days * _DAY_NS) if days and spent.spending.running else None
     return BudgetUse("unseen_days", days, (now_ns - seen_ns) / _DAY_NS, " days without a look", pauses_ns)

@@ -9,6 +9,7 @@ cursor        a tracker's progress, in a file that survives kills
 samples       the rows of tables, from the log
 following     the follower: reads the spine, writes points, moves the cursor
 process       the process of one tracker
+addresses     addresses outside the schemes of a tracker's library
 reach         the hosts to which a third party's tracker may send its keys
 registry      the kinds of trackers, and the requirements of each
 sample_text   tables as one text

@@ -21,6 +21,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.start import ExperimentStart, beginning_of
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.stage_parts import TrackerSpec
+from rftd.workers.tracking.addresses import check_addresses
 from rftd.workers.tracking.cursor import MONITOR, CursorFile
 from rftd.workers.tracking.following import TrackerFollower
 from rftd.workers.tracking.point import TrackedRun
@@ -76,6 +77,7 @@ async def run_tracker(
         args = {**tracked.args, **_values(tracked, environ)}
         if isinstance(tracker_spec, str):  # the experiment's own tracker, not one added by the owner
             check_tracker_reach(spec.reach, tracked, args, environ.keys())
+        check_addresses(tracked.kind, args, tracked.variables, environ)
         folder = root / MONITOR / tracked.kind
         tracker = TRACKERS.load(tracked.kind)(Opening(run=run, folder=folder, args=args))
         follower = TrackerFollower(

@@ -22,6 +22,7 @@ placement.py          exclusive GPUs of each worker
 ranks.py              the numbers of ranks sharing weights and sequences, and the trainer's nodes
 verl.py               the guide's fields with a counterpart in verl, also at older paths
 megatron.py           verl's strategy megatron: acting fields, refused fields, missing packages
+web_addresses.py      http addresses written in the file
 monitor.py            the arguments of the guide's monitors
 ineffective_fields.py fields written without an effect in their stage, by one table
 by_evaluation.py      decisions based on evaluations; figures unknown to every evaluation

@@ -20,6 +20,7 @@ from rftd.daemon.config.resolve.gpu_shares import (
 )
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
+from rftd.daemon.config.resolve.web_addresses import check_web_address
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.explorer import AuxiliaryModel
 from rftd.streams.spec.engines import SERVICE, AuxiliarySpec, EngineNeeds
@@ -150,8 +151,8 @@ def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, 
     if not address:
         fix = "write the service's address up to /v1, or {env: NAME}"
         notes.wrong((*path, "base_url"), "is required", fix, Contradiction)
-    elif isinstance(address, str) and not address.startswith(("http://", "https://")):
-        notes.wrong((*path, "base_url"), "is no http address", "begin it with http:// or https://", WrongValue)
+    elif isinstance(address, str):
+        check_web_address(address, (*path, "base_url"), notes)
     if declared.model_path:
         notes.warn(f"{show((*path, 'model_path'))} has no effect: engine_type is {SERVICE}")
     if declared.enable_thinking is not None:

@@ -194,10 +194,10 @@ def check_budgets(limits: Budgets) -> Iterator[Issue]:
     """Yields the errors of section `limits`: a cost limit without a price, and a price without a cost limit."""
     prices = ("accelerator_hour_price", "million_tokens_price")
     set_prices = [name for name in prices if getattr(limits, name)]
-    if limits.cost and not set_prices:
+    if limits.cost is not None and not set_prices:
         fix = "add limits.accelerator_hour_price, limits.million_tokens_price, or both"
         yield Issue(("limits", "cost"), f"is {limits.cost:g}, but no price is set", fix)
-    if set_prices and not limits.cost:
+    if set_prices and limits.cost is None:
         yield Issue(
             ("limits", set_prices[0]), "is a price, but limits.cost is not set", "add limits.cost, or leave it out"
         )

@@ -12,6 +12,7 @@ from rftd.daemon.config.issue import Issue, Notes, WrongValue
 from rftd.daemon.config.schema.experiment import Monitor
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.stage_parts import TrackerSpec
+from rftd.workers.tracking.addresses import ADDRESSES, address_fault
 from rftd.workers.tracking.registry import TRACKERS
 
 _ARGS: Final[FieldPath] = ("monitor", "monitor_args")
@@ -149,8 +150,15 @@ def _check_value(name: str, argument: Any, monitor: str, notes: Notes) -> None:
         or (isinstance(argument, list) and not all(isinstance(tag, str) for tag in argument))
     ):
         notes.wrong((*_ARGS, name), f"has the wrong type for {monitor}", f"write {expected}", WrongValue)
+    if isinstance(argument, str) and argument and name == ADDRESSES.get(monitor, ("",))[0]:
+        _check_address(name, argument, monitor, notes)
     if isinstance(argument, str) and name in _WORDS and argument not in _WORDS[name]:
         notes.wrong((*_ARGS, name), f"is {argument!r}", f"write one of {', '.join(_WORDS[name])}", WrongValue)
+
+
+def _check_address(name: str, address: str, monitor: str, notes: Notes) -> None:
+    if (fault := address_fault(monitor, address)) is not None:
+        notes.wrong((*_ARGS, name), fault.problem, fault.fix, WrongValue)
 
 
 def _check_text(name: str, argument: Any, monitor: str, notes: Notes) -> None:

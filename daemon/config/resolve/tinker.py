@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath
-from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Contradiction, Notes, Unsupported
+from rftd.daemon.config.resolve.web_addresses import check_web_address
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_section
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
@@ -45,9 +46,8 @@ def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
         notes.wrong(("model", "external_model", "enable"), problem, "write false for one of the two", Contradiction)
     if experiment.model.lora_configs:
         notes.warn("model.lora_configs has no effect: the adapter is configured in model.tinker")
-    if section.base_url and not section.base_url.startswith(("http://", "https://")):
-        fix = "begin it with http:// or https://"
-        notes.wrong((*_AT, "base_url"), f"is {section.base_url!r}, which is not an http address", fix, WrongValue)
+    if section.base_url:
+        check_web_address(section.base_url, (*_AT, "base_url"), notes)
     if not (section.train_mlp or section.train_attn or section.train_unembed):
         problem = "is false, and so are train_mlp and train_attn: nothing is trained"
         notes.wrong((*_AT, "train_unembed"), problem, "write true for one of the three", Contradiction)

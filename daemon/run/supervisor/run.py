@@ -208,7 +208,7 @@ class Run(Tending):
     def is_watched(self) -> bool:
         """True if `limits.unseen_days` is set: the experiment pauses after that many days without a reader."""
         spec = self.state.spine.spec
-        return spec is not None and spec.limits.unseen_days > 0
+        return spec is not None and spec.limits.unseen_days is not None
 
     def looked(self, by: str) -> None:
         """Records `by` as a reader, if `limits.unseen_days` is set and the last recorded reader is long ago."""

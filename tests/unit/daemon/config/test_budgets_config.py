@@ -30,7 +30,16 @@ def test_without_budgets_none_is_shown(load: Load, small: str) -> None:
     [
         ("{cost: 5}", "limits.cost: is 5, but no price is set"),
         ("{million_tokens_price: 5}", "limits.million_tokens_price: is a price, but limits.cost is not set"),
-        ("{hours: -1}", "limits.hours"),
+        ("{hours: 0}", "limits.hours: should be greater than 0, got the number 0"),
+        ("{hours: -1}", "fix: write more than 0, or leave it out"),
+        ("{tokens: 0}", "limits.tokens: should be greater than or equal to 1, got the number 0"),
+        ("{accelerator_hours: 0}", "limits.accelerator_hours: should be greater than 0"),
+        ("{cost: 0, million_tokens_price: 1}", "limits.cost: should be greater than 0"),
+        ("{unseen_days: -3}", "limits.unseen_days: should be greater than 0"),
+        (
+            "{accelerator_hour_price: -1, cost: 1}",
+            "limits.accelerator_hour_price: should be greater",
+        ),
         ("{hours: .inf}", "limits.hours"),
         ("{tokens: 1.5}", "limits.tokens"),
         ("{tokens: many}", "limits.tokens"),

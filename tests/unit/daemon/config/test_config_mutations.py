@@ -115,6 +115,31 @@ def test_wrong_or_misspelt_monitor_arguments_are_named_at_their_line() -> None:
     score.check()
 
 
+_SERVICE_MODEL: Final = {"name": "judge", "engine_type": "external", "model_name": "m", "base_url": "http://h/v1"}
+_ADDRESSES: Final[tuple[tuple[FieldPath, dict[FieldPath, Any]], ...]] = (
+    (("monitor", "monitor_args", "base_url"), {("monitor", "monitor_type"): "wandb"}),
+    (("monitor", "monitor_args", "uri"), {("monitor", "monitor_type"): "mlflow"}),
+    (("model", "tinker", "base_url"), {("model", "tinker", "enable"): True}),
+    (
+        ("explorer", "auxiliary_models", 0, "base_url"),
+        {("explorer", "auxiliary_models"): [_SERVICE_MODEL]},
+    ),
+)
+"""Fields with an address of a service, and the fields by which it acts."""
+
+
+def test_every_address_of_another_scheme_or_without_a_host_is_named() -> None:
+    score = MutationScore()
+    for path, fields in _ADDRESSES:
+        base = _BASE
+        for field, setting in fields.items():
+            base = with_field(base, field, setting)
+        for address in ("ftp://h", "htp://h", "http://", "https:///runs", "http://h:port", "h:5000", "h"):
+            score.add(base, [Mutation(path, address)])
+    assert score.made == 28
+    score.check()
+
+
 def test_every_required_field_that_is_missing_is_named() -> None:
     score = MutationScore()
     for each in schema_fields():

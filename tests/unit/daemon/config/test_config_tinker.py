@@ -148,7 +148,7 @@ def test_what_the_file_says_of_the_service(load: Load) -> None:
             "    base_model: org/Other",
             "    base_url: tinker.example",
             "model.tinker.base_url",
-            "is 'tinker.example', which is not an http address",
+            "is no http address",
         ),
         ("    base_model: org/Other", "    rank: 0", "model.tinker.rank", "greater than or equal to 1"),
         ("    base_model: org/Other", "    seed: -1", "model.tinker.seed", "greater than or equal to 0"),
