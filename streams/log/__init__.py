@@ -30,4 +30,7 @@ payloads        the token arrays of experiences: dropped, restored, their space 
 backend         `LogUrl`, the address of a log, and `LogBackend`, the interface of a kind of log; the table of kinds
 admission       the checks of an append before any write, and the bounded queue
 tail            heads, a small ring of the newest records, and the subscriptions shared by all backends
+
+A new kind of log: an `EventLog` in a folder of its own beside this one, and one line in `backend` (or an entry point of
+a package); tests/contract/test_event_log.py is its test.
 """

@@ -99,5 +99,7 @@ class RolloutEngineDefinition(Generic[A]):
     """
     extra: str = ""
     """Required extra of rftd, a key of `rftd.ops.extras.PACKAGES`; empty: none."""
+    environment: tuple[str, ...] = ()
+    """Names of the environment variables read by the engine; a built-in engine's worker gets them from the daemon."""
     memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
     """Returns the device memory needed by the engine, if known; the needs of engines sharing a device are summed."""

@@ -51,6 +51,8 @@ class TrainerEngineDefinition(Generic[A]):
     """The engine, not opened yet: nothing is loaded and no process is started."""
     extra: str = ""
     """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, without which it cannot be made; empty: it needs none."""
+    environment: tuple[str, ...] = ()
+    """Names of the environment variables read by the engine; a built-in engine's worker gets them from the daemon."""
     opened_with: tuple[str, ...] = ()
     """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
     lacks: Mapping[Part, str] = field(default_factory=dict)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
-from rftd.ops.clock import ManualClock
 from rftd.streams.spec.spec import ModelSpec, TasksetSpec
 from rftd.workers.datasets.task import Task
 from rftd.workers.datasets.tokenizer import Tokenizer
-from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
+from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.generation.model import Model
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.scorer import Scorer
 from rftd.workers.workflows.simple import with_system_prompt
@@ -29,6 +29,27 @@ class _NoReward:
         raise AssertionError(task.where)
 
 
+class _NoEngine:
+    """Stands in for the rollout engine, because a prompt is made before anything is generated."""
+
+    version = (-1, -1)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Raises AssertionError: never called."""
+        raise AssertionError(request)
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        """Raises AssertionError: never called."""
+        raise AssertionError(weights)
+
+    def stats(self) -> EngineStats:
+        """Returns empty counters."""
+        return EngineStats(tokens_total=0, requests_total=0, running=0, waiting=0)
+
+    async def close(self) -> None:
+        """Does nothing."""
+
+
 class FirstPrompts:
     """Makes the prompts of one taskset as its explorers would; third-party workflows are not run.
 
@@ -37,9 +58,7 @@ class FirstPrompts:
 
     def __init__(self, taskset: TasksetSpec, model: ModelSpec, tokenizer: Tokenizer) -> None:
         self._taskset = taskset
-        # Nothing is generated, so no time passes.
-        engine = FakeRolloutEngine(FakeArgs(), ManualClock())
-        self._model = Model(engine, tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY)
+        self._model = Model(_NoEngine(), tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY)
         self._workflow = self._opened(taskset.workflow)
 
     def of(self, task: Task) -> list[int]:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
+from rftd.ops.plugins import Plugins
 from rftd.ops.processors import most
 from rftd.streams.spec.engines import SERVE_KEY
 from rftd.streams.spec.explorer_devices import explorer_devices
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TrainerSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
-from rftd.workers.engines.tinker.access import BASE_URL, KEYS
+from rftd.workers.generation.engine_registry import ENGINES as ROLLOUT_ENGINES
 from rftd.workers.hosts.executor import WorkerOrder
-
-TINKER: Final = "tinker"
+from rftd.workers.learning.engine_registry import ENGINES as TRAINER_ENGINES
 
 
 def worker_orders(experiment: UUID, spec: ExperimentSpec, spine_offset: int) -> Iterator[WorkerOrder]:
@@ -72,19 +72,21 @@ def variables_of(role: str, spec: ExperimentSpec) -> tuple[str, ...]:
     ours = set[str]()
     for stage in spec.stages:
         if role == "trainer":
-            named |= _of_engine(stage.trainer.engine, stage.trainer.engine_args)
+            named |= _of_engine(TRAINER_ENGINES, stage.trainer.engine, stage.trainer.engine_args)
         elif stage.kind != "train":
-            named |= _of_engine(stage.rollout.engine, stage.rollout.engine_args) | set(stage.rollout.environment)
+            named |= _of_engine(ROLLOUT_ENGINES, stage.rollout.engine, stage.rollout.engine_args) | set(
+                stage.rollout.environment
+            )
             ours |= {SERVE_KEY} if stage.serving is not None else set()
         if role == "explorer":  # an explorer opens the models of all stages
             named |= {name for model in stage.auxiliary for name in (model.base_url_env, model.api_key_env)}
     return tuple(sorted(ours | {name for name in named if name and spec.reach.may_read(name)}))
 
 
-def _of_engine(engine: str, arguments: Mapping[str, Any]) -> set[str]:
-    """Returns the variables read by an engine: those named in its arguments, and those of a known service."""
+def _of_engine(engines: Plugins[Any], engine: str, arguments: Mapping[str, Any]) -> set[str]:
+    """Returns the variables read by an engine: those named in its arguments, and a built-in engine's declared ones."""
     named = {argument for name, argument in arguments.items() if name.endswith("_env") and isinstance(argument, str)}
-    return named | ({*KEYS, BASE_URL} if engine == TINKER else set())
+    return named | set(engines.load(engine).environment if engines.builtin(engine) else ())
 
 
 def read_by(role: str, stages: Iterable[StageSpec]) -> tuple[str, ...]:

@@ -8,4 +8,7 @@ paced        the common part of policies: the queue, the sweep at consumption, a
 bounded      kinds with a guaranteed bound: hard_bound, in_order, weight_fifo, windowed
 admission    kinds pacing by admission alone: areal, ready_first, verl_window, sample_lag
 registry     the table of policies
+
+A new policy: a class in a file here, one line in `registry`, and its row of the documentation by
+tests/golden/make_policy_tables.py; tests/contract/test_staleness_policies.py checks its guarantees.
 """

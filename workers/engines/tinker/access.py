@@ -14,6 +14,8 @@ KEYS: Final = ("TINKER_API_KEY", "TRINITY_API_KEY")
 """Environment variables for the key; the first one set counts."""
 BASE_URL: Final = "TINKER_BASE_URL"
 """Environment variable with the service's address, unless a file has one."""
+VARIABLES: Final = (*KEYS, BASE_URL)
+"""All environment variables read by the service's engines."""
 FIELD: Final = "model.tinker"
 UNREADABLE: Final = -1
 """Pseudo-status of an answer unreadable to the package."""

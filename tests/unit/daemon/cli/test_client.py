@@ -278,7 +278,7 @@ def test_a_restarted_daemon_is_waited_for_by_who_follows_an_id(
     assert states == ["running", "completed"]
 
 
-def test_patience_begins_when_the_daemon_goes_and_not_with_the_last_page(
+def test_reconnecting_begins_when_the_daemon_goes_and_not_with_the_last_page(
     stranger: Stranger, page: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0

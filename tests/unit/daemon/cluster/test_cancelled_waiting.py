@@ -51,7 +51,7 @@ async def working(work: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("patient", [waiting, working])
-async def test_patience_ends(patient: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
+async def test_reconnecting_ends(patient: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> None:
     started = asyncio.Event()
     task: asyncio.Task[None] = asyncio.ensure_future(patient(lambda: hindered(started)))  # type: ignore[arg-type]
     await started.wait()

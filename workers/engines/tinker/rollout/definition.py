@@ -7,7 +7,7 @@ from typing import Final
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.extras import TORCH
-from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.access import VARIABLES, Access
 from rftd.workers.engines.tinker.rollout.arguments import TinkerArgs
 from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngineDefinition
@@ -27,4 +27,4 @@ async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
     return TinkerRolloutEngine(connect(access), opening.model, access.place)
 
 
-ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open, extra=TORCH)
+ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open, extra=TORCH, environment=VARIABLES)

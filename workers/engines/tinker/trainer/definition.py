@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from rftd.ops.extras import TORCH
-from rftd.workers.engines.tinker.access import Access
+from rftd.workers.engines.tinker.access import VARIABLES, Access
 from rftd.workers.engines.tinker.trainer.arguments import LACKS, TinkerTrainerArgs
 from rftd.workers.learning.engine_definition import TrainerEngineDefinition, TrainerOpening
 
@@ -26,6 +26,7 @@ ENGINE: Final = TrainerEngineDefinition(
     arguments=TinkerTrainerArgs,
     make=_make,
     extra=TORCH,
+    environment=VARIABLES,
     opened_with=TinkerTrainerArgs.__struct_fields__,
     lacks=LACKS,
 )
