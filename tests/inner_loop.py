@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.http.client.host import DaemonHost
 
 LEFT_OUT = ("slow", "e2e", "servers")
 MARK_OF_FIXTURE = {"shared_servers": "servers", "scene": "e2e", "embedded_scene": "e2e"}

@@ -2,7 +2,6 @@
 
 sums              the task: datasets, with sums held out
 experiment.yaml   an ordinary experiment file, identical to examples/demo.yaml
-host              a private daemon, restarted after a crash
 progress          the current state, in one line fitting the terminal
 outcome           the figures, read from the API; the last page, and the curve as a picture
 demo              the whole demo in order, with progress output; optionally on a private Kafka and Postgres

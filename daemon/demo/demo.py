@@ -20,11 +20,11 @@ from rftd.daemon.cli.living_wait import LivingWait
 from rftd.daemon.cli.output.terminal import width_of
 from rftd.daemon.cli.settings import Settings
 from rftd.daemon.config.loading import Submission, load_text
-from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.outcome import DemoOutcome, draw_curve, read_examples, read_outcome, text_of
 from rftd.daemon.demo.progress import DemoReading, Progress
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.http.views import commands, experiments, history
 from rftd.daemon.http.views.experiments import ENDED
 from rftd.ops.errors import ConfigError, NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError

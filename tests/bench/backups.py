@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from figures import tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
-from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.storage.files.backup import FILES
 
 FULL_SPEED: Final = (

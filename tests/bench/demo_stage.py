@@ -22,9 +22,9 @@ import yaml
 
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.demo.demo import ENDED, experiment_text
-from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.clock import SystemClock

@@ -17,7 +17,7 @@ ARCHITECTURE = ROOT / "docs" / "architecture.md"
 LINES = [line for block in blocks_of(CONTRIBUTING, "bash") for line in block.text.splitlines()]
 UNMARKED = """
 from pathlib import Path
-from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.http.client.host import DaemonHost
 
 def test_server(servers_folder): pass
 

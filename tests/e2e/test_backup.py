@@ -8,7 +8,7 @@ import shutil
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
-from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.ops.errors import LogLossError
 
 LONG = ("stages=[]", "buffer.total_steps=30", "explorer.eval_interval=1000", "trainer.save_interval=10")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
-from rftd.daemon.demo.host import DaemonHost
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import OtherLogError
 

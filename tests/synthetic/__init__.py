@@ -24,7 +24,7 @@
                 `fork_desk` (a supervisor on fake engines); `scene` is the real daemon with real worker processes,
                 `torch_world` puts it on torch; `third_party` installs plug-ins. `gauges` holds a scrape against a
                 page, `prometheus` is a real server that scrapes. `stranger` and `gate` answer where no daemon is
-                ready; `doctor_faults` spoil a `doctor_world`, one at a time.
+                ready; `hostile_texts` are what strangers write; `doctor_faults` spoil a `doctor_world`, one at a time.
     faults/     what breaks below a log. `shaky_disk`, `power_loss`, `nth_failure` and `nth_call` strike the n-th
                 operation, `log_workload` is written meanwhile, `damage` flips bytes, `tcp_proxy` breaks networks,
                 `small_volume` is a file system that fills up.

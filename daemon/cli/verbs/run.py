@@ -46,7 +46,7 @@ def _daemon(settings: Settings) -> Iterator[Settings]:
     """Yields the settings for reaching the running daemon, or a daemon serving until the block ends."""
     from pathlib import Path
 
-    from rftd.daemon.demo.host import DaemonHost
+    from rftd.daemon.http.client.host import DaemonHost
 
     if _has_daemon(settings):
         yield settings

@@ -24,6 +24,8 @@ from rftd.daemon.cli.settings import Duration, Settings, Size, current, data_fol
 from rftd.daemon.cli.trace_option import trace_option
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Event
+
     from rftd.daemon.cli.service_options import ServiceOptions
     from rftd.daemon.serve.claim import Claim
     from rftd.daemon.serve.entrance import EntranceOptions
@@ -182,6 +184,7 @@ def _claim_folder(data_path: Path, host: str, port: int, *, embedded: bool) -> C
     envvar="RFTD_PRICE",
     help="Dollars per hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
 )
+@click.option("--end-with-stdin", is_flag=True, hidden=True, help="End with standard input, as for a private daemon.")
 @shared_options
 @click.pass_obj
 def command(
@@ -206,6 +209,7 @@ def command(
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
+    end_with_stdin: bool,
     claim: Claim,
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
@@ -241,7 +245,7 @@ def command(
         allowances=allowances,
         prices=dict(prices),
     )
-    _run(options, claim, file)
+    _run(options, claim, file, end_with_stdin=end_with_stdin)
 
 
 def _check_log(log_at: LogUrl | None, launching: Launching, keeping: Keeping) -> None:
@@ -281,7 +285,7 @@ def _operator() -> str:
     return f"{name} at {platform.node()}"
 
 
-def _run(options: ServiceOptions, claim: Claim, file: LogFile) -> None:
+def _run(options: ServiceOptions, claim: Claim, file: LogFile, *, end_with_stdin: bool) -> None:
     """Serves until the end; the reason for a failure is also written to the daemon's log."""
     import asyncio
 
@@ -292,7 +296,7 @@ def _run(options: ServiceOptions, claim: Claim, file: LogFile) -> None:
     try:
         # Around the loop: remaining spans are sent once nothing else waits.
         with tracing(options.traces, "daemon", clock=SystemClock(), logger=logger(role="daemon")) as tracer:
-            asyncio.run(_serve(options, claim, tracer))
+            asyncio.run(_serve(options, claim, tracer, end_with_stdin=end_with_stdin))
     except Exception as error:
         file.write(_last_words(error))  # standard error gets the same text in another form
         raise
@@ -342,9 +346,26 @@ def _tell_where(options: ServiceOptions, service: Service) -> None:
         _say(f"  browser  {service.url}{service.keyring.owner_link()}     once, within five minutes")
 
 
-async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -> None:
-    import asyncio
+def _end_on(loop: AbstractEventLoop, stop: Event, end: Callable[[], None], *, end_with_stdin: bool) -> None:
+    """Calls `end` for SIGTERM and SIGINT, and at the end of standard input: a private daemon's pipe closes with the
+    program around it.
+    """
     import signal
+
+    def on_input() -> None:
+        if not os.read(0, 1024):
+            loop.remove_reader(0)
+            if not stop.is_set():
+                end()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    if end_with_stdin:
+        loop.add_reader(0, on_input)
+
+
+async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None, *, end_with_stdin: bool) -> None:
+    import asyncio
 
     import httpx
 
@@ -378,8 +399,7 @@ async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None) -
             # A daemon waiting for its log has no block to leave yet: only a cancellation ends the wait.
             starting.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    _end_on(loop, stop, on_signal, end_with_stdin=end_with_stdin)
     try:
         daemon = running(options, clock=clock, ids=SystemIds(clock), logger=log, tracer=tracer, claim=claim)
         async with daemon as service:

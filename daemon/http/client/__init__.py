@@ -1,7 +1,19 @@
 """The daemon's API from a program, as used by the command line. In reading order:
 
 address   where the daemon is
-client    `Client`: requests the views of `rftd.daemon.http.views`; `follow`: an experiment over restarts of the daemon
+client    `Client`, `AsyncClient`: runs, reads and commands; `follow`: an experiment over restarts of the daemon
+run       `RunHandle`, `AsyncRunHandle`: one experiment, with its rows, waits and commands
+rows      `RowList`: typed rows, as pandas and polars take them
+submission  a file or a mapping, in the daemon's form
+progress  an experiment's progress, in a cell, a terminal or a log
+cards     a run, a group and a rollout as HTML
+html      HTML escaped by construction, and curves as SVG
+local     `Client.local`: a client with a daemon of its own
+host      a program's private daemon, as a process
+connection  reads and commands of one daemon as coroutines: repeated attempts, errors, address
+transport requests over HTTP, blocking or on an event loop
+driving   coroutines over a blocking transport as plain calls
+answer    one answer, as JSON and typed
 moment    an experiment's page with its waits and its pace
 specification  the resolved experiment behind a name
 judging   the recorded answers of an evaluation, scored by another reward

@@ -1,97 +1,213 @@
-"""`Client`: requests views of `rftd.daemon.http.views` from a daemon. Blocking; errors of `rftd.ops.errors`."""
+"""`Client` and `AsyncClient`: the daemon's runs, reads and commands from a program. Errors of `rftd.ops.errors`."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import httpx
 import msgspec
 
 from rftd.daemon.cli.settings import Settings, data_folder
-from rftd.daemon.http.client.address import NoDaemonError, OtherDaemonError, find_address, no_address, trusted_by
-from rftd.daemon.http.client.errors import error_of, stranger
-from rftd.daemon.http.views.experiments import ENDED, ExperimentPage
-from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, url_of
-from rftd.daemon.http.views.wire import from_wire, to_wire
-from rftd.ops import limits
-from rftd.ops.clock import SystemClock
-from rftd.ops.decoding import UNREADABLE, json_decoder
-from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, WaitTimeoutError
-from rftd.ops.health import Verdict
-from rftd.ops.ids import SystemIds
+from rftd.daemon.http.client.address import NoDaemonError
+from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
+from rftd.daemon.http.client.driving import blocking, driven, each_of
+from rftd.daemon.http.client.errors import CertificateError
+from rftd.daemon.http.views.wire import to_wire
+from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from rftd.daemon.http.client.address import Address
+    from rftd.daemon.http.client.local import LocalClient
+    from rftd.daemon.http.client.rows import RowList
+    from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
+    from rftd.daemon.http.client.transport import Transport
+    from rftd.daemon.http.views.comparison import Basis, ComparedStep
+    from rftd.daemon.http.views.experiments import ExperimentPage
+    from rftd.daemon.http.views.route import CommandRoute, ReadRoute
+    from rftd.storage.queries.experiments import ExperimentSummary
     from rftd.streams.log.backend import LogUrl
     from rftd.streams.log.log import EventLog
 
-
-class CertificateError(UnreachableError):
-    """The daemon's certificate is not for this address, or nobody that this machine trusts signed it."""
-
-    code = "RFTD-NET-002"
-    remedy = (
-        "Use the name that the certificate is for; for one that your own authority signed, set `SSL_CERT_FILE` to that "
-        "authority's certificate."
-    )
-
+__all__ = ["Answer", "AsyncClient", "Client", "Readiness", "asked_or_read", "compare", "follow", "nobody_listens"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
-Parameter = str | int | float | bool | Sequence[str] | None
+
+TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 30.0
+"""Longest time in seconds for which a program asks a restarting or busy daemon again."""
 
 
-class Answer(Generic[R]):
-    """One answer of the daemon, both as plain JSON and as a typed view."""
+class AsyncClient:
+    """One daemon for programs on an event loop: `async with AsyncClient() as client`.
 
-    def __init__(self, body: bytes, kind: type[R], *, status: int, url: str) -> None:
-        """Raises UnreachableError for an answer impossible for a daemon of this release."""
+    Without `server` and `data`, address and token are found as on the command line.
+    """
+
+    def __init__(
+        self,
+        server: str | Settings | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        transport: Callable[[Address, float], Transport] | None = None,
+    ) -> None:
+        """`server` is a URL, or the settings of a command line; `data` a daemon's folder.
+
+        `timeout_s` bounds each answer, and `patience_s` the repetition of requests to a restarting daemon.
+        """
+        # Late: importing HTTP takes longer than everything else, and `from rftd import Client` needs none.
+        from rftd.daemon.http.client.connection import DaemonConnection
+        from rftd.daemon.http.client.transport import LoopTransport
+
+        environ = os.environ if environ is None else environ
+        if token is not None:
+            environ = {**environ, "RFTD_TOKEN": token}
+        if isinstance(server, Settings):
+            settings, patience_s = server, 0.0
+        else:
+            settings = Settings(server, data=None if data is None else os.fspath(data), timeout_s=timeout_s)
+        self.connection: DaemonConnection = DaemonConnection(
+            settings, environ, transport or LoopTransport, patience_s=patience_s
+        )
+        """Reads and commands by their declarations in `rftd.daemon.http.views`."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes all connections; a later call opens new ones."""
+        await self.connection.close()
+
+    async def runs(
+        self, *, state: str | list[str] | None = None, label: str | list[str] | None = None, limit: int | None = 50
+    ) -> RowList[ExperimentSummary]:
+        """Returns the experiments, newest first, at most `limit`; None for all. `label` is KEY or KEY=VALUE."""
+        from rftd.daemon.http.client.rows import RowList
+        from rftd.daemon.http.views import experiments
+
+        rows: list[ExperimentSummary] = []
+        offset: int | None = 0
+        while offset is not None and (limit is None or len(rows) < limit):
+            most = 1000 if limit is None else min(1000, limit - len(rows))
+            page = await self.connection.ask(
+                experiments.listed, state=_several(state), label=_several(label), limit=most, offset=offset
+            )
+            rows += page.value.items
+            offset = page.value.next
+        return RowList.of(rows)
+
+    async def run(self, name: str) -> AsyncRunHandle:
+        """Returns the experiment with this name, `NAME@2`, id or beginning of an id. Raises NotFoundError."""
+        from rftd.daemon.http.client.run import AsyncRunHandle
+        from rftd.daemon.http.views import experiments
+
+        summary = (await self.connection.ask(experiments.summary, name=name)).value
+        return AsyncRunHandle(self.connection, summary.id, summary.name)
+
+    async def submit(
+        self,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        labels: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        **fields: Any,
+    ) -> AsyncRunHandle:
+        """Submits an experiment file, or a mapping with an equal content, with `fields` set.
+
+        A field is `name="x"`, `buffer__batch_size=8`, or `buffer={"batch_size": 8}`. Repeated with one `request_id`, a
+        submission takes effect once. Warnings are issued as Python warnings. Raises ConfigErrors with every error.
+        """
+        run, notes = await self._submitted(experiment, labels, request_id, fields)
+        _warn(notes)
+        return run
+
+    async def _submitted(
+        self,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        labels: Mapping[str, str] | None,
+        request_id: str | None,
+        fields: Mapping[str, Any],
+    ) -> tuple[AsyncRunHandle, list[str]]:
+        """Returns the submitted run, and the warnings about the experiment."""
+        from rftd.daemon.config.issue import say_where
+        from rftd.daemon.http.client.run import AsyncRunHandle
+        from rftd.daemon.http.client.submission import submission_of
+        from rftd.daemon.http.views import commands
+
+        submission = submission_of(experiment, fields)
+        body = commands.Submit(config=submission.config, labels=dict(labels or {}))
         try:
-            self._plain = msgspec.json.decode(body)
-            self.value: R = from_wire(self._plain, kind)
-        except UNREADABLE as error:
-            raise stranger(status, url) from error
+            receipt = (await self.connection.send(commands.submit, body, request_id=request_id)).value
+        except RftdError as error:
+            if submission.wrong and not isinstance(error, UsageError):
+                raise submission.wrong from None
+            say_where(error, submission.source)
+            raise
+        notes = [text for text in submission.warnings if text not in submission.spec.warnings]
+        run = AsyncRunHandle(self.connection, receipt.id, receipt.name, position=receipt.position)
+        return run, list(dict.fromkeys([*notes, *receipt.warnings]))
 
-    def plain(self) -> Any:
-        """Returns the whole answer as JSON, for machine-readable output."""
-        return self._plain
+    async def compare(
+        self, *runs: AsyncRunHandle | RunHandle | str, by: Basis = "steps", points: int = 10
+    ) -> RowList[ComparedStep]:
+        """Returns several runs at equal steps, tokens or time: a row for each run and point, with all figures."""
+        from rftd.daemon.http.client.run import compared
 
-
-class Readiness(NamedTuple):
-    """A daemon's verdict on its own readiness, with the daemon's clock."""
-
-    verdict: Verdict
-    clock_s: float | None
-    """The daemon's clock at the answer, in whole seconds since 1970; None if not sent."""
+        names = [run if isinstance(run, str) else run.id for run in runs]
+        return await compared(self.connection, names, by=by, points=points)
 
 
 class Client:
-    """A connection to one daemon; `settings` give its address and the time-out."""
+    """One daemon: `client = Client()`, or `with Client() as client`; every call blocks until the answer.
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str] | None = None) -> None:
-        environ = os.environ if environ is None else environ
-        self._address = find_address(settings, environ)
-        self.url = self._address.url
-        self._timeout_s = settings.timeout_s
-        self._ids = SystemIds(SystemClock())
-        headers = self._address.headers
-        try:
-            # A proxy from the environment is for the internet, not for a nearby daemon.
-            self._http = httpx.Client(
-                base_url=self.url,
-                timeout=settings.timeout_s,
-                headers=headers,
-                verify=trusted_by(self.url),
-                trust_env=False,
-            )
-        except httpx.InvalidURL as error:
-            raise no_address(self.url) from error
+    Without `server` and `data`, address and token are found as on the command line. Usable inside a running event
+    loop, such as a notebook's.
+    """
+
+    def __init__(
+        self,
+        server: str | Settings | None = None,
+        environ: Mapping[str, str] | None = None,
+        *,
+        data: str | os.PathLike[str] | None = None,
+        token: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """See `AsyncClient`."""
+        from rftd.daemon.http.client.transport import BlockingTransport
+
+        self._twin = AsyncClient(
+            server,
+            environ,
+            data=data,
+            token=token,
+            timeout_s=timeout_s,
+            patience_s=patience_s,
+            transport=BlockingTransport,
+        )
+
+    @staticmethod
+    def local(folder: str | os.PathLike[str] = ".rftd", **options: Any) -> LocalClient:
+        """Starts a daemon on a folder, and ends it with `close`, a `with` block or the program.
+
+        A daemon already serving the folder is used, and keeps running. `options` are those of `rftd serve`.
+        """
+        from rftd.daemon.http.client.local import LocalClient
+
+        return LocalClient(Path(folder), options)
 
     def __enter__(self) -> Self:
         return self
@@ -99,129 +215,78 @@ class Client:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._http.close()
+        self.close()
 
-    def ask(self, read: ReadRoute[R], *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
-        """Requests a read. The daemon may wait up to `wait_s` before answering, sent as a parameter too."""
-        path, query = read.url(parameters)
-        if wait_s:
-            query["wait_s"] = wait_s
-        timeout = httpx.Timeout(self._timeout_s, read=self._timeout_s + wait_s)
-        request = self._http.build_request("GET", path, params=_set_parameters(query), timeout=timeout)
-        return self._ask(request, read.answer)
+    def __repr__(self) -> str:
+        return f"<rftd client of {self.url}>"
 
-    def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
-        """Sends a command and returns its receipt; repeated with one `request_id`, it takes effect once. Default: a
-        fresh id.
+    def close(self) -> None:
+        """Closes all connections."""
+        driven(self._twin.close())
 
-        `places` are the parameters in the command's path.
-        """
-        path, _ = command.url(places)
-        # Always with a key, even without a chosen one: a proxy repeating a request must not cause two changes.
-        headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
-        request = self._http.build_request("POST", path, content=msgspec.json.encode(body), headers=headers)
-        return self._ask(request, command.answer)
-
-    def readiness(self) -> Readiness:
-        """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
-        answer = self._send(self._http.build_request("GET", "/readyz", params={"verbose": "1"}))
-        try:
-            verdict = json_decoder(Verdict).decode(answer.content)
-        except UNREADABLE as error:
-            raise stranger(answer.status_code, self.url) from error
-        try:
-            clock_s = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
-        except ValueError:
-            clock_s = None
-        return Readiness(verdict, clock_s)
+    @property
+    def url(self) -> str:
+        """Present address of the daemon."""
+        return self._twin.connection.url
 
     @property
     def has_token(self) -> bool:
         """True if a token is known for this daemon."""
-        return bool(self._address.token.reveal())
+        return bool(self._twin.connection.address.token.reveal())
+
+    def ask(self, read: ReadRoute[R], *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
+        """See `DaemonConnection.ask`."""
+        return driven(self._twin.connection.ask(read, wait_s=wait_s, **parameters))
+
+    def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
+        """See `DaemonConnection.send`."""
+        return driven(self._twin.connection.send(command, body, request_id=request_id, **places))
+
+    def readiness(self) -> Readiness:
+        """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
+        return driven(self._twin.connection.readiness())
 
     def metrics(self) -> str:
         """Returns the daemon's metrics in Prometheus format. Raises UnreachableError, UsageError (wrong token)."""
-        answer = self._send(self._http.build_request("GET", "/metrics"))
-        if answer.status_code >= 400:
-            raise error_of(answer.status_code, answer.content, self.url)
-        return answer.text
+        return driven(self._twin.connection.metrics())
 
     def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
         """Yields the page of an experiment after every change, until the experiment has ended."""
-        # The daemon sends at least every 15 s.
-        timeout = httpx.Timeout(self._timeout_s, read=max(self._timeout_s, 60.0))
-        path, query = url_of(STREAM, {"name": name, "after": after})
-        request = self._http.build_request("GET", path, params=_set_parameters(query), timeout=timeout)
-        answer = self._send(request, stream=True)
-        try:
-            if answer.status_code >= 400:
-                raise error_of(answer.status_code, answer.read(), self.url)
-            if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-                raise stranger(answer.status_code, self.url)
-            yield from self._pages(answer)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        except httpx.DecodingError as error:
-            raise stranger(answer.status_code, self.url) from error
-        finally:
-            answer.close()
+        return each_of(self._twin.connection.pages(name, after=after))
 
-    def _pages(self, answer: httpx.Response) -> Iterator[Answer[ExperimentPage]]:
-        event = ""
-        for line in answer.iter_lines():
-            if line.startswith("event: "):
-                event = line.removeprefix("event: ")
-            elif line.startswith("data: ") and event == "page":
-                page_json = line.removeprefix("data: ").encode()
-                yield Answer(page_json, ExperimentPage, status=answer.status_code, url=self.url)
-            elif line.startswith("data: ") and event == "end":
-                return
+    runs = blocking(AsyncClient.runs)
+    compare = blocking(AsyncClient.compare)
 
-    def _ask(self, request: httpx.Request, kind: type[R]) -> Answer[R]:
-        answer = self._send(request)
-        if answer.status_code >= 400:
-            raise error_of(answer.status_code, answer.content, self.url)
-        return Answer(answer.content, kind, status=answer.status_code, url=self.url)
+    def run(self, name: str) -> RunHandle:
+        """Returns the experiment with this name, `NAME@2`, id or beginning of an id. Raises NotFoundError."""
+        from rftd.daemon.http.client.run import RunHandle
 
-    def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
-        try:
-            response = self._http.send(request, stream=stream)
-        # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
-        except httpx.ConnectTimeout as error:
-            raise self._unreachable(error) from error
-        except httpx.TimeoutException as error:
-            raise WaitTimeoutError(
-                f"no answer within {self._timeout_s:g} s",
-                where=self.url,
-                fix="raise --timeout; the command may still have taken effect",
-            ) from error
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        except httpx.DecodingError as error:
-            raise UnreachableError(f"the answer is none of rftd's: {error}", where=self.url) from error
-        except UnicodeError as error:  # a host name no name server can encode
-            raise no_address(self.url) from error
-        if response.status_code == HTTPStatus.MISDIRECTED_REQUEST and self._address.folder_id:
-            response.close()
-            raise OtherDaemonError(self._address)
-        return response
+        return RunHandle(driven(self._twin.run(name)))
 
-    def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
-        if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return CertificateError(str(error).partition(": ")[2] or str(error), where=self.url)
-        return UnreachableError(
-            f"no daemon answers: {str(error) or type(error).__name__}",
-            where=self.url,
-            fix="start one with `rftd serve`, or name its address with --server",
-        )
+    def submit(
+        self,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        labels: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        **fields: Any,
+    ) -> RunHandle:
+        """Submits an experiment file, or a mapping with an equal content, with `fields` set.
+
+        See `AsyncClient.submit`.
+        """
+        from rftd.daemon.http.client.run import RunHandle
+
+        run, notes = driven(self._twin._submitted(experiment, labels, request_id, fields))
+        _warn(notes)
+        return RunHandle(run)
 
 
-def nobody_listens(error: RftdError) -> bool:
-    """True if the error means an absent daemon: nothing was sent, or only to a port refusing connections."""
-    if isinstance(error, CertificateError):
-        return False
-    return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
+def compare(*runs: RunHandle, by: Basis = "steps", points: int = 10) -> RowList[ComparedStep]:
+    """Returns several runs of one daemon at equal steps, tokens or time; see `AsyncClient.compare`."""
+    if not runs:
+        raise UsageError("no run to compare", fix="pass two runs or more")
+    return runs[0].compared(*runs[1:], by=by, points=points)
 
 
 def follow(
@@ -232,47 +297,17 @@ def follow(
     patience_s: float,
     on_away: Callable[[UnreachableError], None] | None = None,
 ) -> Iterator[Answer[ExperimentPage]]:
-    """Yields the page after every change, until the experiment has ended.
-
-    A restarting daemon is waited for, and `on_away` called after each failed attempt. Raises UnreachableError after
-    `patience_s` without a daemon.
-    """
-    failures = 0
-    shown = False
-    away_s: float | None = None
-    name_or_id = name
-    while True:
-        try:
-            for page in client.pages(name_or_id, after=after):
-                failures = 0
-                shown = True
-                away_s = None
-                # From here on by id: another experiment may take the name.
-                name_or_id = page.value.experiment.summary.id
-                after = None
-                yield page
-                if page.value.experiment.summary.state in ENDED:
-                    return
-        except UnreachableError as error:
-            # Before the first page an error is the caller's mistake, a wrong address or no daemon; after it, a restart.
-            if not shown:
-                raise
-            # Not since the last page: a waiting experiment has none for a long time.
-            away_s = time.monotonic() if away_s is None else away_s
-            if time.monotonic() - away_s > patience_s:
-                raise
-            if on_away is not None:
-                on_away(error)
-        failures += 1
-        time.sleep(limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1])
+    """See `DaemonConnection.follow`."""
+    return each_of(client._twin.connection.follow(name, after=after, patience_s=patience_s, on_away=on_away))
 
 
-def _set_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    return {
-        name: str(parameter).lower() if isinstance(parameter, bool) else parameter
-        for name, parameter in parameters.items()
-        if parameter is not None
-    }
+def nobody_listens(error: RftdError) -> bool:
+    """True if the error means an absent daemon: nothing was sent, or only to a port refusing connections."""
+    import httpx
+
+    if isinstance(error, CertificateError):
+        return False
+    return isinstance(error, NoDaemonError) or isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout)
 
 
 def asked_or_read(
@@ -303,3 +338,15 @@ def asked_or_read(
         except NotFoundError as error:
             raise error from away
         return view, to_wire(view)
+
+
+def _warn(notes: Sequence[str]) -> None:
+    """Issues warnings at the line of the program calling `submit`."""
+    import warnings
+
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+
+
+def _several(words: str | Sequence[str] | None) -> list[str] | None:
+    return [words] if isinstance(words, str) else None if words is None else list(words)

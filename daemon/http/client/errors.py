@@ -23,6 +23,16 @@ _BY_STATUS: dict[int, type[RftdError]] = {
 }
 
 
+class CertificateError(UnreachableError):
+    """The daemon's certificate is not for this address, or nobody that this machine trusts signed it."""
+
+    code = "RFTD-NET-002"
+    remedy = (
+        "Use the name that the certificate is for; for one that your own authority signed, set `SSL_CERT_FILE` to that "
+        "authority's certificate."
+    )
+
+
 class SeveralErrors(UsageError):
     """A request with more than one error; `errors` has each of them."""
 

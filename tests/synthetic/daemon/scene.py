@@ -21,8 +21,8 @@ from synthetic.daemon.command_line import Said
 from synthetic.until import PATIENCE_S
 
 from rftd.daemon.config.loading import load_text
-from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.serve.data_folder import DataFolder

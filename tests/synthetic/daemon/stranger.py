@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+HANGS_UP = 0
+"""The status of an answer that never comes: the connection is closed."""
+
 
 @dataclass
 class Said:
@@ -37,6 +40,9 @@ def stranger_at_work() -> Iterator[Stranger]:
             told.asked.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             said = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
+            if said.status == HANGS_UP:
+                self.close_connection = True
+                return
             self.send_response(said.status)
             for name, value in said.headers.items():
                 self.send_header(name, value)

@@ -17,8 +17,8 @@ from synthetic.docs.pages import ROOT, block_named, blocks_of
 from synthetic.until import PATIENCE_S
 
 from rftd.daemon.cli.cli import VERBS, main, rftd
-from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.http.views import experiments
 
 FAKES = (

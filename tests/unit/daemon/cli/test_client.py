@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
+import time
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,6 @@ from synthetic.until import PATIENCE_S
 
 from rftd.daemon.cli.settings import Settings
 from rftd.daemon.cli.verbs.watch import follow_to_end
-from rftd.daemon.http.client import client as client_module
 from rftd.daemon.http.client.address import find_daemon, trusted_by
 from rftd.daemon.http.client.client import Client, follow
 from rftd.daemon.http.client.errors import SeveralErrors, error_of, kind_of, known_errors
@@ -209,7 +209,7 @@ def running(page: bytes) -> bytes:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds between two attempts of `follow`, which does not wait for them here."""
     slept: list[float] = []
-    monkeypatch.setattr(client_module.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     return slept
 
 
@@ -282,8 +282,8 @@ def test_reconnecting_begins_when_the_daemon_goes_and_not_with_the_last_page(
     stranger: Stranger, page: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(client_module.time, "sleep", lambda _: None)
-    monkeypatch.setattr(client_module.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     stranger.answers = [
         Said(200, event("page", running(page)), EVENTS),
         Said(503, problem(status=503, code="RFTD-NET-001")),

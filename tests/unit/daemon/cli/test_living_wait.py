@@ -13,9 +13,9 @@ from rftd.daemon.cli import living_wait
 from rftd.daemon.cli.living_wait import EVERY_S, run_to_end
 from rftd.daemon.cli.settings import Settings
 from rftd.daemon.demo.demo import STARTS, Questions, follow_progress
-from rftd.daemon.demo.host import DaemonHost
 from rftd.daemon.demo.progress import Progress
 from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.stack.process import ServerProcess, held
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UnreachableError, WaitTimeoutError

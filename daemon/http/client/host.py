@@ -1,4 +1,4 @@
-"""The demo's private daemon: started on a free port, restarted after a crash, drained at the end (rule 13)."""
+"""A program's private daemon: started on a free port, restarted after a crash, drained at the end (rule 13)."""
 
 from __future__ import annotations
 
@@ -41,10 +41,12 @@ class DaemonHost:
         *,
         say: Callable[[str], None] = say_beside,
         check: Callable[[], None] = lambda: None,
+        tied: bool = False,
     ) -> None:
         """`options` are passed to `rftd serve`, `environ` is added to its environment.
 
-        `say` reports a long wait to the user; `check` raises if a server needed by the daemon has ended.
+        With `tied`, the daemon also ends with this process, even with a killed one. `say` reports a long wait to the
+        user; `check` raises if a server needed by the daemon has ended.
         """
         self._say = say
         self._check = check
@@ -52,11 +54,12 @@ class DaemonHost:
         self._folder = DataFolder(data_folder)
         self._log_path = log_path
         self._options = tuple(options)
+        self._tied = tied
         self._process: subprocess.Popen[bytes] | None = None
         self.restarts = 0
 
     def __enter__(self) -> Self:
-        self._start()
+        self.start()
         return self
 
     def __exit__(
@@ -67,6 +70,8 @@ class DaemonHost:
     def stop(self) -> None:
         """Drains the daemon; `tend` restarts it."""
         assert self._process is not None
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._process.terminate()
         try:
             self._process.wait(timeout=STOP_S)
@@ -104,16 +109,17 @@ class DaemonHost:
         self._check()
         if self._process.poll() is not None:
             self.restarts += 1
-            self._start()
+            self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Starts the daemon, and returns once it answers. Raises UnreachableError."""
         # Deleted first: the previous daemon's file names a port possibly used by another program now.
         self._folder.endpoint.unlink(missing_ok=True)
         arguments = [sys.executable, "-P", "-m", "rftd.daemon", "serve", "--data", str(self._folder.root)]
         with self._log_path.open("ab") as output:
             self._process = subprocess.Popen(
-                [*arguments, "--port", "0", *self._options],
-                stdin=subprocess.DEVNULL,
+                [*arguments, "--port", "0", *(["--end-with-stdin"] if self._tied else []), *self._options],
+                stdin=subprocess.PIPE if self._tied else subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=self._environ,

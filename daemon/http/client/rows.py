@@ -1,0 +1,131 @@
+"""`RowList`: a list of typed rows, accepted by pandas and polars unchanged."""
+
+from __future__ import annotations
+
+import difflib
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Self, TypeVar, cast, overload
+
+import msgspec
+
+from rftd.daemon.http.views.wire import wire_name
+from rftd.ops.errors import UsageError
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+_FIGURES: Final = ("metrics", "figures")
+"""Fields spread into columns under the names of their figures; other mappings keep the field's name as a prefix."""
+_SHOWN_ROWS: Final = 50
+_SHOWN_CHARACTERS: Final = 200
+
+
+class RowDict(dict[str, Any]):
+    """One row: its columns as a dict, and the fields of its view as attributes."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: msgspec.Struct, *, metrics: Sequence[str] | None = None, **more: Any) -> None:
+        """`metrics` are the figures among the columns, default all; `more` are further columns, placed first."""
+        super().__init__(more, **dict(_columns(view, metrics)))
+        self.view = view
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "view":
+            raise AttributeError(name)
+        return getattr(self.view, name)
+
+    def __repr__(self) -> str:
+        return repr(self.view)
+
+
+class RowList(list[R]):
+    """Typed rows with `pandas.DataFrame(rows)` and `polars.DataFrame(rows)`: nested figures are columns, times UTC.
+
+    Static type of an element is the view; at run time an element is a `RowDict`.
+    """
+
+    @classmethod
+    def of(cls, views: Iterable[R], *, metrics: Sequence[str] | None = None) -> Self:
+        """Returns the rows of views. Raises UsageError for a metric missing in every row."""
+        views = list(views)
+        if metrics is not None and views:
+            known = {name for view in views for name in _figures(view)}
+            if unknown := next((name for name in metrics if name not in known), None):
+                near = difflib.get_close_matches(unknown, known, n=3)
+                fix = f"did you mean {', '.join(near)}?" if near else "leave `metrics` out to get all"
+                raise UsageError(f"no metric {unknown!r}", field="metrics", fix=fix)
+        return cls(cast(R, RowDict(view, metrics=metrics)) for view in views)
+
+    @overload  # type: ignore[override]
+    def __getitem__(self, index: int) -> R: ...
+    @overload
+    def __getitem__(self, index: slice) -> RowList[R]: ...
+    @overload
+    def __getitem__(self, index: str) -> list[Any]: ...
+
+    def __getitem__(self, index: int | slice | str) -> R | RowList[R] | list[Any]:
+        """Returns a row by position, rows by slice, or the values of a column by name; None for an absent value."""
+        if isinstance(index, str):
+            if self and index not in self.columns:
+                raise KeyError(index)
+            return [row.get(index) for row in self.to_dicts()]
+        return RowList(super().__getitem__(index)) if isinstance(index, slice) else super().__getitem__(index)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns, in the order of their first row."""
+        return list(dict.fromkeys(name for row in self.to_dicts() for name in row))
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Returns the rows as plain dicts."""
+        return [dict(cast("RowDict", row)) for row in self]
+
+    def _repr_html_(self) -> str:
+        from rftd.daemon.http.client.html import tag, text
+
+        columns = self.columns
+        head = tag("tr", *(tag("th", text(name)) for name in columns))
+        lines = [
+            tag("tr", *(tag("td", text(_cell(row.get(name)), most=_SHOWN_CHARACTERS)) for name in columns))
+            for row in self[:_SHOWN_ROWS].to_dicts()
+        ]
+        more = f"{len(self)} rows" + (f", the first {_SHOWN_ROWS} shown" if len(self) > _SHOWN_ROWS else "")
+        return tag("div", tag("table", head, *lines), tag("p", html.escape(more)), style="overflow-x:auto")
+
+
+def _columns(view: msgspec.Struct, metrics: Sequence[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in view.__struct_fields__:
+        field = getattr(view, name)
+        if name.endswith("_ns"):
+            yield prefix + wire_name(name), _time(field)
+        elif isinstance(field, msgspec.Struct):
+            yield from _columns(field, metrics, f"{prefix}{name}.")
+        elif name in _FIGURES and isinstance(field, dict):
+            names = field if metrics is None else metrics
+            taken = view.__struct_fields__
+            yield from ((f"{prefix}{name}.{key}" if key in taken else prefix + key, field.get(key)) for key in names)
+        elif isinstance(field, dict):
+            yield from ((f"{prefix}{name}.{key}", msgspec.to_builtins(inner)) for key, inner in field.items())
+        else:
+            yield prefix + name, msgspec.to_builtins(field)
+
+
+def _figures(view: msgspec.Struct) -> Iterator[str]:
+    for name in _FIGURES:
+        yield from getattr(view, name, ())
+
+
+def _time(time_ns: int | None) -> datetime | None:
+    return None if time_ns is None else datetime.fromtimestamp(time_ns / 1e9, UTC)
+
+
+def _cell(field: Any) -> str:
+    if field is None:
+        return ""
+    if isinstance(field, float):
+        return f"{field:.6g}"
+    if isinstance(field, datetime):
+        return field.isoformat(" ", "seconds").removesuffix("+00:00")
+    return str(field)

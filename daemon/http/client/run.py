@@ -1,0 +1,282 @@
+"""`RunHandle` and `AsyncRunHandle`: one experiment of a daemon, with its rows, its waits and its commands."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from rftd.daemon.http.client.answer import Parameter
+from rftd.daemon.http.client.driving import blocking, driven
+from rftd.daemon.http.client.progress import WaitProgress
+from rftd.daemon.http.client.rows import RowDict, RowList
+from rftd.daemon.http.client.submission import overrides_of
+from rftd.daemon.http.views import commands, comparison, evaluations, experiences, experiments, history
+from rftd.daemon.http.views.commands import Receipt
+from rftd.daemon.http.views.comparison import Basis, ComparedStep
+from rftd.daemon.http.views.evaluations import PairedAnswer, Which
+from rftd.daemon.http.views.experiences import ExperienceView, Order, State
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.route import CommandRoute, ReadRoute
+from rftd.daemon.run.why.wait import Why
+from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.storage.queries.experiences import ExperienceRow
+from rftd.storage.queries.experiments import ExperimentSummary
+from rftd.storage.queries.lengths import Lengths
+from rftd.storage.queries.steps import EvalRow, StepRow
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.connection import DaemonConnection
+
+B = TypeVar("B", bound=msgspec.Struct)
+
+_PAGE: Final = 1000
+_PATIENCE_S: Final = 3600.0
+"""Longest absence of a daemon during `wait`: a machine may be restarted below it."""
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 2.0
+Steps = int | tuple[int | None, int | None] | None
+"""One step, or the first and the last one, each None if open."""
+
+
+class AsyncRunHandle:
+    """One experiment; each call asks the daemon anew."""
+
+    def __init__(self, connection: DaemonConnection, id: str, name: str, *, position: str | None = None) -> None:
+        """`position` is the record of the experiment's submission, awaited by the first reads."""
+        self._connection = connection
+        self.id = id
+        self.name = name
+        self._position = position
+
+    def __repr__(self) -> str:
+        return f"<run {self.name} ({self.id}) at {self._connection.url}>"
+
+    async def summary(self) -> ExperimentSummary:
+        """Returns the experiment's line in the list: state, step, reward."""
+        return (await self._connection.ask(experiments.summary, name=self.id, after=self._position)).value
+
+    async def page(self) -> ExperimentPage:
+        """Returns everything shown on the experiment's page."""
+        return (await self._connection.ask(experiments.one, name=self.id, after=self._position)).value
+
+    async def why(self) -> Why:
+        """Returns each role's work or wait, and the event ending the wait; worst first."""
+        return (await self._connection.ask(experiments.why, name=self.id, after=self._position)).value
+
+    async def wait(self, *, timeout_s: float | None = None, show: bool = True) -> ExperimentSummary:
+        """Waits for the end, showing progress in a terminal or a cell, and returns the last summary.
+
+        A restarting daemon is waited for. Raises WaitTimeoutError after `timeout_s`; the experiment goes on.
+        """
+        deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        away_s = math.inf
+        pause_s = _FIRST_PAUSE_S
+        with WaitProgress(show=show) as progress:
+            while True:
+                try:
+                    summary = await self.summary()
+                except UnreachableError:
+                    away_s = min(away_s, time.monotonic())
+                    if time.monotonic() - away_s > _PATIENCE_S:
+                        raise
+                else:
+                    away_s = math.inf
+                    progress.update(summary)
+                    if summary.state in experiments.ENDED:
+                        return summary
+                remaining_s = deadline_s - time.monotonic()
+                if remaining_s <= 0:
+                    raise WaitTimeoutError(
+                        f"{self.name} has not ended within {timeout_s:g} s", fix="wait again, or look at `run.why()`"
+                    )
+                await self._connection.pause(min(pause_s, remaining_s))
+                pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+
+    async def steps(
+        self, *, metrics: Sequence[str] | None = None, first: int = 0, last: int | None = None
+    ) -> RowList[StepRow]:
+        """Returns the training steps in order, one column per figure; `metrics` chooses figures."""
+        rows = await self._all(history.steps, "first", None, first=first, last=last)
+        return RowList.of(rows, metrics=metrics)
+
+    async def evals(self, taskset: str | None = None) -> RowList[EvalRow]:
+        """Returns the evaluations in the order of weight versions."""
+        answer = await self._connection.ask(history.evals, name=self.id, taskset=taskset, after=self._position)
+        return RowList.of(answer.value.items)
+
+    async def experiences(
+        self,
+        *,
+        step: Steps = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        state: State | None = None,
+        order: Order = "newest",
+        limit: int | None = 50,
+    ) -> RowList[ExperienceRow]:
+        """Returns the experiences passing the filter, at most `limit`; None for all."""
+        first, last = _bounds(step)
+        rows = await self._all(
+            experiences.experiences,
+            "offset",
+            limit,
+            first_step=first,
+            last_step=last,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            state=state,
+            order=order,
+        )
+        return RowList.of(rows)
+
+    async def answers(
+        self, version: int, *, taskset: str | None = None, order: Which = "worst", limit: int = 20
+    ) -> RowList[PairedAnswer]:
+        """Returns answers of the evaluation of a weight version, the worst ones first unless ordered otherwise."""
+        answer = await self._connection.ask(
+            evaluations.evaluation, name=self.id, version=version, taskset=taskset, order=order, limit=limit
+        )
+        return RowList.of(answer.value.items)
+
+    async def experience(self, id: str, *, tokens: bool = True) -> ExperienceView:
+        """Returns one experience, with token ids, mask and log-probabilities unless `tokens` is false."""
+        return (await self._connection.ask(experiences.experience, name=self.id, experience=id, tokens=tokens)).value
+
+    async def lengths(self) -> Lengths:
+        """Returns the lengths of responses generated, trained and dropped."""
+        return (await self._connection.ask(experiences.lengths, name=self.id)).value
+
+    async def compared(
+        self, *runs: AsyncRunHandle | RunHandle, by: Basis = "steps", points: int = 10
+    ) -> RowList[ComparedStep]:
+        """Returns this run and others at equal steps, tokens or time; see `Client.compare`."""
+        names = [self.id, *(run.id for run in runs)]
+        return await compared(self._connection, names, by=by, points=points)
+
+    async def pause(self, *, reason: str = "") -> Receipt:
+        """Pauses the experiment."""
+        return await self._send(commands.pause, commands.Reason(reason=reason))
+
+    async def resume(self, *, reason: str = "") -> Receipt:
+        """Resumes the experiment."""
+        return await self._send(commands.resume, commands.Reason(reason=reason))
+
+    async def cancel(self, *, reason: str = "") -> Receipt:
+        """Cancels the experiment; everything produced is kept."""
+        return await self._send(commands.cancel, commands.Reason(reason=reason))
+
+    async def prioritize(self, priority: int, *, reason: str = "") -> Receipt:
+        """Changes the priority in the queue."""
+        return await self._send(commands.prioritize, commands.Prioritize(priority=priority, reason=reason))
+
+    async def archive(self, to: str = "") -> Receipt:
+        """Moves the files of an ended experiment into one archive file."""
+        return await self._send(commands.archive, commands.To(to=to))
+
+    async def restore(self, source: str = "") -> Receipt:
+        """Restores the files of an archived experiment."""
+        return await self._send(commands.restore, commands.From(source=source))
+
+    async def remove(self, *, reason: str = "", archive: bool = False) -> Receipt:
+        """Deletes the files of an ended experiment; the events stay in the log."""
+        return await self._send(commands.remove, commands.Remove(reason=reason, archive=archive))
+
+    async def fork(
+        self, at_step: int, *, name: str | None = None, labels: Mapping[str, str] | None = None, **fields: Any
+    ) -> AsyncRunHandle:
+        """Starts a new experiment from a step of this one; `fields` as in `Client.submit`."""
+        from rftd.daemon.config.loading import portable_overrides
+
+        config = (await self.page()).experiment.config
+        body = commands.Fork(
+            at_step=at_step, set=portable_overrides(config, overrides_of(fields)), name=name, labels=dict(labels or {})
+        )
+        receipt = (await self._connection.send(commands.fork, body, name=self.id)).value
+        return AsyncRunHandle(self._connection, receipt.id, receipt.name, position=receipt.position)
+
+    async def _send(self, command: CommandRoute[B, Receipt], body: B) -> Receipt:
+        return (await self._connection.send(command, body, name=self.id)).value
+
+    async def _all(self, read: ReadRoute[Any], start: str, most: int | None, **parameters: Parameter) -> list[Any]:
+        """Returns the items of all pages of a list up to `most`; `start` names the parameter of the next page."""
+        items: list[Any] = []
+        while most is None or len(items) < most:
+            limit = _PAGE if most is None else min(_PAGE, most - len(items))
+            query: dict[str, Any] = {**parameters, "limit": limit, "after": self._position}
+            page = (await self._connection.ask(read, name=self.id, **query)).value
+            items += page.items
+            if page.next is None:
+                break
+            parameters[start] = page.next
+        return items
+
+
+class RunHandle:
+    """One experiment; each call asks the daemon anew, and blocks until the answer."""
+
+    def __init__(self, twin: AsyncRunHandle) -> None:
+        self._twin = twin
+
+    @property
+    def id(self) -> str:
+        """Id of the experiment."""
+        return self._twin.id
+
+    @property
+    def name(self) -> str:
+        """Name of the experiment."""
+        return self._twin.name
+
+    def __repr__(self) -> str:
+        return repr(self._twin)
+
+    def _repr_html_(self) -> str:
+        from rftd.daemon.http.client.cards import run_card
+
+        return run_card(self.page())
+
+    summary = blocking(AsyncRunHandle.summary)
+    page = blocking(AsyncRunHandle.page)
+    why = blocking(AsyncRunHandle.why)
+    wait = blocking(AsyncRunHandle.wait)
+    steps = blocking(AsyncRunHandle.steps)
+    evals = blocking(AsyncRunHandle.evals)
+    answers = blocking(AsyncRunHandle.answers)
+    experiences = blocking(AsyncRunHandle.experiences)
+    experience = blocking(AsyncRunHandle.experience)
+    lengths = blocking(AsyncRunHandle.lengths)
+    compared = blocking(AsyncRunHandle.compared)
+    pause = blocking(AsyncRunHandle.pause)
+    resume = blocking(AsyncRunHandle.resume)
+    cancel = blocking(AsyncRunHandle.cancel)
+    prioritize = blocking(AsyncRunHandle.prioritize)
+    archive = blocking(AsyncRunHandle.archive)
+    restore = blocking(AsyncRunHandle.restore)
+    remove = blocking(AsyncRunHandle.remove)
+
+    def fork(
+        self, at_step: int, *, name: str | None = None, labels: Mapping[str, str] | None = None, **fields: Any
+    ) -> RunHandle:
+        """Starts a new experiment from a step of this one; `fields` as in `Client.submit`."""
+        return RunHandle(driven(self._twin.fork(at_step, name=name, labels=labels, **fields)))
+
+
+async def compared(
+    connection: DaemonConnection, names: Sequence[str], *, by: Basis, points: int
+) -> RowList[ComparedStep]:
+    """Returns runs at equal steps, tokens or time: a row for each run and point, with all figures."""
+    answer = (await connection.ask(comparison.comparison, name=names, by=by, points=points)).value
+    rows: RowList[Any] = RowList()
+    for point in answer.points:
+        for summary, standing in zip(answer.items, point.standings, strict=True):
+            if standing is not None:
+                rows.append(RowDict(standing, at=point.at, run=summary.name))
+    return rows
+
+
+def _bounds(step: Steps) -> tuple[int | None, int | None]:
+    return step if isinstance(step, tuple) else (step, step)

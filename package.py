@@ -1,0 +1,38 @@
+"""rftd from Python: `Client` and `AsyncClient` of a daemon, `compare`, and the errors' common class.
+
+This file is `rftd/__init__.py` of the installed package. Names are imported at their first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.client import AsyncClient, Client, compare
+    from rftd.ops.errors import RftdError
+
+    __version__: str
+
+__all__ = ["AsyncClient", "Client", "RftdError", "__version__", "compare"]
+
+_HOMES: Final = {
+    "AsyncClient": "rftd.daemon.http.client.client",
+    "Client": "rftd.daemon.http.client.client",
+    "RftdError": "rftd.ops.errors",
+    "compare": "rftd.daemon.http.client.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from rftd.ops.releases import release_of
+
+        return release_of("rftd")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
