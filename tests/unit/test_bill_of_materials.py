@@ -22,6 +22,8 @@ def test_the_wheel_names_what_the_base_lock_pins(tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as wheel:
         (name,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
         bill = json.loads(wheel.read(name))
+        assert wheel.read("rftd/__init__.py") == (ROOT / "package.py").read_bytes()
+        assert "rftd/py.typed" in wheel.namelist()
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "rftd")
     lock = (ROOT / "requirements" / "base.txt").read_text()
     rows = [Requirement(row) for row in re.findall(r"^([A-Za-z0-9][^\\\n]*?) *\\?$", lock, re.MULTILINE)]

@@ -32,8 +32,9 @@ def test_a_program_reads_runs_steps_evaluations_and_experiences(served: Served) 
         assert len(every) == books.produced + books.open + books.late
         best = run.experiences(order="-reward", limit=1)[0]
         assert best.reward == max(row.reward for row in every if row.reward is not None)
-        planned = run.experiences(step=1, limit=None)
-        assert {row.step for row in planned} == {1}
+        last = steps[-1].step
+        planned = run.experiences(step=last, limit=None)
+        assert {row.step for row in planned} == {last}
         assert run.experience(best.id).tokens
         assert run.why().waits
 
