@@ -1,1 +1,1 @@
-../../package.py
+../../package/__init__.py

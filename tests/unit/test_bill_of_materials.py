@@ -22,7 +22,7 @@ def test_the_wheel_names_what_the_base_lock_pins(tmp_path: Path) -> None:
     with zipfile.ZipFile(file) as wheel:
         (name,) = (name for name in wheel.namelist() if ".dist-info/sboms/" in name)
         bill = json.loads(wheel.read(name))
-        assert wheel.read("rftd/__init__.py") == (ROOT / "package.py").read_bytes()
+        assert wheel.read("rftd/__init__.py") == (ROOT / "package" / "__init__.py").read_bytes()
         assert "rftd/py.typed" in wheel.namelist()
     assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "rftd")
     lock = (ROOT / "requirements" / "base.txt").read_text()

@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -93,4 +92,4 @@ def _is_ours(module: ModuleType, modules: dict[str, ModuleType], name: str) -> b
     ours = modules.get(f"rftd.{name}")
     paths = {os.path.realpath(path) for path in getattr(module, "__path__", ())}
     our_paths = {os.path.realpath(path) for path in getattr(ours, "__path__", ())} if ours is not None else set()
-    return bool(paths & our_paths) or (ours is None and any((Path(path) / "py.typed").exists() for path in paths))
+    return bool(paths & our_paths)

@@ -1,6 +1,6 @@
 """rftd from Python: `Client` and `AsyncClient` of a daemon, `compare`, and the errors' common class.
 
-This file is `rftd/__init__.py` of the installed package. Names are imported at their first use.
+This folder is `rftd` of the installed package, with the rooms inside. Names are imported at their first use.
 """
 
 from __future__ import annotations
