@@ -33,10 +33,10 @@ def planned(
     rows: Sequence[RowItem] = (),
     incomplete: bool = False,
 ) -> BatchPlanned:
-    """Returns the plan of one step (counted over the experiment, from 1): `chosen` experiences in training order, and
-    rows.
+    """Builds the plan of one step (counted over the experiment, from 1) from `chosen` experiences in training order,
+    and rows.
 
-    `positions` says how far the state was folded at the decision.
+    `positions` are the offsets up to which the state was folded.
     """
     groups: dict[GroupRef, int] = {}
     members: list[ExperienceItem] = []
@@ -78,7 +78,7 @@ def planned(
 
 
 def rows_of(state: RunState, stage: StageSpec, step: int) -> Sequence[RowItem]:
-    """Returns the rows of a step, counted over the experiment; none for a stage without a dataset."""
+    """Returns the dataset rows of a step counted over the experiment; empty for a stage without a dataset."""
     if stage.dataset is None:
         return ()
     spine = state.spine
@@ -92,9 +92,10 @@ def rows_of(state: RunState, stage: StageSpec, step: int) -> Sequence[RowItem]:
 def rows_of_step(
     stage: StageSpec, stage_step: int, *, shared_steps: int = 0, shared_rows: int = 0
 ) -> tuple[RowItem, ...]:
-    """Returns the rows of a step of the stage (from 1): the whole batch, or the expert's part.
+    """Returns the dataset rows of the stage's step `stage_step` (from 1): the complete batch, or the share of expert
+    rows.
 
-    Rows follow the order of the dataset, epoch after epoch, as a function of the step alone. In a fork's stage the
+    Rows follow the order of the dataset, epoch after epoch, as a function of the step alone. In a fork's stage, the
     first `shared_steps` belong to the parent, and took `shared_rows` rows.
     """
     dataset = stage.dataset
@@ -109,7 +110,9 @@ def rows_of_step(
 
 
 def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:
-    """Returns the positions behind a decision, without the heartbeats: they are no truth."""
+    """Returns the folded positions as recorded in a decision; heartbeats are left out, because no decision depends on
+    them.
+    """
     return tuple(
         ObservedAt(partition.stream, partition.number, next_offset)
         for partition, next_offset in sorted(positions.items())

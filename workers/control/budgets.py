@@ -1,4 +1,4 @@
-"""Pauses for a spent budget, and for an experiment without a look by a person for too long. Pure.
+"""Pauses for spent budgets, and for experiments that no person has read for too long (`limits.unseen_days`). Pure.
 
 The fold counts the spending (`streams/folds/spending.py`).
 """
@@ -17,20 +17,20 @@ from rftd.workers.control.hold import Obstacle
 _HOUR_NS: Final = 3_600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
 LOOKS_IN_TIME: Final = 24
-"""A look is written once the last is older than this fraction of `unseen_days`, or than an hour."""
+"""Fraction of `unseen_days` (at most an hour) after which a further reader is recorded."""
 
 
 class Spent(NamedTuple):
-    """The spending of an experiment, beside the specification with its budgets."""
+    """Amounts spent by an experiment, with the specification containing its budgets."""
 
     spec: ExperimentSpec
     spending: Spending
     tokens: int | None
-    """Tokens spent; None outside a run, when only the tables count them."""
+    """Tokens generated; None while the experiment does not run, when only the tables count tokens."""
 
 
 class BudgetUse(NamedTuple):
-    """One budget, and the amount spent of it."""
+    """One budget of an experiment, with the amount spent."""
 
     field: str
     """Name of the field in `limits`."""
@@ -39,16 +39,18 @@ class BudgetUse(NamedTuple):
     spent: float
     unit: str
     pauses_ns: int | None = None
-    """Time of the pause if the experiment keeps running without a look; None if time alone does not decide."""
+    """Time at which the budget will pause the experiment if it keeps running; None if time alone does not decide."""
 
     @property
     def words(self) -> str:
-        """Returns the spending as text for a person."""
+        """The spending as text, such as the amount, the limit and the unit."""
         return f"{_short(self.spent)} of {_short(self.limit)}{self.unit}"
 
 
 def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
-    """Returns the pause demanded at this time by a spent budget or a missing look; None without either."""
+    """Returns the pause due at `now_ns` for a spent budget, or for `unseen_days` without a reader; None if neither
+    applies.
+    """
     spending = spent_of(state)
     if spending is None:
         return None
@@ -70,7 +72,7 @@ def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
 
 
 def spent_of(state: RunState) -> Spent | None:
-    """Returns the spending of an experiment under way; None without a specification."""
+    """Returns the spending of a running experiment from its fold; None before its specification was read."""
     spine = state.spine
     if spine.spec is None:
         return None
@@ -101,7 +103,7 @@ def budget_uses(spent: Spent, now_ns: int) -> tuple[BudgetUse, ...]:
 
 
 def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
-    """Returns the days since a person last looked at the experiment, as a use of `unseen_days`."""
+    """Returns the days since a person last read about the experiment, as a use of the budget `unseen_days`."""
     days = spent.spec.limits.unseen_days or 0.0
     seen_ns = spent.spending.seen_ns
     pauses_ns = seen_ns + round(days * _DAY_NS) if days and spent.spending.running else None
@@ -109,7 +111,7 @@ def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
 
 
 def look_is_due(state: RunState, now_ns: int) -> bool:
-    """True if a look at the experiment is to be written, because the last one written is old."""
+    """True if a reader at `now_ns` has to be recorded, because the last recorded reader is too long ago."""
     spine = state.spine
     if spine.spec is None or spine.status is not Status.RUNNING or not spine.spec.limits.unseen_days:
         return False

@@ -24,16 +24,16 @@ from rftd.streams.spec.stage_tasks import TaskPlace, task_place, tasksets_of
 
 
 def attempts_of(stage: StageSpec, row: int) -> int:
-    """Returns the number of leases of a missing rollout before the rollout counts as failed. Raises ConfigError."""
+    """Returns how often a missing rollout is leased before it counts as failed. Raises ConfigError."""
     if stage.taskset is None:
         raise ConfigError(f"stage {stage.name!r} explores and has no taskset", field="taskset", fix="submit it again")
     return tasksets_of(stage)[task_place(stage, row).taskset].max_retry_times + 1
 
 
 def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
-    """Returns the missing rollouts of the group without a lease and with attempts left.
+    """Returns the group's missing rollouts that are not leased now and may be leased again.
 
-    Committed conversations are never given up: they are over, so no worker can have died of them.
+    Conversations committed by clients may always be leased again: they are over, so no worker can have died of them.
     """
     served = stage.serving is not None
     if group.losses_alone >= limits.LOSSES_ALONE and not served:
@@ -53,7 +53,7 @@ def leasable(stage: StageSpec, group: Group) -> tuple[int, ...]:
 
 
 def loose_groups(state: RunState, extra: Collection[UUID] = ()) -> list[Group]:
-    """Returns the groups with a possible close or lease, and the `extra` ones, in the order of the dataset."""
+    """Returns the open groups that may have to be closed or leased, and the `extra` ones, in the dataset's order."""
     groups = state.groups
     if not groups.loose and not extra:
         return []
@@ -61,21 +61,21 @@ def loose_groups(state: RunState, extra: Collection[UUID] = ()) -> list[Group]:
 
 
 class GivenUp(NamedTuple):
-    """The reason for closing an unfinished group."""
+    """Reason for closing a group before its rollouts have ended."""
 
     code: str
     """A code of `GIVEN_UP`."""
     reason: str
     keep_members: bool
-    """True: the group closes with its finished rollouts; otherwise without members."""
+    """True if the group closes with its finished rollouts as members; False if it closes without members."""
 
 
 def close_groups(
     state: RunState, *, stage_over: bool = False, given_up: Mapping[UUID, GivenUp] = MappingProxyType({})
 ) -> Iterator[Decision]:
-    """Yields a group.closed for each group finished or given up.
+    """Yields a group.closed for each finished group, and for each group of `given_up`.
 
-    Explorers still working on one of the rollouts learn of the end from task.expired. `stage_over`: nothing of the
+    A preceding task.expired tells explorers still working on a rollout. `stage_over` is True if no experience of the
     stage can be trained any more.
     """
     for group in loose_groups(state, given_up):
@@ -170,12 +170,12 @@ def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
 
 
 def left_to_collect(state: RunState, stage: StageSpec) -> int:
-    """Returns the number of groups of the current stage still to be given out."""
+    """Returns the number of tasks of the current stage not leased yet."""
     return max(0, stage.collect_groups - state.groups.next_sequence.get(state.spine.stage, 0))
 
 
 def explored(state: RunState, stage: StageSpec) -> bool:
-    """True if the current stage needs no further exploration."""
+    """True if the current stage needs no further rollouts."""
     if stage.kind != "explore":
         return state.spine.planned >= state.spine.last_version
     still_open = any(group.stage == state.spine.stage for group in state.groups.open.values())

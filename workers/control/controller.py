@@ -1,4 +1,6 @@
-"""`Controller` decides the life of one experiment. It is pure: folded state in, events out."""
+"""`Controller` decides the life of one experiment: begins and ends stages, pauses, fails. Pure: folded state in, events
+out.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,22 @@ from rftd.workers.control.holds import (
 
 
 class Controller:
-    """Decisions of one experiment's controller. The caller appends the events, folds them, and asks again."""
+    """The deciding part of one experiment's controller; callers append its events, fold them, and call
+    `decide` again.
+    """
 
     def __init__(self, state: RunState, *, starts: frozenset[str] = ROLES) -> None:
-        """`starts`: the roles whose workers a local fleet starts; the meaning of their errors depends on this."""
+        """`starts` are the roles of workers started by a daemon's fleet; a refusal by any other worker is
+        judged here.
+        """
         self._state = state
         self._starts = starts
 
     def decide(self, trouble: Trouble | None = None, *, now_ns: int = 0) -> Decided[ControllerHold]:
-        """Returns the next event of the experiment's life, or the hold; with `trouble`, no event that leads to new
-        work.
+        """Returns the next event of the experiment's life, or the hold explaining why there is none.
+
+        With `trouble` (an obstacle or a final error), only a pause, a failure or another event without new work is
+        returned.
         """
         spine = self._state.spine
         if spine.status is Status.QUEUED:
@@ -188,9 +196,11 @@ class Controller:
 
 
 _BARREN_GROUPS: Final = limits.FAILED_GROUPS_IN_A_ROW // 2
-"""Groups in a row without a single member, after which rollouts count as failing."""
+"""Number of consecutive groups without any successful rollout after which rollouts count as failing."""
 _SHORT_BATCHES: Final = limits.INCOMPLETE_BATCHES_IN_A_ROW // 5
-"""Batches' worth of groups in a row with too few members, after which rollouts count as failing, too."""
+"""Number of batches' worth of consecutive groups with too few members to train after which rollouts count
+as failing.
+"""
 
 
 class _Words(NamedTuple):
@@ -251,7 +261,9 @@ _WORDS: Final = {
 
 
 def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
-    """Returns the losses and returns of the signal not yet in the log, in order; then failing rollouts."""
+    """Returns changes of the learning signal not yet in the log: losses and returns, in order, then failing
+    rollouts.
+    """
     spine = state.spine
     if spine.spec is None:
         return []
@@ -265,8 +277,9 @@ def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
 
 
 def idle_trouble(state: RunState) -> Obstacle | None:
-    """Returns the pause after `max_idle_steps` batches in a row without a signal; None before, or if the task is
-    solved.
+    """Returns the pause due after `max_idle_steps` consecutive batches without a learning signal; None before that.
+
+    Also None if the signal is lost because every answer earns the full reward.
     """
     spine = state.spine
     if spine.stage < 0 or spine.stage_completed or spine.signal.cause not in _WORDS:

@@ -1,4 +1,4 @@
-"""`Deciders` holds controller, planner and dispatcher of one experiment, and the last answer of each."""
+"""`Deciders`: controller, planner and dispatcher of one experiment, with the last answer of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LastDecided(msgspec.Struct):
 
 
 class Deciders:
-    """The three deciders of one experiment: pure functions of the state, so new ones decide like the old ones."""
+    """The three deciders of one experiment: functions of the state, so that new ones decide like old ones."""
 
     def __init__(
         self, state: RunState, liveness: Liveness, *, starts: frozenset[str], columns: ColumnSource = no_columns
@@ -49,25 +49,25 @@ class Deciders:
         self.renew()
 
     def renew(self) -> None:
-        """Replaces planner and dispatcher, the two deciders with caches: a half-finished turn may have spoiled them."""
+        """Replaces planner and dispatcher, whose caches may be inconsistent after an exception."""
         self._planner = Planner(self._state)
         self._dispatcher = Dispatcher(self._state, self._liveness, columns=self._columns)
 
     def control(self, trouble: Trouble | None, now_ns: int) -> Sequence[Decision]:
-        """Returns the controller's decisions."""
+        """Returns the events decided by the controller; its answer is stored in `last`."""
         # None first: after an exception, the former hold explains nothing any more.
         self.said.controller = None
         self.said.controller = self._controller.decide(trouble, now_ns=now_ns)
         return [Decision(event) for event in self.said.controller.events]
 
     def dispatch(self, now_s: float) -> Sequence[Decision]:
-        """Returns the dispatcher's decisions."""
+        """Returns the events decided by the dispatcher at monotonic time `now_s`; its answer is stored in `last`."""
         self.said.dispatcher = None
         self.said.dispatcher = self._dispatcher.decide(now_s)
         return self.said.dispatcher.decisions
 
     def plan(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Decision]:
-        """Returns the planner's decisions."""
+        """Returns the events decided by the planner; `positions` are the offsets up to which the state was folded."""
         self.said.planner = None
         self.said.planner = self._planner.decide(positions, now_ns)
         return [Decision(event) for event in self.said.planner.events]
@@ -76,7 +76,7 @@ class Deciders:
 def asked(
     state: RunState, liveness: Liveness, *, now_s: float, now_ns: int, starts: frozenset[str] = ROLES
 ) -> LastDecided:
-    """Returns the decisions each decider would take now, for readers: neither state nor liveness change."""
+    """Returns what each decider would answer now, for readers: neither the state nor the liveness changes."""
     # The planner empties `touched` as it reads changes: the real planner would lose them.
     touched = state.touched
     deciders = Deciders(state, copy.deepcopy(liveness), starts=starts)

@@ -1,4 +1,6 @@
-"""`Dispatcher` decides leases, expiries, closed groups and complete evaluations. It is pure but for its liveness."""
+"""`Dispatcher` decides leases, expiries, closed groups and complete evaluations; pure except for the liveness of
+workers.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ from rftd.workers.control.windows import overdue_of
 
 
 def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> list[WorkerStarted]:
-    """Returns the explorers whose rollouts would not be aborted as soon as they begin; the others have yet to load
-    newer weights.
+    """Returns the explorers with weights new enough for a group started now; with older weights, the policy would abort
+    it.
     """
     if has_windows(stage.synchronizer):
         return explorers  # a lease says what to load
@@ -68,11 +70,11 @@ def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarte
 
 
 def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
-    """Returns open groups aborted by the policy, with reasons. Finished rollouts stay: the policy judges them like any
-    other.
+    """Returns the open groups aborted by the policy, with reasons; their finished rollouts stay available to the
+    policy.
 
-    The age of a flight is the newest version among its leases and the awaited weights, so no group with a possibly
-    fresh rollout is given up.
+    The age of a group is the newest version among its leases and the weights its explorers wait for, so no group with a
+    possibly fresh rollout is aborted.
     """
     flights = [
         Flight(group.id, max(group.min_version, *held_versions))
@@ -95,8 +97,9 @@ def stale_groups(state: RunState, stage: StageSpec) -> dict[UUID, GivenUp]:
 
 
 def slow_after_s(state: RunState, stage: StageSpec) -> float | None:
-    """Returns the seconds after which a lease is slow; None if the stage reissues none, or without durations of this
-    stage yet.
+    """Returns the age in seconds from which a lease counts as slow, for a second lease of its rollouts.
+
+    None if the stage leases nothing twice, or before enough durations of this stage are known.
     """
     reissue = stage.rollout.straggler_reissue
     groups = state.groups
@@ -108,7 +111,7 @@ def slow_after_s(state: RunState, stage: StageSpec) -> float | None:
 def lease_stragglers(
     state: RunState, stage: StageSpec, credits: Credits, liveness: Liveness, now_s: float
 ) -> Iterator[Decision]:
-    """Yields second leases of slow rollouts. Called last, so that they take only slots free of any other work."""
+    """Yields second leases of slow rollouts; to be called last, so that they only use explorers without other work."""
     slow_s = slow_after_s(state, stage)
     if slow_s is None:
         return
@@ -130,7 +133,7 @@ def lease_stragglers(
 
 
 def _stragglers(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, ...]:
-    """Returns the rollouts of the lease neither finished nor under way in another lease."""
+    """Returns the rollouts of a lease neither finished nor leased a second time."""
     group = state.groups.open.get(lease.group)
     if group is None or lease.alone or lease.reissue or is_suspect(group):
         return ()
@@ -146,25 +149,31 @@ def _stragglers(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, .
 
 
 EXPIRY_LOOK_S: Final = 0.1
-"""Seconds between two checks of the deadlines of leases (many seconds long), unless a worker left."""
+"""Seconds between two checks of lease deadlines (many seconds long); a worker's departure leads to an
+immediate check.
+"""
 
 
 class Dispatcher:
-    """Decisions of one experiment's dispatcher. The caller appends the decisions, folds them, and asks again."""
+    """The deciding part of one experiment's dispatcher; callers append its decisions, fold them, and call `decide`
+    again.
+    """
 
     def __init__(self, state: RunState, liveness: Liveness, *, columns: ColumnSource = no_columns) -> None:
         self._state = state
         self._rows = TaskRows(state, columns)
         self._liveness = liveness
         self._abort_checked = (-1, -1, -1)
-        """Stage, steps planned and steps trained at the policy's last check for groups to abort."""
+        """(Stage, steps planned, steps trained) when the policy was last asked for groups to abort."""
         self._deadlines_checked: tuple[int, float] | None = None
-        """Number of departed workers at the last check of the deadlines, and the time of the check in seconds."""
+        """Number of departed workers, and monotonic seconds, at the last check of lease deadlines."""
         self._waiting: tuple[tuple[int, int], float] | None = None
-        """(Stage, window) waiting for weights, and the time of the wait's start."""
+        """The (stage, window) waiting for weights, and the monotonic seconds of the wait's start; None
+        without a wait.
+        """
 
     def decide(self, now_s: float) -> Dispatched:
-        """Returns every decision due at this reading of the monotonic clock, and the hold against further leases."""
+        """Returns every decision due at the monotonic time `now_s`, with the hold against further leases."""
         state = self._state
         spine = self._state.spine
         paused = Paused(spine.cause) if spine.status is Status.PAUSED else None
@@ -187,7 +196,7 @@ class Dispatcher:
         return self._lease(stage, over, now_s, decisions)
 
     def _look_due(self, now_s: float) -> bool:
-        """True if the deadlines of leases are to be checked now; notes the check."""
+        """True if lease deadlines have to be checked now; the check is then counted as made."""
         departed = len(self._state.roster.gone)
         if (
             self._deadlines_checked is not None

@@ -1,4 +1,4 @@
-"""Evaluations: held-out tasksets, answered by one pinned weight version each."""
+"""Evaluations of weight versions: leases of held-out rows, and the figures of complete evaluations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rftd.workers.control.leasing import LEASE_GRACE_S
 
 
 def complete_evals(state: RunState) -> Iterator[Decision]:
-    """Yields an eval.completed for each evaluation with every row scored."""
+    """Yields an eval.completed, with its figures, for each evaluation whose rows are all scored."""
     assert state.spine.spec is not None
     for id, evaluation in state.evals.open.items():
         taskset = _taskset_of(state.spine.spec, evaluation)
@@ -73,9 +73,10 @@ def _chunk_rows(taskset: TasksetSpec) -> int:
 def lease_evals(
     state: RunState, stage: StageSpec, explorers: list[WorkerStarted]
 ) -> tuple[list[Decision], EvalHold | None]:
-    """Returns leases of due rows, at most one for each explorer at a time, and the hold of the oldest evaluation due.
+    """Returns new leases of held-out rows, at most one per explorer at a time, and the hold of the oldest incomplete
+    evaluation.
 
-    The hold is None without a due evaluation.
+    The hold is None if no evaluation is due.
     """
     leases: list[Decision] = []
     if not stage.evals:

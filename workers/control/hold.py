@@ -1,7 +1,7 @@
-"""`Hold`: the reason why a decider stops, as the name of one rule with numbers and texts. Returned beside events.
+"""`Hold`: the reason why a decider (controller, planner or dispatcher) takes no further decision, for `rftd why`.
 
-A hold is true of the state at the decision, with the events beside it. Only beside events may it be missing: the next
-rule is known once the events are folded. `rftd why` prints the texts of holds, and reads nothing else.
+A hold names one rule, with its numbers and a text. It is returned beside events, and is true of the state at the
+decision, together with those events.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ from rftd.streams.folds.spine import Spine
 DISK_FULL: Final = "disk_full"
 DISK_BUDGET: Final = "disk_budget"
 PART_MISSING: Final = "part_missing"
-"""A third party's part named by the experiment is not installed where the workers start."""
+"""A plug-in named by the experiment is not installed where the workers start."""
 NOT_ALLOWED: Final = "not_allowed"
-"""The daemon's configuration no longer allows something granted to the submission."""
+"""The daemon's configuration no longer allows something granted at the submission."""
 WORKER_FAILS: Final = "worker_fails"
-"""A worker ended again and again without progress; it is started anew after a while."""
+"""A worker ended repeatedly without progress; it is restarted after a pause."""
 REFUSED: Final = "refused"
-"""The experiment's workers refuse: a model, dataset or artifact is missing, damaged, or changed since acceptance."""
+"""The workers refuse the experiment: a model, dataset or artifact is missing, damaged, or changed since acceptance."""
 ERROR: Final = "error"
-"""A decider in the daemon raised an error: in a part of a third party, or of this project."""
+"""A decider in the daemon raised an error, in a plug-in or in this project."""
 SIGNAL_LOST: Final = "signal_lost"
-"""Too many batches in a row taught nothing. Only a person ends this pause: nothing changes by itself."""
+"""Too many consecutive batches had no learning signal; only a person ends this pause."""
 
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
-"""Causes whose end only a try can show: a try follows after a while, later each time."""
+"""Causes ended by a retry: the experiment resumes by itself after a delay, longer each time."""
 
 PERSONS: Final = frozenset((SIGNAL_LOST, RULE, BUDGET, UNSEEN))
-"""Causes of a pause with no end but a person's command: nothing changes by itself."""
+"""Causes of pauses ended only by a person's command."""
 
 RESUMABLE: Final = TRIED_AGAIN | PERSONS
-"""Causes whose pause a command may end."""
+"""Causes of pauses that `rftd resume` may end."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
     kind.code for kind in (DataError, NotFoundError, NotInstalledError, LogCorruptError, DeviceMemoryError)
 )
 _HOPELESS: Final = frozenset(kind.code for kind in (NonFiniteLossError, RowError, TrainError))
 _UNFIT: Final = frozenset(kind.code for kind in (ConfigError, UsageError))
-"""The specification never changes, and does not suit the worker."""
+"""Codes of errors of a worker that the experiment's fixed specification does not suit: a restart cannot help."""
 REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
-"""Codes of errors that ended a worker and cannot be mended by an immediate restart."""
+"""Codes of errors that end a worker and would end an immediately restarted one too."""
 
 
 _WANTED: Final = {
@@ -85,25 +85,27 @@ _WANTED: Final = {
 
 
 def wanted(cause: str) -> str:
-    """Returns the need of an experiment paused for an obstacle, in a word or two."""
+    """Returns in a word or two what an experiment paused for this cause needs."""
     return _WANTED.get(cause, "space")
 
 
 class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason to pause, and its remedy; the experiment continues without a command once the obstacle is gone."""
+    """A reason to pause an experiment, with a fix; the experiment resumes by itself once the obstacle has
+    disappeared.
+    """
 
     cause: str
-    """One of the names above."""
+    """One of the constants above, such as `DISK_FULL`."""
     reason: str
     fix: str
 
 
 Trouble: TypeAlias = Obstacle | ExperimentFailed
-"""An obstacle in the way of an experiment, or the event ending the experiment."""
+"""An obstacle pausing an experiment, or the event ending it."""
 
 
 def of_error(role: str, error: BaseException) -> Obstacle:
-    """Returns the obstacle of an error raised in the daemon by a role of an experiment."""
+    """Returns the obstacle of an unexpected error raised in the daemon by a role of an experiment."""
     reason = f"{error.code}: {error.what}" if isinstance(error, RftdError) else explain(error)
     fix = (error.fix or "") if isinstance(error, RftdError) else ""
     fix = fix or "see the daemon's log for the place of the error, and correct that part or its input"
@@ -111,7 +113,7 @@ def of_error(role: str, error: BaseException) -> Obstacle:
 
 
 def of_decision(role: str, error: BaseException) -> Trouble:
-    """Returns the trouble of an error raised by a role during a decision."""
+    """Returns the trouble of an error raised by a role's decision: an obstacle, or a failure if no retry can help."""
     # A decision too large for any record would be the same the next time: trying again cannot help.
     if type(error) is not CodecError:
         return of_error(role, error)
@@ -119,7 +121,9 @@ def of_decision(role: str, error: BaseException) -> Trouble:
 
 
 def of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:
-    """Returns the trouble of a role whose only workers refuse; `ours`: they were started by this daemon."""
+    """Returns the trouble of a role whose only workers refuse the work; `ours` is True for workers started by this
+    daemon.
+    """
     # A worker started by somebody else may be the wrong one for this experiment: another may suit it.
     if worker_exit.code in _HOPELESS or (ours and worker_exit.code in _UNFIT):
         return ExperimentFailed(code=worker_exit.code, reason=worker_exit.reason, role=worker_exit.role)
@@ -132,25 +136,30 @@ def of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:
 
 
 def ends_by_itself(spine: Spine) -> bool:
-    """True for a pause without need of a person: its obstacle goes away, or is tried again."""
+    """True for a pause that no person has to end: its obstacle disappears, or is retried."""
     return spine.cause != "" and spine.cause not in PERSONS
 
 
 def over_at_ns(spine: Spine) -> int:
-    """Returns the end of a `TRIED_AGAIN` pause, later with each pause since the last new step."""
+    """Returns the time of the retry that ends a `TRIED_AGAIN` pause; the delay grows with each pause since the last new
+    step.
+    """
     delay_s = limits.PAUSE_BACKOFF_S[min(max(spine.pauses, 1), len(limits.PAUSE_BACKOFF_S)) - 1]
     return spine.status_ns + round(delay_s * 1e9)
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """The reason why a decider stops: one rule, with its numbers as fields and its text."""
+    """The rule stopping a decider, with its numbers as fields and a text for `rftd why`."""
 
     words: ClassVar[Words]
-    """Text of the hold. In braces are its fields, the `stage` under way, and `next_step`, the step to be executed next.
+    """Text of the hold; braces are filled with the hold's fields, the current `stage`, and `next_step`, the next step
+    to train.
     """
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text with the numbers of this hold and of the state now; `facts` adds more for its braces."""
+        """Returns the text with the numbers of this hold and of the present state; `facts` are further values for
+        braces.
+        """
         spine = state.spine
         names: dict[str, object] = {**msgspec.structs.asdict(self), **facts, "next_step": spine.version + 1}
         if spine.stage >= 0:
@@ -160,7 +169,7 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class NoStage(Hold, frozen=True):
-    """No stage is under way: the experiment has not begun, has ended, or is between two stages."""
+    """The experiment is in no stage: not begun, ended, or between two stages."""
 
     words = Words("stage", "the next stage to begin", "controller", "the next stage to begin")
 
@@ -169,12 +178,12 @@ class Paused(Hold, frozen=True):
     """The experiment is paused, by a command or by an obstacle."""
 
     cause: str = ""
-    """Obstacle behind a pause without a command; empty after a command."""
+    """Cause of an automatic pause; empty after a pause command."""
     again_ns: int = 0
-    """Time of the controller's next try, for obstacles only a try can test; 0: none."""
+    """Time of the next retry of a `TRIED_AGAIN` pause; 0 for other pauses."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text: a command ends a commanded pause; any other pause, as the state is now, ends by itself."""
+        """Returns the text: a commanded pause ends by a command, an automatic one as described by its present cause."""
         if state.spine.cause and state.spine.cause not in PERSONS:
             return Words("paused", wanted(state.spine.cause), "you", "that is fixed; it then continues by itself")
         name = state.spine.spec.name if state.spine.spec is not None else state.experiment
@@ -182,7 +191,7 @@ class Paused(Hold, frozen=True):
 
 
 class StagePlanned(Hold, frozen=True):
-    """The stage needs nothing more: every step is planned, or every group explored."""
+    """The stage needs no further decision: every step is planned, or every group explored."""
 
     words = Words("stage_planned", "every step of stage {stage.name} is planned", level=Level.DONE)
 
@@ -191,11 +200,11 @@ H = TypeVar("H")
 
 
 class Decided(NamedTuple, Generic[H]):
-    """Answer of a decider: events, and the hold against further ones."""
+    """Answer of a decider: events to append, and the hold against further ones."""
 
     events: Sequence[Event]
     hold: H | None = None
-    """Rule stopping the decider; None only beside events to be folded first."""
+    """Rule stopping the decider; None if the events have to be folded before the next rule is known."""
 
 
 class ReadsColumns(Hold, frozen=True):
@@ -212,6 +221,6 @@ class ReadsColumns(Hold, frozen=True):
 
 
 class DrawsRows(Hold, frozen=True):
-    """The next rows of a taskset are about to be drawn by a selector."""
+    """A selector is about to draw the next rows of a taskset, as an event to be appended first."""
 
     words = Words("draws", "draws the next rows", level=Level.WORKS)

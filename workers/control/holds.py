@@ -16,7 +16,7 @@ from rftd.workers.control.hold import DrawsRows, Hold, NoStage, Paused, ReadsCol
 
 
 class GroupsLeft(Hold, frozen=True):
-    """A stage that only explores has untried tasks."""
+    """The stage only explores, and tasks are still to be started or finished."""
 
     words = Words(
         "groups",
@@ -25,18 +25,19 @@ class GroupsLeft(Hold, frozen=True):
         "all of them have been tried",
     )
     to_give_out: int
+    """Number of tasks not leased yet."""
     groups: int
     """Number of groups explored by the stage."""
 
 
 class Serves(Hold, frozen=True):
-    """A stage that only serves never ends by itself."""
+    """The stage answers clients, and ends only by a command."""
 
     words = Words("serves", "stage {stage.name} answers clients", "you", "rftd cancel", level=Level.WORKS)
 
 
 class StepsLeft(Hold, frozen=True):
-    """The last step of the stage is not executed yet; `done` of `last` steps are."""
+    """The stage's last step is not trained yet; `done` of `last` steps are."""
 
     words = Words(
         "steps",
@@ -49,34 +50,36 @@ class StepsLeft(Hold, frozen=True):
 
 
 class NoCheckpoint(Hold, frozen=True):
-    """The last step of the stage is executed, and has no checkpoint."""
+    """The stage's last step, `step`, is trained but has no checkpoint yet."""
 
     words = Words("checkpoint", "the checkpoint of step {step}", "trainer", "it is committed")
     step: int
 
 
 class GroupsOpen(Hold, frozen=True):
-    """Groups of a stage without need of more are still to be closed."""
+    """The stage needs no more groups, but `groups` are still open, and have to be closed before it ends."""
 
     words = Words("groups_close", "{groups} groups of the stage to be closed", "dispatcher", "their leases end")
     groups: int
 
 
 class BooksOpen(Hold, frozen=True):
-    """Experiences without a batch are still to be retired."""
+    """The stage is trained, but experiences without a batch have not been retired yet."""
 
     words = Words("books_close", "{experiences} experiences to be retired", "planner", "the planner retires them")
     experiences: int
 
 
 class EvalHold(Hold, frozen=True):
-    """An evaluation is not complete: one weight version on one held-out taskset."""
+    """Base of holds for an incomplete evaluation: weight version `version` on the held-out taskset with index
+    `taskset`.
+    """
 
     version: int
     taskset: int
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text of the oldest evaluation due; the number of due ones and the progress are counted at this
+        """Returns the text for the oldest incomplete evaluation, with its progress and the number of others as of this
         call.
         """
         stage = state.spine.stage_spec()
@@ -90,7 +93,7 @@ class EvalHold(Hold, frozen=True):
 
 
 class EvalDue(EvalHold, frozen=True):
-    """The oldest evaluation of the stage is not complete."""
+    """An evaluation of the stage has to be completed before the stage ends."""
 
     words = Words("evaluations", "the evaluation of {subject}", "evaluation", "every row is scored")
 
@@ -99,13 +102,13 @@ class EvalDue(EvalHold, frozen=True):
 
 
 class Collects(Hold, frozen=True):
-    """The stage only explores: it keeps the experiences, and trains nothing."""
+    """The stage only explores: it collects experiences without training on them."""
 
     words = Words("collects", "stage {stage.name} only collects experiences, and trains nothing", level=Level.WORKS)
 
 
 class NoTrainer(Hold, frozen=True):
-    """No trainer has resumed the history: none has loaded the model or a checkpoint."""
+    """No trainer has loaded the model or a checkpoint since the experiment or its trainer started."""
 
     words = Words(
         "trainer_takes_up", "a trainer to load the model or the newest checkpoint", "trainer", "the model is loaded"
@@ -113,7 +116,7 @@ class NoTrainer(Hold, frozen=True):
 
 
 class StepsAgain(Hold, frozen=True):
-    """Steps executed by an earlier generation have to be executed again first (rule 8)."""
+    """Steps `first` to `last` have to be trained again, after a restart from a checkpoint before them (rule 8)."""
 
     words = Words("steps_again", "steps {first} to {last} to be executed again", "trainer", "step {last} is executed")
     first: int
@@ -121,7 +124,7 @@ class StepsAgain(Hold, frozen=True):
 
 
 class PlannedAhead(Hold, frozen=True):
-    """The batches of these steps are planned and untrained, and no further one is allowed."""
+    """As many batches are planned ahead of the trainer as allowed: steps `first` to `last`."""
 
     words = Words(
         "plan_ahead",
@@ -134,27 +137,27 @@ class PlannedAhead(Hold, frozen=True):
 
 
 _FOR_EVER_S: Final = 365 * 86400.0
-"""A time-out of more than a year counts as none: a served experiment waits for its clients."""
+"""Seconds of a time-out above which the text names none: a served experiment waits for its clients indefinitely."""
 
 
 class TooFewExperiences(Hold, frozen=True):
-    """The next batch cannot be filled."""
+    """Too few experiences are ready to fill the next batch: `have` of `need`."""
 
     step: int
     have: int
     """Experiences fit for the batch: ready, and chosen by the stage's policy."""
     need: int
     passed_over: int
-    """Ready experiences, not chosen by the policy."""
+    """Ready experiences not yet chosen by the policy."""
     resting: int
-    """Used experiences in their cooldown."""
+    """Trained experiences in their cooldown before reuse."""
     rested_ns: int | None
-    """Time at which the first cooldown ends."""
+    """End of the first cooldown; None without one."""
     read_until_ns: int
-    """Time at which `max_read_timeout` passes: then an incomplete batch is planned."""
+    """Time at which `max_read_timeout` has passed and an incomplete batch is planned."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text, with the rollouts under way for the batch as the state counts them now."""
+        """Returns the text, with the number of unfinished rollouts as of this call."""
         groups = state.groups.open
         rollouts = sum(len(group.missing) for group in groups.values())
         wait = f"experiences for step {self.step}: {self.have} of {self.need} are ready"
@@ -172,7 +175,7 @@ class TooFewExperiences(Hold, frozen=True):
 
 
 class LastChance(Hold, frozen=True):
-    """Groups under way fit only the next batch, and the policy waits for them."""
+    """Unfinished groups would be too old for any batch but the next, and the policy lets the batch wait for them."""
 
     words = Words(
         "last_chance",
@@ -182,32 +185,32 @@ class LastChance(Hold, frozen=True):
     )
     step: int
     oldest_version: int
-    """Oldest weight version at the beginning of one of these groups."""
+    """Oldest weight version with which one of these groups began."""
 
 
 # Of the dispatcher: reasons against a further group.
 
 
 class TrainsDataset(Hold, frozen=True):
-    """The stage trains on the rows of a dataset, without rollouts."""
+    """The stage trains on the rows of a dataset, and needs no rollouts."""
 
     words = Words("no_rollouts", "stage {stage.name} trains on a dataset", level=Level.DONE)
 
 
 class ClosesGroups(GroupsOpen, frozen=True):
-    """The dispatcher itself closes the groups, each once its leases are over."""
+    """The dispatcher is closing the groups of a stage that needs no more, each once its leases have ended."""
 
     words = Words("closes_groups", "closes {groups} groups of the stage", level=Level.WORKS)
 
 
 class NoExplorers(Hold, frozen=True):
-    """No explorer has joined, or none sends heartbeats."""
+    """No explorer can take a lease: none has joined, or none sends heartbeats."""
 
     words = Words("explorers", "an explorer: none has joined, or none sends heartbeats", "fleet", "one joins")
 
 
 class PolicyFull(Hold, frozen=True):
-    """The stage's policy admits no further group."""
+    """The stage's policy admits no further group, because enough experiences are on their way."""
 
     words = Words(
         "policy",
@@ -218,14 +221,15 @@ class PolicyFull(Hold, frozen=True):
         "step {next_step} is executed",
     )
     planned: int
-    """Experiences of the stage planned so far."""
+    """Experiences of the stage planned until now."""
     waiting: int
+    """Experiences waiting for a batch."""
     in_flight: int
-    """Rollouts under way."""
+    """Unfinished rollouts."""
 
 
 class AllGivenOut(Hold, frozen=True):
-    """A stage that only explores has given out every task, and some are under way."""
+    """Every task of an exploring stage is leased or done, and `groups` are unfinished."""
 
     words = Words(
         "given_out",
@@ -237,7 +241,7 @@ class AllGivenOut(Hold, frozen=True):
 
 
 class NoneOffered(Hold, frozen=True):
-    """A serving stage has given out every committed conversation."""
+    """Every conversation committed by clients of a serving stage is already an experience; more are needed."""
 
     words = Words(
         "feedback",
@@ -246,10 +250,11 @@ class NoneOffered(Hold, frozen=True):
         "clients give feedback (POST /feedback) and commit it (POST /commit)",
     )
     rows: int
+    """Number of groups of conversations committed until now."""
 
 
 class NoneAdded(Hold, frozen=True):
-    """Every task added to a queue has been given out, and the queue has not been ended."""
+    """Every task added to the queue is leased or done, and the queue is still open for more."""
 
     words = Words(
         "tasks",
@@ -258,10 +263,11 @@ class NoneAdded(Hold, frozen=True):
         "rftd tasks add, or rftd tasks end",
     )
     rows: int
+    """Number of tasks added until now."""
 
 
 class SyncPoint(Hold, frozen=True):
-    """Explorers finish every group under way before loading the weights of the next window."""
+    """Explorers finish every open group before loading the weights of the next window."""
 
     window: int
     groups: int
@@ -277,17 +283,17 @@ def _before(state: RunState, window: int) -> str:
 
 
 class BeforeWindow(Hold, frozen=True, kw_only=True):
-    """The trainer has to act before the next group may begin."""
+    """Base of holds for weights: the trainer has to act before the next group may begin."""
 
     window: int = -1
-    """Window waiting to begin; -1: the first, or a style without windows."""
+    """Window waiting to begin; -1 for the first one, or a schedule without windows."""
     timeout_s: float | None = None
-    """The `sync_timeout` in force for the window; None without one, or after it has passed."""
+    """The `sync_timeout` that will end the wait; None without one, or after it has passed."""
     too_old: bool = False
-    """True: the time-out has passed in vain, because older weights may not be trained any more."""
+    """True if `sync_timeout` has passed, but the available weights are too old for the staleness bound."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text; a time-out is offered as an end only until it has passed."""
+        """Returns the text; a time-out still to come is named as a possible end of the wait."""
         words = super().told(state, now_ns)
         wait, ends = f"{_before(state, self.window)}{words.waiting_for}", words.unblock
         if self.too_old:
@@ -310,7 +316,7 @@ class AwaitsAnswer(BeforeWindow, frozen=True, kw_only=True):
 
 
 class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
-    """The weights required by the next group are not announced."""
+    """The weights needed by the next group are not published yet."""
 
     words = Words(
         "weights",
@@ -319,24 +325,24 @@ class AwaitsWeights(BeforeWindow, frozen=True, kw_only=True):
         "it is trained and published",
     )
     version: int = -1
-    """The missing version, or the oldest sufficient one."""
+    """The needed weight version, or the oldest sufficient one."""
 
 
 class NoCredits(Hold, frozen=True):
-    """No explorer has a free slot for the next lease."""
+    """No explorer has a free slot for another rollout."""
 
     explorers: int
     rollouts: int
-    """Rollouts leased to the explorers and not ended."""
+    """Unfinished rollouts leased to explorers."""
     kept: int = 0
-    """Explorers reserved for groups whose workers died."""
+    """Explorers reserved for groups during which workers died."""
     suspects: int = 0
-    """Number of groups whose workers died."""
+    """Number of groups during which workers died."""
     outdated: int = 0
     """Explorers with weights too old for new rollouts."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text, with reserved and outdated explorers counted separately."""
+        """Returns the text, counting reserved explorers and those with too old weights separately."""
         holders = "1 explorer holds" if self.explorers == 1 else f"{self.explorers} explorers hold"
         wait = f"a free place: {holders} {self.rollouts} rollouts"
         if self.suspects:
@@ -347,33 +353,33 @@ class NoCredits(Hold, frozen=True):
 
 
 class NoneAlone(NoCredits, frozen=True):
-    """Groups whose workers died wait for an explorer without other work."""
+    """Groups during which workers died wait for an explorer without other work."""
 
 
 # Of the dispatcher, about the oldest evaluation due.
 
 
 class EvalAwaitsWeights(EvalHold, frozen=True):
-    """The weights to be evaluated are not announced."""
+    """The weight version to be evaluated is not published yet."""
 
     words = Words("weights", "{subject}: it has not been published", "trainer", "it is published")
 
 
 class EvalUnderWay(EvalHold, frozen=True):
-    """Rows of the evaluation are leased to explorers."""
+    """Rows of the evaluation are leased to explorers, and not all scored."""
 
     words = Words("scores", "{subject}: {rows}", "explorers", "every row is scored", Level.WORKS)
 
 
 class EvalAwaitsExplorer(EvalHold, frozen=True):
-    """No explorer is free for the evaluation: each one evaluates already, if there is any."""
+    """Rows of the evaluation wait for an explorer: each one is evaluating already, or none has joined."""
 
     words = Words("explorer_free", "{subject}: {explorer}; {rows}", "explorers", "one is free")
     explorers: int
-    """Explorers fit for leases of rows."""
+    """Number of explorers able to evaluate."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text of a wait for an idle explorer; without any explorer, one has to join first."""
+        """Returns the text: the wait is for an idle explorer, or, without any explorer, for one to join."""
         if self.explorers:
             return super().told(state, now_ns, explorer="an idle explorer")
         words = super().told(state, now_ns, explorer="an explorer")
@@ -394,10 +400,10 @@ DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | Cl
 
 
 class Dispatched(NamedTuple):
-    """Answer of the dispatcher: decisions, and the hold against further leases."""
+    """Answer of the dispatcher: decisions to append, and the holds against further leases."""
 
     decisions: Sequence[Decision]
     hold: DispatcherHold | None = None
-    """Rule stopping the dispatcher; None only beside decisions to be folded first."""
+    """Rule against further leases; None if the decisions have to be folded before the next rule is known."""
     evaluation: EvalHold | None = None
-    """Hold of the oldest evaluation due; None without one, or beside decisions to be folded first."""
+    """Hold of the oldest incomplete evaluation; None without one, or if the decisions have to be folded first."""

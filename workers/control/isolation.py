@@ -18,12 +18,12 @@ from rftd.workers.control.closing import leasable, loose_groups
 
 
 def is_suspect(group: Group) -> bool:
-    """True if workers died with the group often enough to bar the group from leases beside others."""
+    """True if workers died often enough during the group that its next lease needs an explorer without other work."""
     return group.losses_alone > 0 or group.losses >= limits.LOSSES_BEFORE_ALONE
 
 
 class Isolation:
-    """The explorers kept free of other work: at most half of all explorers, at least one if a suspect waits."""
+    """Explorers reserved for suspect groups: at most half of all explorers, at least one if a suspect waits."""
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
         busy = set(state.groups.alone.values())
@@ -31,15 +31,15 @@ class Isolation:
             group for group in loose_groups(state) if not group.leases and is_suspect(group) and leasable(stage, group)
         ]
         self.suspects = len(suspects) + len(state.groups.alone)
-        """Groups leased alone now, or waiting to be."""
+        """Suspect groups with a lease alone, or waiting for one."""
         self.kept: list[WorkerStarted] = []
-        """Explorers waiting for a suspect group, or draining until they can take one."""
+        """Explorers reserved for suspect groups, idle or finishing other work."""
         self.others = explorers
-        """Explorers for everything else."""
+        """Explorers for all other work."""
         self.ready: list[tuple[WorkerStarted, Group]] = []
-        """Pairs of an idle explorer and a suspect group, to be leased alone now."""
+        """Pairs of an idle reserved explorer and a suspect group to be leased to it now."""
         self.waiting = len(suspects)
-        """Suspect groups without an idle explorer now."""
+        """Suspect groups without an idle reserved explorer."""
         if not self.suspects:
             return
         load = Counter(lease.worker for lease in state.groups.leases.values())

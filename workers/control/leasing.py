@@ -34,11 +34,13 @@ from rftd.workers.control.selectors.task_rows import TaskRows
 from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
 
 LEASE_GRACE_S = 30.0
-"""Seconds added by a lease's deadline to the time-out of the rollout, enforced by the explorer."""
+"""Seconds between a rollout's time-out, enforced by its explorer, and the deadline of its lease."""
 
 
 def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
-    """Returns the seconds allowed for an attempt leased now: `max_timeout`, or less once recent durations are known."""
+    """Returns the time-out in seconds of a rollout leased now: `max_timeout`, or less once recent durations
+    are known.
+    """
     spec = stage.rollout
     dynamic = spec.dynamic_timeout
     groups = state.groups
@@ -51,7 +53,7 @@ def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
 
 
 class Credits:
-    """Rollouts each explorer can still take: its capacity and one group more, so that no explorer runs dry."""
+    """Number of rollouts each explorer can take: its free slots and one group more, so that it never runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         self._ahead = ahead
@@ -63,11 +65,11 @@ class Credits:
 
     @property
     def most(self) -> int:
-        """Returns the credits of the explorer with the most."""
+        """Largest number of rollouts that any one explorer can take."""
         return max(self._free.values(), default=0)
 
     def take(self, rollouts: int) -> WorkerStarted | None:
-        """Returns the explorer with the most free credits, charged for `rollouts`; None if none has room."""
+        """Returns the explorer with the most credits, less `rollouts` now; None if none has enough."""
         # The lowest slot among equals: the choice follows from the state, so a restarted daemon repeats it.
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         if best is None or self._free[best] < rollouts:
@@ -75,18 +77,20 @@ class Credits:
         return self._charge(best, rollouts)
 
     def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
-        """Returns an explorer other than `but` able to begin the rollouts at once, charged for them; else None."""
+        """Returns an explorer other than `but` with free slots for all `rollouts`, its credits reduced; None without
+        one.
+        """
         elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
         best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         return None if best is None else self._charge(best, rollouts)
 
     @property
     def rollouts(self) -> int:
-        """Returns the number of rollouts leased to explorers and not ended, with the leases of this turn."""
+        """Number of unfinished rollouts leased to explorers, including leases decided in this turn."""
         return sum(self._load.values()) + self._taken
 
     def none_left(self) -> NoCredits:
-        """Returns the hold of a dispatcher without room for the next lease."""
+        """Returns the hold for explorers without credits."""
         return NoCredits(len(self._workers), self.rollouts)
 
     def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
@@ -97,7 +101,7 @@ class Credits:
 
 
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
-    """Returns the number of groups free to start now by the stage's policy and by the tasks available so far."""
+    """Returns the number of groups that may start now, by the stage's policy and by the tasks available until now."""
     if stage.kind == "explore":
         by_policy = left_to_collect(state, stage)
     else:
@@ -111,7 +115,11 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
 
 
 def available_rows(state: RunState, stage: StageSpec) -> int | None:
-    """Returns the number of tasks so far, for a stage whose tasks arrive during the run; None for a whole taskset."""
+    """Returns the number of tasks until now, for a stage with tasks arriving during the run (added or committed by
+    clients).
+
+    None for a stage with a taskset, whose rows are all available.
+    """
     index = state.spine.stage
     if stage.serving is not None:
         return state.groups.offered_rows(index)
@@ -123,10 +131,10 @@ def available_rows(state: RunState, stage: StageSpec) -> int | None:
 def lease_groups(
     state: RunState, stage: StageSpec, credits: Credits, rows: TaskRows | None = None
 ) -> tuple[list[Decision], LeaseHold | None]:
-    """Returns leases: first the rest of expired leases, then new groups as far as the policy admits them.
+    """Returns leases of expired rollouts first, then of new groups admitted by the policy, and the hold against further
+    ones.
 
-    Beside the leases comes the hold against further ones; None if a request for weights or a draw of rows has to come
-    first.
+    The hold is None if a request for weights or a draw of rows has to be folded first.
     """
     leases: list[Decision] = []
     for group in loose_groups(state):
@@ -138,13 +146,13 @@ def lease_groups(
 
 
 def lease_alone(state: RunState, stage: StageSpec, isolation: Isolation) -> Iterator[Decision]:
-    """Yields leases of groups whose workers died, each to an explorer without other work now or later."""
+    """Yields leases of suspect groups (workers died during them), each to an explorer reserved for the group."""
     for worker, group in isolation.ready:
         yield next_lease(state, stage, worker, group, leasable(stage, group), alone=True)
 
 
 def parts_of(stage: StageSpec, rollouts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Returns the rollouts divided into parts of at most `lease_rollouts`, one part for each lease."""
+    """Yields the rollouts in parts of at most `lease_rollouts`, one part for each lease."""
     part_size = stage.rollout.lease_rollouts or max(1, len(rollouts))
     return (rollouts[start : start + part_size] for start in range(0, len(rollouts), part_size))
 
@@ -203,10 +211,10 @@ def _lease_new(
 
 
 def sequences_to_lease(state: RunState) -> Iterator[int]:
-    """Yields the dataset positions of the stage's next groups, in order.
+    """Yields the dataset positions of the stage's next groups, ascending.
 
-    A fork first repeats the unfinished groups of the shared history, then continues after it. The order is ascending,
-    so the group leased last tells the progress.
+    A fork first repeats unfinished groups of the shared history. Because of the order, the group leased last tells the
+    progress.
     """
     spine = state.spine
     position = state.groups.next_sequence.get(spine.stage, 0)
@@ -242,7 +250,7 @@ def next_lease(
     alone: bool = False,
     reissue: bool = False,
 ) -> Decision:
-    """Returns a lease of rollouts of the group; its attempt follows the last one by `number` + 1."""
+    """Returns a lease of rollouts of the group; `number` counts the leases of the group decided before in this turn."""
     attempt = group.attempts + 1 + number
     timeout_s = attempt_timeout_s(state, stage)
     # A window's weights may be retired by the time its group is leased again: newer ones serve then.
@@ -276,7 +284,7 @@ def next_lease(
 
 
 def held_version(state: RunState, worker: WorkerStarted) -> int:
-    """Returns the version loaded last by the worker; before any load the newest version, or 0, the one awaited."""
+    """Returns the weight version the worker loaded last; before its first load, the newest published one (or 0)."""
     loaded = state.weights.activated.get(worker.worker)
     if loaded is not None:
         return loaded[0]

@@ -1,4 +1,4 @@
-"""`Liveness` records each worker's last sign of life. It is for scheduling only: no safety rests on it (rule 4)."""
+"""`Liveness` measures the silence of workers. It is for scheduling only: no safety depends on it (rule 4)."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
 
 LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
-"""Most seconds counted between two ticks: a process not looking has heard nothing."""
+"""Maximum seconds counted between two calls of `tick`: a process stopped for longer could not have read heartbeats."""
 
 
 class Liveness:
-    """Last signs of life, in seconds of this process's attention. Lost on restart: every worker gets a full deadline
-    again.
+    """Times of workers' last signs of life, in seconds during which this process was reading the log.
 
     A process that was stopped, or waited long for the log, finds old heartbeats afterwards, so silence during an
-    absence says nothing about any worker.
+    absence says nothing about any worker. After a restart, every worker gets a full deadline again.
     """
 
     def __init__(self, lost_after_s: float = limits.WORKER_LOST_AFTER_S) -> None:
         self.lost_after_s = lost_after_s
         self.latest: dict[UUID, Heartbeat] = {}
         self._states_s: dict[UUID, float] = {}
-        """Time at which the state of each worker's latest heartbeat was first heard, by the clock of `tick`."""
+        """Time of the first heartbeat with the worker's present state, by the clock of `tick`."""
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
         self._began_s: dict[UUID, float] = {}
         self._pending: list[Heartbeat | WorkerStarted] = []
         self._looked_s = 0.0
-        """Seconds of this process's life spent looking."""
+        """Total seconds counted by `tick`."""
         self._ticked_s: float | None = None
 
     def note(self, sign: Heartbeat | WorkerStarted) -> None:
-        """Adds a sign of life; it counts from the next `tick` on.
+        """Records a sign of life, dated by the next `tick`.
 
-        Joining is a sign of life, too: a worker silent while opening its engine has a whole deadline from then on.
+        Joining counts too: a worker silent while opening its engine gets a full deadline from then on.
         """
         self._pending.append(sign)
 
     def tick(self, now_s: float) -> None:
-        """Dates the signs of life that arrived since the last tick."""
+        """Advances the clock to the monotonic time `now_s`, and dates the signs of life recorded since the
+        last call.
+        """
         self._looked_s = self._looked_until(now_s)
         self._ticked_s = now_s
         for sign in self._pending:
@@ -57,40 +58,46 @@ class Liveness:
         self._pending.clear()
 
     def state_s(self, worker: UUID, now_s: float) -> float:
-        """Returns the seconds for which the worker's heartbeats have reported the same state; 0 without heartbeats."""
+        """Returns the seconds for which the worker's heartbeats have reported an unchanged state; 0 without
+        heartbeats.
+        """
         return max(0.0, now_s - self._states_s.get(worker, now_s))
 
     def looked_s(self, now_s: float) -> float:
-        """Returns the seconds this process has spent looking: a clock that stands still during its absences."""
+        """Returns the seconds this process has been reading the log; time in which it was stopped does not count."""
         return self._looked_until(now_s)
 
     def silent(self, worker: UUID, now_s: float) -> bool:
-        """True if nothing was heard of the worker for `lost_after_s` seconds of looking."""
+        """True if the worker sent nothing for `lost_after_s` seconds; counted from the first call for an unknown
+        worker.
+        """
         looked_s = self._looked_until(now_s)
         # The first call starts the count: after a restart no worker is lost before a whole deadline of looking.
         return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
     def quiet_s(self, worker: UUID, now_s: float) -> float | None:
-        """Returns the seconds of looking since the worker's last sign of life; None before the first test."""
+        """Returns the seconds since the worker's last sign of life; None for a worker not asked about before."""
         heard_s = self._heard_s.get(worker)
         return None if heard_s is None else self._looked_until(now_s) - heard_s
 
     def unheard(self, worker: UUID, now_s: float) -> bool:
-        """True under the condition of `silent`, without starting the count: for readers without decisions."""
+        """True if `silent` would be, without starting the count of an unknown worker; for readers that
+        decide nothing.
+        """
         return (self.quiet_s(worker, now_s) or 0.0) > self.lost_after_s
 
     def overdue(self, lease: UUID, deadline_s: float, now_s: float) -> bool:
-        """True if the lease made no progress for its whole deadline; any other id counts from its first test."""
+        """True if the lease made no progress for `deadline_s` seconds, counted from the first call for a new lease."""
         looked_s = self._looked_until(now_s)
         return looked_s - self._renewed_s.setdefault(lease, looked_s) > deadline_s
 
     def age_s(self, lease: UUID, now_s: float) -> float:
-        """Returns the seconds of looking since the first call about the lease."""
+        """Returns the seconds since the first call about the lease."""
         looked_s = self._looked_until(now_s)
         return looked_s - self._began_s.setdefault(lease, looked_s)
 
     def forget(self, lease: UUID) -> None:
-        """Drops the clocks of a finished lease."""
+        """Deletes the times recorded for an ended lease."""
         self._renewed_s.pop(lease, None)
         self._began_s.pop(lease, None)
 

@@ -1,8 +1,7 @@
-"""Explore steps over before all of their tasks are done (`explorer.over_rollout`).
+"""Explore steps ended before all their tasks are done (`explorer.over_rollout`).
 
 Explore step e of a stage consists of `batch_size` groups from number (e-1) * `batch_size` on, in the order of the
-dataset. Once ceil(batch_size x (1 - ratio)) of them have closed, each other group gets `wait_after_min` more, from then
-on or from its first lease; then it is closed. This process counts the wait; after a restart the count begins anew.
+dataset.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rftd.workers.control.liveness import Liveness
 
 
 def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: float) -> dict[UUID, GivenUp]:
-    """Returns open groups of explore steps over now, with reasons."""
+    """Returns the unfinished groups of explore steps that are ended now, with reasons."""
     over = stage.rollout.over_rollout
     size = stage.batch_size
     if not over.ratio:
@@ -38,13 +37,13 @@ def groups_over(state: RunState, stage: StageSpec, liveness: Liveness, now_s: fl
 
 
 def needed_groups(stage: StageSpec) -> int:
-    """Returns the number of tasks of an explore step required before the step may be over."""
+    """Returns the number of finished tasks after which an explore step may be ended."""
     # 1 - 0.9 is a little more than 0.1, and a rounding error must not cost a task.
     return max(1, math.ceil(stage.batch_size * (1 - stage.rollout.over_rollout.ratio) - 1e-9))
 
 
 def step_of(stage: StageSpec, group: Group) -> int:
-    """Returns the explore step of the group, from 1."""
+    """Returns the explore step of a group, from 1."""
     return group.sequence // stage.batch_size + 1
 
 

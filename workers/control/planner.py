@@ -1,4 +1,4 @@
-"""`Planner` chooses the experiences of the next batch. It is pure: state and a clock reading in, events out."""
+"""`Planner` chooses the experiences of the next batches. Pure: state and a clock reading in, events out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTHING: Final = frozenset[UUID]()
 
 
 def view_of(state: RunState, stage: StageSpec) -> PolicyView:
-    """Returns the counts of the state visible to the stage's policy."""
+    """Returns the counts of the state from which the stage's policy decides."""
     spine = state.spine
     replay_buffer = state.replay_buffer
     version = max(spine.version, spine.first_version)
@@ -60,19 +60,20 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
 
 
 class Planner:
-    """Decisions of one experiment's planner. The caller appends the events, folds them, and asks again."""
+    """The deciding part of one experiment's planner; callers append its events, fold them, and call `decide` again."""
 
     def __init__(self, state: RunState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
-        """`oldest_flight`: the oldest version of a group under way, unless the state's leases are to tell."""
+        """`oldest_flight` returns the oldest version of an unfinished group; by default from the state's leases."""
         self._state = state
         self._oldest_flight = oldest_flight or (lambda: oldest_flight_of(state))
         self._stage_buffer = StageBuffer(state)
         self._judge = Judge()
 
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """Returns the retirements and plans due now, and the hold against further ones.
+        """Returns the retirements and plans due now, and the hold against further plans.
 
-        `positions` is how far the state was folded; `now_ns` is raised to the last recorded reading (rule 9).
+        `positions` are the offsets up to which the state was folded; `now_ns` is raised to the newest recorded time
+        (rule 9).
         """
         spine = self._state.spine
         # Before the test for a pause: the given-up experiences may be its very cause.
@@ -212,7 +213,9 @@ class Planner:
 
 
 def oldest_flight_of(state: RunState) -> int | None:
-    """Returns the oldest weight version a rollout under way may have begun with; None without rollouts under way."""
+    """Returns the oldest weight version with which an unfinished rollout may have begun; None without unfinished
+    rollouts.
+    """
     return min(
         (
             max(group.min_version, min(lease.held_version for lease in group.leases.values()))
@@ -224,7 +227,9 @@ def oldest_flight_of(state: RunState) -> int | None:
 
 
 class StageBuffer:
-    """The buffer of the stage under way: a cache, made from the replay buffer at the first call."""
+    """The current stage's experiences in the policy's order: a cache, built from the replay buffer at the
+    first call.
+    """
 
     def __init__(self, state: RunState) -> None:
         self._state = state
@@ -234,8 +239,8 @@ class StageBuffer:
         self._taken: list[BufferEntry] = []
 
     def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, BufferIndex]:
-        """Returns policy and index of the stage under way, by the replay buffer's present content and the clock's
-        reading.
+        """Returns the current stage's policy, and its index brought up to date with the replay buffer and with the time
+        `now_ns`.
         """
         state = self._state
         if self._policy is None or self._buffer is None or self._stage != state.spine.stage:
@@ -252,7 +257,9 @@ class StageBuffer:
         return self._policy, self._buffer
 
     def fresh(self) -> Iterator[BufferEntry]:
-        """Yields the experiences new to the index: all waiting ones, or those changed since its last call."""
+        """Yields experiences not yet seen: after a rebuild all waiting ones, otherwise those changed since the last
+        call.
+        """
         state = self._state
         if self._buffer is None or self._stage != state.spine.stage:
             yield from state.replay_buffer.waiting.values()
@@ -267,7 +274,9 @@ class StageBuffer:
         return {**touched, **put_back} if put_back else touched
 
     def take(self, chosen: Sequence[BufferEntry]) -> None:
-        """Leaves the chosen experiences out until the next call of `of`, when the replay buffer alone counts again."""
+        """Removes experiences chosen for a batch until the next call of `of`, when the replay buffer alone counts
+        again.
+        """
         assert self._buffer is not None
         self._buffer.take(chosen)
         # The caller may fail to write its plans: experiences taken for them are put back at the next call of `of`.

@@ -1,4 +1,4 @@
-"""Experiences barred from every batch: of groups without a signal, or given up; and the events retiring them."""
+"""Retirement of experiences that no batch may use: those of groups without a learning signal, and those given up."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES, advantage_function
 
 RETIRED_AT_ONCE: Final = 4096
-"""Ids of one experience.retired: 16 bytes each, far below the limit of a record."""
+"""Maximum number of ids in one experience.retired: at 16 bytes each, far below the limit of a record."""
 UNINFORMATIVE: Final = "uninformative"
 
 
 class Judge:
-    """Finds the groups without anything to learn, by the advantage function of their stage.
+    """Finds groups without a learning signal, by the advantage function of their stage.
 
-    Only built-in functions with a threshold (`std_threshold`) are called, and each group is judged once, on arrival.
+    Only built-in functions with a threshold (`std_threshold`) are used. Each group is judged once, on arrival.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,9 @@ class Judge:
         self._function: AdvantageFunction | None = None
 
     def idle(self, stage: StageSpec, experiences: Iterable[BufferEntry]) -> Sequence[BufferEntry]:
-        """Returns the experiences of whole groups without a signal; groups with members missing stay."""
+        """Returns the experiences of complete groups without a learning signal; groups with missing members are not
+        judged.
+        """
         function = self._of(stage.algorithm)
         if function is None:
             return ()
@@ -61,7 +63,9 @@ class Judge:
         return uninformative
 
     def reads_members(self, stage: StageSpec) -> bool:
-        """True if the advantage needs the payload of all members of a group, or may: a third party's function."""
+        """True if the stage's advantages may need the payloads of all members of a group; always for third-party
+        functions.
+        """
         name = stage.algorithm.advantage
         return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
 
@@ -84,9 +88,9 @@ def _closed_group(members: list[BufferEntry]) -> ClosedGroup:
 
 
 def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[BufferEntry]) -> list[Retirement]:
-    """Returns the groups barred from every batch at any time: with too few members, or without a signal.
+    """Returns the groups that no batch may use: with too few members, or without a learning signal.
 
-    `fresh` holds the experiences new to the stage buffer, so that each group is judged once.
+    `fresh` are the experiences new to the stage's buffer, so that each group is judged once.
     """
     minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
     replay_buffer = state.replay_buffer
@@ -101,9 +105,10 @@ def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[Buffe
 
 
 def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
-    """Retires experiences declared unreadable for ever by an operator; before that, abandons the batches holding them.
+    """Returns the events retiring experiences with payloads an operator declared lost, and abandoning untrained batches
+    with them.
 
-    If the advantage needs the payload of all members of a group, the whole group is retired.
+    If advantages need the payloads of all members, the complete group is retired.
     """
     spine = state.spine
     replay_buffer = state.replay_buffer
@@ -145,9 +150,10 @@ def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition,
 def retired_events(
     retirements: Sequence[Retirement], positions: Mapping[Partition, int], now_ns: int, *, waiting: int = 0
 ) -> Sequence[ExperienceRetired]:
-    """Returns the events of the retirements: at least one for each reason and number of uses, each of bounded size.
+    """Returns the events of the retirements, one or more for each reason and number of uses, each within a record's
+    limit.
 
-    `waiting`: experiences left waiting for a batch.
+    `waiting` is the number of experiences still waiting for a batch.
     """
     return [
         ExperienceRetired(

@@ -1,4 +1,4 @@
-"""`next_steps`: runs of a sweep to begin, hold, resume or end now; a pure function of the sweep and its runs."""
+"""`next_steps`: runs of a sweep to submit, pause, resume or cancel now; a pure function of the sweep and its runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from rftd.streams.folds.sweeps import RecordedSweep
 
 
 class RunStanding(NamedTuple):
-    """A submitted run."""
+    """A submitted run of a sweep: its status and its evaluation scores."""
 
     status: Status
     held: bool = False
-    """True: paused by the sweep, and by nobody else."""
+    """True if the sweep, and nobody else, paused the run."""
     scores: Mapping[int, float] = {}
-    """Held-out scores by weight version, of the taskset that decides halvings."""
+    """Scores by weight version, on the taskset that decides halvings."""
     based: bool = False
-    """True: the weights before the run's first step are evaluated."""
+    """True if the run's first weights have been evaluated, so that other runs can share that evaluation."""
 
     @property
     def comes(self) -> bool:
-        """True if the run is on the way to a first evaluation, without a pause."""
+        """True if the run is on its way to its first evaluation, and not paused."""
         return self.status in (Status.SUBMITTED, Status.QUEUED, Status.RUNNING)
 
 
 class BeginRun(NamedTuple):
-    """A run to be submitted for the first time, or again after a cut-off submission."""
+    """A run to submit, for the first time or again after an interrupted submission."""
 
     point: int
+    """Index of the run's point in the sweep, from 0; likewise below."""
     base: int | None = None
-    """Point of the run whose evaluated weights are this run's first ones; None: no such run."""
+    """Point of a run with an equal first evaluation, to be shared; None without one."""
 
 
 class HoldRun(NamedTuple):
-    """A run to be paused until the others have reached the same version."""
+    """A run to pause until the other runs have been evaluated at the weight version of the next halving."""
 
     point: int
     version: int
@@ -62,10 +63,10 @@ SweepStep: TypeAlias = BeginRun | HoldRun | ResumeRun | EndRun | SweepHalved
 
 
 def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterator[SweepStep]:
-    """Yields the steps to take now, in order; `runs` holds the submitted runs by point.
+    """Yields the steps to take now, in order; `runs` are the submitted runs by point.
 
-    A run whose submission was cut off before acceptance is begun again, for completion. A halving comes last: the
-    consequences are decided once the halving is in the log.
+    A run with an interrupted submission is submitted again. A due halving comes last, because its consequences follow
+    once it is in the log.
     """
     live = {point: run for point, run in sorted(runs.items()) if not run.status.ended}
     if sweep.cancelled is not None:
@@ -105,9 +106,10 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
 
 
 def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: int) -> SweepHalved:
-    """Returns the halving at a weight version: the settings with the lower mean scores, rounded down, are stopped.
+    """Builds the halving event at a weight version: the half of the settings (rounded down) with the lower mean scores
+    stops.
 
-    A setting without a single score is the worst; of equal ones the first stays.
+    A setting without any score is the worst; among equal ones, later settings stop.
     """
     by_setting: dict[int, list[float]] = {}
     firsts = sweep.firsts
@@ -134,7 +136,7 @@ def _has_come(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int,
 
 
 def is_over(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> bool:
-    """True if each run of the sweep has ended, could not begin, or never will."""
+    """True if each run of the sweep has ended, was refused, or will never be submitted."""
     if any(not run.status.ended for run in runs.values()):
         return False
     if sweep.cancelled is not None:

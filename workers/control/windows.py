@@ -1,6 +1,7 @@
-"""The weights of the next group: the schedule, compared with the groups begun and the weights announced.
+"""Weights of the next groups under a synchronisation schedule: which version each group begins with, or what it waits
+for.
 
-The version of a window is in its leases, so recovering is folding and no restart decides it anew.
+The version of a window is in its leases, so a restart folds it and decides nothing anew.
 """
 
 from __future__ import annotations
@@ -22,29 +23,30 @@ from rftd.workers.control.policies.policy import PolicyView
 
 
 class Ask(NamedTuple):
-    """The trainer has to be asked for weights before the next group can begin."""
+    """The next group needs newer weights, to be requested from the trainer first."""
 
     window: int
+    """Window that waits for the weights."""
     number: int = 0
-    """Number of the request due."""
+    """Number of the request within the stage."""
 
 
 class Begin(NamedTuple):
-    """Weight version, window and position within the window at the beginning of a group."""
+    """A group may begin: its weight version, its window, and its position within the window."""
 
     version: int
     window: int = -1
-    """-1: the group is of no window, so it is not pinned."""
+    """Number of the window; -1 for a schedule without windows, whose groups are not bound to one version."""
     place: int = -1
+    """Position of the group within the window, from 0; -1 without a window."""
 
 
 def beginnings(
     state: RunState, stage: StageSpec, view: PolicyView, *, outstanding: int | None = None
 ) -> Iterator[Begin | Ask | WindowHold]:
-    """Yields the beginnings of the next groups, one after the other, up to the first hold or request; endless without
-    one.
+    """Yields how the next groups begin, in order, up to the first request or hold; without either, endlessly.
 
-    `outstanding` groups are under way; by default the number in the state.
+    `outstanding` is the number of unfinished groups, by default taken from the state.
     """
     last = state.groups.windows.get(state.spine.stage)
     outstanding = state.groups.to_close if outstanding is None else outstanding
@@ -59,24 +61,26 @@ def beginnings(
 
 
 def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
-    """Returns the view for admission by a policy: with `explorer_driven`, newest weights are announced on request."""
+    """Returns the view used for admission: with `explorer_driven`, the trainer's newest weights count as published,
+    since a request publishes them.
+    """
     if stage.synchronizer.sync_style != "explorer_driven":
         return view
     return msgspec.structs.replace(view, published_version=view.version)
 
 
 def feeds_step(view: PolicyView, number: int) -> int:
-    """Returns the step of the stage whose batch the next group but `number` will feed, from 1.
+    """Returns the step of the stage, from 1, whose batch will use the group started after `number` further ones.
 
-    The dataset position does not tell: failed and stale groups were replaced by later ones, and a batch may have been
-    planned before it was full.
+    The dataset position cannot tell: failed and stale groups were replaced by later ones, and a batch may have been
+    planned incomplete.
     """
     supply = view.waiting_experiences + view.inflight_rollouts + number * view.repeat_times
     return view.planned_steps + 1 + supply // view.batch_size
 
 
 def request_of(state: RunState, ask: Ask) -> WeightsRequested:
-    """Returns the request for newer weights to be sent to the trainer."""
+    """Builds the event requesting newer weights from the trainer."""
     last = state.groups.windows.get(state.spine.stage)
     return WeightsRequested(
         stage=state.spine.stage, window=ask.window, number=ask.number, version=last.version if last else -1
@@ -86,7 +90,9 @@ def request_of(state: RunState, ask: Ask) -> WeightsRequested:
 def overdue_of(
     state: RunState, stage: StageSpec, view: PolicyView, hold: AwaitsAnswer | AwaitsWeights, waited_s: float
 ) -> WeightsOverdue:
-    """Returns the event ending a window's wait after `sync_timeout`: the newest weights serve, if usable."""
+    """Builds the event ending a window's wait for weights after `sync_timeout`: the newest usable version serves
+    instead.
+    """
     bound = stage.policy.max_staleness_versions
     version_wanted = hold.version if isinstance(hold, AwaitsWeights) else -1
     at_most = version_wanted - 1 if stage.synchronizer.sync_style == "fixed" else None
@@ -108,7 +114,7 @@ def overdue_of(
 
 
 class _Announced:
-    """The versions explorers can load, looked up once for all groups leased together."""
+    """The weight versions explorers can load now, looked up once for all groups leased together."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state

@@ -1,4 +1,4 @@
-"""`AddedTask`: a task added during the run of an experiment, read from the log at its lease."""
+"""`AddedTask`: a task added to a running experiment, read from the log when it is leased."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rftd.workers.hosts.membership import Membership
 from rftd.workers.workflows.registry import check_own_names
 
 _REQUEST_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES // 4
-"""Most characters of the tasks of one request together; in UTF-8 a character takes up to four bytes."""
+"""Maximum characters of all tasks of one request; in UTF-8, a character takes up to four bytes."""
 _LOOK_S: Final = 0.05
-"""Seconds between two checks for a task whose lease was read before it: they lie in two partitions."""
+"""Seconds between two searches for a task whose lease was read first, from another partition."""
 _PATIENCE_S: Final = 60.0
 
 
 class AddedTask:
-    """One row of a queue, as a taskset of a single row."""
+    """One task of a queue, as a source of a single row."""
 
     digest = ""
 
@@ -59,9 +59,9 @@ def check_tasks(stage: StageSpec, tasks: Sequence[str]) -> None:
 async def leased_tasks(
     member: Membership, spine: Spine, lease: TaskLeased, tasksets: OpenTasksets
 ) -> tuple[int, int, TaskSource]:
-    """Returns the taskset of a lease, as an index of the stage's, the row there, and the source of its tasks.
+    """Returns the leased task as (taskset index in the stage, row in that taskset, source of its tasks).
 
-    Raises DataError for a dataset other than the accepted one, and for an added task missing in the log.
+    Raises DataError if the dataset is not the accepted one, or an added task is missing in the log.
     """
     assert spine.spec is not None
     stage = spine.spec.stages[lease.stage]
@@ -90,7 +90,7 @@ async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, tasks
 
 
 def row_of(text: str) -> dict[str, Any]:
-    """Returns the row of an added task. Raises DataError for any text but a JSON object."""
+    """Parses the text of an added task as a JSON object. Raises DataError for any other text."""
     try:
         return json_decoder(dict[str, Any]).decode(text.encode())
     except UNREADABLE as error:

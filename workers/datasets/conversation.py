@@ -18,10 +18,9 @@ def answered(
     answer: Sequence[Message],
     reply_prefix: str = "",
 ) -> tuple[Ids, Ids]:
-    """Returns the ids of the prompt, which ends by opening the assistant's turn, and of the response, the remaining
-    text.
+    """Returns the ids of the prompt, including the opening of the assistant's turn, and of the response after it.
 
-    A `reply_prefix` at the beginning of the answer is part of the prompt. Raises DataError if the template writes the
+    A `reply_prefix` at the beginning of the answer belongs to the prompt. Raises DataError if the template renders the
     beginning differently with the answer present, or drops part of the answer.
     """
     tools = reader.tools()
@@ -39,12 +38,11 @@ def answered(
 
 
 def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[Ids, list[int]]:
-    """Returns the ids of the conversation up to the assistant's last token, and a mask: 1 for each token spoken by it.
+    """Returns the ids of a conversation up to the assistant's last token, and a mask with 1 for the assistant's tokens.
 
-    The template's `{% generation %}` marks tell; without marks, each answer is the text added by the template to the
-    conversation before it, opened for the assistant. Pieces are encoded separately, like a rollout's prompt and
-    response. Raises DataError without an answer, or if the template writes an earlier turn differently with a later one
-    present.
+    The template's `{% generation %}` marks decide; without marks, an answer is the text added to the conversation
+    rendered before it. Pieces are encoded separately, like a rollout's prompt and response. Raises DataError without an
+    answer, or if the template renders an earlier turn differently with a later one present.
     """
     tools = reader.tools()
     marked = tokenizer.marked_text(messages, tools=tools)
@@ -136,7 +134,7 @@ def _letters(text: str) -> str:
 
 
 def ended(tokenizer: Tokenizer, response: Ids) -> Ids:
-    """Returns the ids of a response with exactly one end of sequence."""
+    """Returns the ids of a response ending with exactly one end-of-sequence id."""
     last = len(response)
     while last and response[last - 1] in tokenizer.eos_ids:
         last -= 1

@@ -24,9 +24,9 @@ _PART: Final = re.compile(r"(?P<head>.*-)\d{5}-of-(?P<of>\d{5})(?P<tail>\.\w+)")
 PATTERN: Final = re.compile(r"[*?[]")
 _PACKED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _NO_ROWS: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
-"""Files written by `datasets` beside the rows."""
+"""Files written by `datasets` next to the rows, without rows."""
 _CARD_SIZE_BYTES: Final = 2**20
-"""Bytes read of a folder's README.md at most."""
+"""Maximum bytes read of a folder's README.md."""
 
 
 def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:

@@ -20,9 +20,9 @@ from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.models.model_folder import generation_ends, has_tokenizer, has_tokenizer_code
 
 GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""Mark at the beginning of the assistant's text in a chat template."""
+"""Pattern of the mark that begins the assistant's text in a chat template, `{% generation %}`."""
 CACHED: Final = 1024
-"""Cached texts of each kind: a dataset of up to this many rows is encoded once."""
+"""Maximum number of cached texts of each kind: a dataset of up to as many rows is encoded once."""
 _ANY_TEXT: Final = "a 1"
 MODEL_FIELD: Final = "model.model_path"
 """Field of an error about a token without an embedding in the model."""
@@ -32,7 +32,7 @@ _OWN_CODE: Final = (
     "write model.trust_remote_code: true if the tokenizer's own code is to be run, or use a folder with tokenizer.json"
 )
 SHORT_TOKENS: Final = 16
-"""Most tokens of a cached answer: short ones recur, and decoding one costs as much as sampling it."""
+"""Maximum tokens of a cached answer: short answers recur, and decoding one costs as much as sampling it."""
 
 
 class HfTokenizer:
@@ -90,7 +90,7 @@ class HfTokenizer:
         )
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Returns the text of ids as sampled: spaces are not cleaned up. `special` keeps special tokens."""
+        """Returns the text of sampled ids, with spaces unchanged; special tokens only if `special`."""
         if special:
             return str(self._inner.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
         # Long answers never recur; caching them would fill the cache without a hit.
@@ -100,7 +100,7 @@ class HfTokenizer:
         return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """Returns the conversation in the template of the experiment, or else of the folder."""
+        """Returns the conversation rendered by the experiment's chat template, or by the model folder's without one."""
         return self._rendered(tuple(messages), generation_prompt, tools)
 
     def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
@@ -116,7 +116,9 @@ class HfTokenizer:
         return str(text)
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
-        """Returns the conversation in the same template, in pieces; None if it has no `{% generation %}`."""
+        """Returns the rendered conversation in pieces, True for the assistant's; None if the template has no `{%
+        generation %}` marks.
+        """
         from transformers.utils.chat_template_utils import render_jinja_template
 
         listed = msgspec.json.decode(tools) if tools else None
@@ -164,7 +166,7 @@ def open_tokenizer(
     trust_remote_code: bool = False,
     template_args: Mapping[str, Any] | None = None,
 ) -> HfTokenizer:
-    """Returns the tokenizer of a model folder; reads files, never the network. Raises DataError without one.
+    """Opens the tokenizer of a local model folder, never using the network. Raises DataError if there is none.
 
     `template_args` are variables of the chat template, such as `enable_thinking`. Raises NotInstalledError without the
     extra `torch`.

@@ -35,15 +35,15 @@ class DatasetRecord:
         self.form: Format = spec.format
 
     def has(self, key: str) -> bool:
-        """True if the row has a non-null cell under the key."""
+        """True if the row has a cell, and not null, under the key."""
         return self.value(key) is not None
 
     def names(self, key: str) -> bool:
-        """True if the row has the key, even with null."""
+        """True if the row has the key, even with a null cell."""
         return value_at(self._record, key) is not ABSENT
 
     def value(self, key: str) -> Any:
-        """Returns the cell under the key, unconverted; None without one."""
+        """Returns the unconverted cell under the key; None if absent."""
         cell = value_at(self._record, key)
         return None if cell is ABSENT else cell
 
@@ -54,11 +54,11 @@ class DatasetRecord:
         return cell if isinstance(cell, str) else msgspec.json.encode(cell).decode()
 
     def optional(self, key: str | None) -> str | None:
-        """Returns the text under the key; None without a key, a column or a cell."""
+        """Returns the text under the key; None if the key is None, or the row has no such column or a null cell."""
         return self.text(key) if key and self.has(key) else None
 
     def words(self, key: str) -> str:
-        """Returns the text under the key, which must be a text: messages in its place are a mistake."""
+        """Returns the text under the key. Raises DataError for messages or any other type."""
         self._demand(key)
         if isinstance(cell := self.value(key), str):
             return cell
@@ -67,7 +67,7 @@ class DatasetRecord:
         )
 
     def number(self, key: str) -> float:
-        """Returns the finite number under the key; a text is none."""
+        """Returns the number under the key. Raises DataError for a text, NaN or an infinity."""
         self._demand(key)
         cell = self.value(key)
         if isinstance(cell, (bool, int, float)) and math.isfinite(cell):
@@ -75,7 +75,7 @@ class DatasetRecord:
         raise self.error(f"has {_shown(cell)} under {key!r}, where a number belongs", key)
 
     def flag(self, key: str) -> bool:
-        """Returns true or false under the key, or 1 and 0 as the same; a text is neither."""
+        """Returns the boolean under the key; 1 and 0 count as true and false. Raises DataError for a text."""
         self._demand(key)
         cell = self.value(key)
         # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
@@ -85,7 +85,7 @@ class DatasetRecord:
         raise self.error(problem, key)
 
     def messages(self, key: str) -> tuple[Message, ...]:
-        """Returns the conversation under the key; a message alone is a conversation of one."""
+        """Returns the conversation under the key; a single message counts as a conversation."""
         self._demand(key)
         cell = self.value(key)
         try:
@@ -94,7 +94,7 @@ class DatasetRecord:
             raise self.error(f"has messages under {key!r} that {error}", key) from None
 
     def conversation(self, key: str) -> tuple[Message, ...]:
-        """Returns the messages under the key, after the system prompt if they have none."""
+        """Returns the messages under the key, preceded by the system prompt if they begin without one."""
         messages = self.messages(key)
         system_prompt = self.system_prompt()
         if system_prompt and messages[0].role != "system":
@@ -102,7 +102,7 @@ class DatasetRecord:
         return messages
 
     def tools(self) -> str:
-        """Returns the tools the assistant may call, as a JSON list of objects; empty without any in the row."""
+        """Returns the tools available to the assistant, as a JSON list of objects; empty if the row has none."""
         key = self.form.tools_key
         cell = self.value(key)
         if not cell:
@@ -116,11 +116,11 @@ class DatasetRecord:
         return msgspec.json.encode(listed).decode() if listed else ""
 
     def system_prompt(self) -> str | None:
-        """Returns the system prompt: the row's own, else the experiment's."""
+        """Returns the row's system prompt, or else the experiment's; None without either."""
         return self.optional(self.form.system_prompt_key) or self.form.system_prompt
 
     def error(self, problem: str, key: str | None = None) -> DataError:
-        """Returns a DataError about this row, or about its cell under a key."""
+        """Builds a DataError about this row, or about its cell under `key`."""
         nearest = nearest_path(self._record, key) if key and not self.names(key) else None
         return DataError(
             f"row {problem}; its keys are {paths_of(self._record)}",
@@ -144,12 +144,13 @@ _PATHS: Final = 40
 _DEEPEST: Final = 3
 
 ABSENT: Final = object()
-"""Stands for the missing end of a key's path in a row."""
+"""Marker returned by `value_at` for a path without a cell."""
 
 
 def value_at(row: Mapping[str, Any], key: str) -> Any:
-    """Returns the cell at the end of a key's path, possibly null; `ABSENT` without one. A column of that very name
-    wins.
+    """Returns the cell at a dotted path `key` of the row, possibly None; `ABSENT` if there is none.
+
+    A column named exactly like the key takes precedence over a path.
     """
     if key in row:
         return row[key]
@@ -168,7 +169,9 @@ def paths_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def nearest_path(row: Mapping[str, Any], key: str) -> str | None:
-    """Returns the path of a row most likely meant by a key without a cell."""
+    """Returns the path of the row most similar to an absent key, for an error's suggestion; None without a
+    similar one.
+    """
     paths = [path for name in row for path in (name, *_below(name, row[name], _DEEPEST))]
     within = [path for path in paths if path.endswith((f".{key}", f".{key.rpartition('.')[2]}"))]
     return next(iter(within or difflib.get_close_matches(key, paths, 1)), None)

@@ -1,4 +1,4 @@
-"""`RecordedRollout`: a row of a dataset with the tokens, log-probabilities and reward of a rollout sampled earlier."""
+"""`RecordedRollout`: a dataset row with tokens, log-probabilities and reward of a rollout sampled earlier."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RECORDED: Final = "experience"
 _LISTS: Final = ("tokens", "logprobs", "loss_mask", "steps", "metrics", "temperature")
 _REQUIRED: Final = ("group", "tokens", "prompt_tokens", "logprobs", "reward")
 _ROUNDING: Final = 1e-3
-"""Highest log-probability of a token: the one of a certain token, rounded."""
+"""Maximum log-probability accepted: 0, that of a certain token, plus rounding."""
 _FIX: Final = "write rows as rftd experiences rows --schema experience does"
 
 _TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
 
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of a recorded rollout with several, as a number of tokens, prompt and response together."""
+    """Sizes and reward of one step (prompt and response) of a recorded rollout with several steps."""
 
     tokens: Annotated[int, Meta(ge=1)]
     prompt_tokens: Count
@@ -43,7 +43,7 @@ class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     group: str | int
-    """Group of answers to one task, for advantages; rows of one group are neighbours."""
+    """Key of the group of answers to one task, for advantages; rows of a group are adjacent."""
     tokens: Annotated[list[_TokenId], Meta(min_length=2)]  # [T]
     prompt_tokens: Count
     logprobs: Annotated[list[float], Meta(min_length=1)]  # [R], under the weights that drew each token
@@ -66,7 +66,7 @@ class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded_rollout(reader: DatasetRecord, max_model_len: int) -> RecordedRollout:
-    """Returns the row as a recorded rollout; a list may also be its JSON text, as in a table of a database.
+    """Converts a row to a recorded rollout; lists may also be JSON texts, as in database tables.
 
     Raises DataError with row and column for a missing cell, or for one in conflict with the model or with other lists.
     """

@@ -13,7 +13,7 @@ from rftd.ops.errors import DataError
 
 
 class FileStamp(NamedTuple):
-    """Size, time of the last write, inode and time of the last change of a file: different after each write."""
+    """Size, modification time, inode and status-change time of a file; any write changes at least one of them."""
 
     size_bytes: int
     written_ns: int
@@ -22,7 +22,9 @@ class FileStamp(NamedTuple):
 
 
 class RowFile(ABC):
-    """An open file of rows, kept open so that replacing the file does not change the rows of a running experiment."""
+    """An open file of rows; it stays open, so that replacing the file on disk does not change a running experiment's
+    rows.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,26 +44,26 @@ class RowFile(ABC):
 
     @abstractmethod
     def place(self, index: int) -> str:
-        """Returns the position of a row for people: file and line, or file and row."""
+        """Returns the location of a row for error messages: file and line, or file and row."""
 
     def present_stamp(self) -> FileStamp:
-        """Returns the present stamp of the open file."""
+        """Returns the size and times of the open file at this moment."""
         status = os.fstat(self._handle.fileno())
         return FileStamp(status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
     @property
     def touched(self) -> bool:
-        """True if the open file was written to, or its times were changed, since `stamp` was taken."""
+        """True if the open file was written, or its times changed, since `stamp` was read."""
         # Not the time of a change: a new link to the file, or a new name, would count as one.
         return self.stamp[:2] != self.present_stamp()[:2]
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields the present bytes of the open file, a mebibyte at a time."""
+        """Yields the bytes of the open file as they are now, a mebibyte at a time."""
         offset = 0
         while chunk := os.pread(self._handle.fileno(), limits.MIB, offset):
             yield chunk
             offset += len(chunk)
 
     def close(self) -> None:
-        """Closes the file. Idempotent."""
+        """Closes the file; rows cannot be read afterwards. Idempotent."""
         self._handle.close()

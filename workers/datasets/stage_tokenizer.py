@@ -15,7 +15,7 @@ from rftd.workers.datasets.tokenizer import Tokenizer
 
 
 class Decoder(Protocol):
-    """The half of a tokenizer from ids to text."""
+    """The part of a tokenizer that converts ids to text."""
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Returns the text of ids, without special tokens unless `special` is true."""
@@ -35,12 +35,13 @@ class _FileDecoder:
             raise DataError(f"tokenizer.json cannot be read: {error}", where=str(path)) from error
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """Returns the text of ids; see `Decoder.decode`."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=not special))
 
 
 def stage_decoder(stage: StageSpec) -> Decoder:
-    """Returns a decoder of a stage's ids, for people to read; opened sooner than `stage_tokenizer`. Blocks. Raises
-    DataError.
+    """Returns a decoder of a stage's ids for showing text to people; faster to open than `stage_tokenizer`. Blocks.
+    Raises DataError.
     """
     fake = stage.trainer.engine == "fake" and stage.rollout.engine != SERVICE
     file = Path(stage.model.path) / "tokenizer.json"
@@ -53,14 +54,16 @@ def stage_tokenizer(stage: StageSpec) -> Tokenizer:
 
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
-    """Returns the stage's tokenizer, with the chat template named in the dataset's format. Blocks. Raises DataError."""
+    """Returns the stage's tokenizer with the chat template set in the dataset's section, if any. Blocks. Raises
+    DataError.
+    """
     form = stage.dataset.format if stage.dataset is not None else Format()
     thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
     return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
 
 
 def place_template(folder: Path, stage: StageSpec) -> None:
-    """Writes a stage's chat template into every model folder below `folder`, if it differs from the model's own.
+    """Writes the stage's chat template into every model folder below `folder`, unless it is the model's own template.
 
     Otherwise users of the trained model would prompt it in another format than in training. Raises OSError.
     """
@@ -75,7 +78,9 @@ def place_template(folder: Path, stage: StageSpec) -> None:
 
 
 def external_tokenizer(model: ModelSpec) -> Tokenizer:
-    """Returns the tokenizer for counting a service's tokens: the folder's, if named, else bytes. Blocks."""
+    """Returns the tokenizer for counting a service's tokens: that of the folder named in the file, or else bytes.
+    Blocks.
+    """
     return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()
 
 

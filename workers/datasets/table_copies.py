@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _VERSION: Final = 1
-"""Version of a copy's content, part of the file name: another version is written anew."""
+"""Version of a copy's format, part of its file name: copies of other versions are written again."""
 _SAID_FROM_BYTES: Final = 256 * limits.MIB
-"""Size in bytes from which a copy is announced in the log beforehand."""
+"""Size in bytes from which the start of a copy is logged."""
 _PACE_BYTES_S: Final = 100 * 10**6
 """Usual speed of copying, for the announcement."""
 _SETTLED_NS: Final = 10**9
-"""A file changed this shortly before the note of a digest may change once more without a new time."""
+"""Nanoseconds before the note of a digest within which a file may change again without a new modification time."""
 
 
 class _Noted(msgspec.Struct, frozen=True):
@@ -42,7 +42,10 @@ class _Noted(msgspec.Struct, frozen=True):
 
 
 class TableCopies:
-    """The copies of one experiment. Any process of the experiment may write a copy: first under a unique name."""
+    """Memory-mapped Arrow copies of one experiment's Parquet and Arrow files, shared by its processes.
+
+    A copy is written under a unique name and then renamed, so that any process may write it.
+    """
 
     def __init__(self, folder: Path, log: Logger) -> None:
         self._folder = folder
@@ -62,7 +65,7 @@ class TableCopies:
         return digest
 
     def map(self, files: Sequence[TableRows], digest: str) -> None:
-        """Lets the files be read from this experiment's copies, and writes missing ones. Blocks; raises DataError."""
+        """Makes the files read from copies, after writing missing copies. Blocks; raises DataError."""
         for number, file in enumerate(files):
             file.use(self._mapped(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
 
@@ -137,7 +140,7 @@ def digest_of(files: Sequence[RowFile]) -> str:
 
 
 def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the same rows in batches of exactly `BATCH_ROWS`, except the last."""
+    """Regroups the rows into batches of exactly `BATCH_ROWS`, except the last."""
     import pyarrow as pa
 
     gathered: list[pa.RecordBatch] = []

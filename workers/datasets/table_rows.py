@@ -29,9 +29,9 @@ TABLES: Final = (".parquet", ".arrow")
 BATCH_ROWS: Final = 1000
 """Rows decoded at once during a pass over a file."""
 _READS_KEPT: Final = 256
-"""Reads of a copy after which its pages are released."""
+"""Number of reads of a copy after which its pages are released from memory."""
 _MAGIC: Final = b"ARROW1"
-"""First bytes of an Arrow file; a stream has none."""
+"""First bytes of an Arrow file; an Arrow stream does not begin with them."""
 
 
 class TableRows(RowFile):
@@ -65,14 +65,15 @@ class TableRows(RowFile):
 
     @property
     def size_bytes(self) -> int:
-        """Returns the estimated size of the rows as an Arrow file."""
+        """Estimated size of the rows in bytes, as an Arrow file."""
         return self._source.size_bytes
 
     def use(self, mapped: MappedRows) -> None:
-        """Switches to a copy for all further reads, in any order of rows."""
+        """Reads from the memory-mapped copy `mapped` from now on, fast in any order of rows."""
         self._mapped = mapped
 
     def row(self, index: int) -> dict[str, Any]:
+        """Returns the row as an object; see `RowFile.row`."""
         with self._readable(index):
             if self._mapped is not None:
                 return row_of(*self._mapped.batch(index), self.place(index))
@@ -142,7 +143,7 @@ class TableRows(RowFile):
 
 
 class MappedRows:
-    """An Arrow file of batches of `BATCH_ROWS` rows, in memory only for rows read lately."""
+    """A memory-mapped Arrow file in batches of `BATCH_ROWS` rows; only recently read rows occupy memory."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa
@@ -154,7 +155,7 @@ class MappedRows:
         self._reads = 0
 
     def batch(self, index: int) -> tuple[pa.RecordBatch, int]:
-        """Returns the batch with a row, and the row's index within it."""
+        """Returns the batch containing row `index`, and the row's index within the batch."""
         with self._lock:
             if self._reader is None:
                 raise ValueError("it was closed")
@@ -221,7 +222,7 @@ class _ArrowSource:
                     yield batch.select(self.names)
 
     def has_column(self, _group: int, _name: str) -> bool:
-        """True: a batch of an Arrow file is read as a whole."""
+        """True: columns of an Arrow file are not readable one by one, so every column counts as readable."""
         return True
 
     def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
@@ -281,7 +282,9 @@ def _holds_bytes(kind: pa.DataType) -> bool:
 
 
 def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
-    """Returns a row of a batch as a JSON object. Raises DataError if it is too large."""
+    """Returns row `number` of a batch as a JSON object; `where` names the row in errors. Raises DataError if it is too
+    large.
+    """
     single = batch.slice(number, 1)
     if single.nbytes > limits.TASKSET_ROW_SIZE_BYTES:
         raise DataError(
@@ -294,7 +297,9 @@ def row_of(batch: pa.RecordBatch, number: int, where: str) -> dict[str, Any]:
 
 
 def plain_value(cell: Any) -> Any:
-    """Returns a cell as JSON has it: null for NaN and infinity, and of a structure only the row's own fields."""
+    """Converts a cell to a JSON value: NaN and infinities become None, and a structure keeps only the row's
+    own fields.
+    """
     match cell:
         case float():
             return cell if math.isfinite(cell) else None

@@ -1,4 +1,4 @@
-"""`Task`: one row of a taskset, as the input of a workflow and its reward."""
+"""`Task`: one row of a taskset as the input of a workflow and its reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.workers.datasets.record import DatasetRecord
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A task: the conversation to answer, and the right answer."""
+    """A conversation to be answered by the model, with the right answer and everything else in its row."""
 
     taskset: str
     row: int
@@ -23,29 +23,33 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     """Conversation to answer, without the system prompt of the experiment."""
     truth: str
-    """Right answer for the reward's comparison; empty if `response_key` is."""
+    """Right answer, for the reward to compare with; empty if the row's `response_key` is empty or unset."""
     bare: bool = False
-    """True for `prompt_type: raw`: `simple_workflow` then completes the bare prompt."""
+    """True for `prompt_type: raw`: `simple_workflow` then lets the model continue the bare text, without a chat
+    template.
+    """
     system_prompt: str | None = None
+    """System prompt put before the messages; None without one."""
     reply_prefix: str | None = None
+    """Beginning of the answer, given to the model; None without one."""
     workflow: str
     reward: str | None = None
-    """Name of the reward; None: the workflow's own."""
+    """Name of the reward; None for the workflow's default reward."""
     raw: dict[str, Any] = {}
-    """Whole row, for workflows and rewards with columns of their own."""
+    """The complete row, for workflows and rewards reading further columns."""
 
     @property
     def where(self) -> str:
-        """Returns the task's position, for error messages."""
+        """Taskset and row, for error messages."""
         return f"taskset {self.taskset!r} row {self.row}"
 
 
 class TaskSource(Hashable, Protocol):
-    """A source of tasks for rollouts, by their rows."""
+    """Anything returning tasks by row number, such as a taskset or a queue; hashable, to group rollouts by source."""
 
     @property
     def digest(self) -> str:
-        """Digest for telling whether two readers see equal bytes; empty without a file."""
+        """Digest of the source's content: equal for readers of equal bytes; empty without a file."""
         ...
 
     def task(self, row: int, epoch: int = 0) -> Task:
@@ -54,7 +58,7 @@ class TaskSource(Hashable, Protocol):
 
 
 def make_task(record: dict[str, Any], *, spec: TasksetSpec, row: int, epoch: int = 0) -> Task:
-    """Returns the task in a record.
+    """Converts a row to a task; `row` and `epoch` are its numbers.
 
     The prompt is the text (or list of messages) under `prompt_key`; without that column, the messages under
     `messages_key`, whose last one, if spoken by the assistant, is the truth. Raises DataError if a key is missing.

@@ -1,4 +1,4 @@
-"""`Taskset`: random access to the rows of files, checked once at their opening."""
+"""`Taskset`: random access to the rows of a dataset's files, which are checked once when opened."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from rftd.workers.datasets.train_rows import make_train_rows
 
 
 class Taskset:
-    """Rows in file order and line order; blank lines do not count.
+    """The rows of one or several files, in file order and line order; no row stays in memory.
 
-    No row is in memory. The files stay open, so that replacing one does not change the rows of a running experiment;
-    `digest` tells whether two readers see equal bytes.
+    The files stay open, so that replacing one does not change a running experiment's rows; `digest` shows whether two
+    readers see equal bytes.
     """
 
     def __init__(self, spec: TasksetSpec, files: Sequence[RowFile], digest: str) -> None:
@@ -47,11 +47,11 @@ class Taskset:
 
     @classmethod
     def open(cls, spec: TasksetSpec, copies: TableCopies | None = None) -> Self:
-        """Reads every byte once, for the digest and the positions of rows; blocks until done.
+        """Opens the files, and reads every byte once, for the digest and the positions of rows; blocks.
 
-        With `copies`, rows of Parquet and Arrow are read in any order, and their bytes only after a change; without,
-        rows are best read in ascending order, and nothing is written. Raises DataError, with file and line, for a
-        missing or empty taskset and for a line that is no row.
+        With `copies`, rows of Parquet and Arrow are read fast in any order, and their bytes only after a change;
+        without, rows are best read in ascending order, and nothing is written. Raises DataError, with file and line,
+        for a missing or empty taskset and for a line that is no row.
         """
         digest = hashlib.sha256()
         files: list[RowFile] = []
@@ -84,7 +84,7 @@ class Taskset:
         return int(self._first[-1])
 
     def row(self, index: int) -> dict[str, Any]:
-        """Returns the object on row `index`, from 0. Raises DataError for a missing row, or if its file was
+        """Returns row `index`, from 0, as an object. Raises DataError for a missing row, or if its file was
         overwritten.
         """
         if not 0 <= index < len(self):
@@ -96,12 +96,12 @@ class Taskset:
 
     @property
     def first_rows(self) -> list[int]:
-        """Returns the first row of each non-empty file: faults of a file's columns show there."""
+        """Index of the first row of each non-empty file, where faults of the file's columns show."""
         firsts = {int(first) for first in self._first[:-1]}
         return sorted(firsts - {len(self)})
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Returns an iterator over the rows, in order."""
+        """Returns an iterator over all rows, in order."""
         return (self.row(index) for index in range(len(self)))
 
     def task(self, index: int, epoch: int = 0) -> Task:
@@ -124,21 +124,21 @@ class Taskset:
         return columns
 
     def train_rows(self, index: int, *, tokenizer: Tokenizer, max_model_len: int) -> tuple[TrainRow, ...]:
-        """Returns the training sequences of row `index`. Raises DataError, with file and line, if there is nothing to
-        learn.
+        """Returns row `index` as sequences for training. Raises DataError, with file and line, if nothing in it can be
+        learned.
         """
         record = self.row(index)
         with self.placed(index):
             return make_train_rows(record, spec=self.spec, row=index, tokenizer=tokenizer, max_model_len=max_model_len)
 
     def recorded(self, index: int, *, max_model_len: int) -> RecordedRollout:
-        """Returns the recorded rollout of row `index`. Raises DataError, with file and line, for any other row."""
+        """Returns row `index` as a recorded rollout. Raises DataError, with file and line, if it is none."""
         record = self.row(index)
         with self.placed(index):
             return recorded_rollout(DatasetRecord(record, self.spec, index), max_model_len)
 
     def fault(self, index: int, problem: str) -> DataError:
-        """Returns an error about row `index`, with file and line."""
+        """Builds a DataError about row `index`, with file and line."""
         error = DatasetRecord(self.row(index), self.spec, index).error(problem)
         error.where = ", ".join(filter(None, (self._location(index), error.where)))
         return error
@@ -150,7 +150,7 @@ class Taskset:
 
     @contextmanager
     def placed(self, index: int) -> Iterator[None]:
-        """Adds file and line to a DataError about a row; lines are counted only then."""
+        """A context adding file and line to a DataError about a row; lines are counted only after an error."""
         try:
             yield
         except DataError as error:
@@ -158,18 +158,16 @@ class Taskset:
             raise
 
     def locate(self, sequence: int) -> tuple[int, int]:
-        """Returns row and epoch of the group or planned row at this position of the experiment."""
+        """Returns (row, epoch) of the group or planned row at position `sequence` of the experiment's order."""
         return locate(sequence, rows=len(self), selector=self.spec.selector, seed=self.spec.seed)
 
     @property
     def touched(self) -> bool:
-        """True if an open file was written to, or its times were changed, since its digest was computed."""
+        """True if an open file was written, or its times changed, since its digest was computed."""
         return any(file.touched for file in self._files)
 
     def present_digest(self) -> str:
-        """Returns the digest of the open files' present bytes; blocks while reading them. `touched` is false
-        afterwards.
-        """
+        """Computes the digest of the open files' bytes as they are now, and resets `touched` to False; blocks."""
         # Before the bytes are read: a write in between leaves the stamp old, and the files are read again.
         stamps = [file.present_stamp() for file in self._files]
         digest = hashlib.sha256()
@@ -182,7 +180,7 @@ class Taskset:
         return self.digest
 
     def close(self) -> None:
-        """Closes the files. Idempotent."""
+        """Closes the files; rows cannot be read afterwards. Idempotent."""
         for file in self._files:
             file.close()
 
@@ -196,18 +194,18 @@ class Taskset:
 
 
 class OpenTasksets:
-    """The tasksets of a process, each opened once."""
+    """The tasksets used by a process, each opened once."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._copies: TableCopies | None = None
-        """Copies of the experiment's tables; None before `copy`."""
+        """Memory-mapped copies of the experiment's table files; None before `copy`."""
         self._tasksets: list[Taskset] = []
         self._opening = asyncio.Lock()
 
     async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
-        """Returns the present taskset. Raises DataError if the digest differs from the given one; an empty one fits
-        any.
+        """Returns the taskset, opening it if necessary. Raises DataError if its digest is not `digest`; an empty
+        `digest` fits any.
         """
         taskset = self._find(spec) or await self._opened(spec)
         present_digest = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
@@ -220,7 +218,9 @@ class OpenTasksets:
         return taskset
 
     async def copy(self, spec: ExperimentSpec) -> None:
-        """Opens the tasksets of Parquet and Arrow files: copies take minutes, without a lease running meanwhile."""
+        """Opens the tasksets of Parquet and Arrow files, and copies them; takes minutes, and so comes before the first
+        lease.
+        """
         self._copies = experiment_copies(spec.job_dir, self._log)
         for stage in spec.stages:
             for taskset in (*tasksets_of(stage), *stage.evals):

@@ -21,8 +21,8 @@ _Trace: TypeAlias = "Callable[[FrameType, str, Any], _Trace | None]"
 
 @contextmanager
 def bounded(steps: int = limits.TEMPLATE_STEPS, processor_s: float = limits.TEMPLATE_S) -> Iterator[None]:
-    """Limits templates rendered in this block, on this thread, to `steps` steps and `processor_s` seconds of processor
-    time.
+    """A context limiting chat templates rendered in it, on this thread, to `steps` steps and `processor_s` processor
+    seconds.
 
     A step is a line of a template's compiled code: each turn of a loop takes at least one. Raises DataError out of the
     template, with the exceeded limit.
@@ -39,7 +39,7 @@ def bounded(steps: int = limits.TEMPLATE_STEPS, processor_s: float = limits.TEMP
 
 
 class _Budget:
-    """The steps and the processor time left to templates."""
+    """Remaining steps and processor time of the templates rendered in one context."""
 
     def __init__(self, steps: int, processor_s: float) -> None:
         self._steps = steps
@@ -48,7 +48,7 @@ class _Budget:
         self._until_s = time.thread_time() + processor_s
 
     def entered(self, frame: FrameType, _event: str, _argument: Any) -> _Trace | None:
-        """Follows the code of templates, and no other."""
+        """Trace function of the interpreter: follows the code of templates, and ignores other code."""
         return self._stepped if frame.f_code.co_filename == _TEMPLATES else None
 
     def _stepped(self, _frame: FrameType, _event: str, _argument: Any) -> _Trace:

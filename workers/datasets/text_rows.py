@@ -32,7 +32,7 @@ _FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 
 class TextRows(RowFile):
-    """A text file with the offset and the size of each row in bytes."""
+    """A text file of rows, indexed by byte offset and size; the rows themselves stay on disk."""
 
     def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
         super().__init__(path)
@@ -53,13 +53,14 @@ class TextRows(RowFile):
         return len(self._spans)
 
     def row(self, index: int) -> dict[str, Any]:
+        """Returns the row as an object; see `RowFile.row`."""
         offset, size = (int(number) for number in self._spans[index])
         # pread moves no shared position, so threads may read at once.
         text = os.pread(self._handle.fileno(), size, offset)
         return self._decode(text, f"{self.path} row {index} (byte {offset})")
 
     def place(self, index: int) -> str:
-        """Returns `file:line` of a row, from 1; reads the file up to there."""
+        """Returns `file:line` of a row, with lines from 1; reads the file up to the row."""
         return f"{self.path}:{self._line_at(int(self._spans[index][0]))}"
 
     def _line_at(self, offset: int) -> int:
@@ -246,7 +247,7 @@ def _reader(lines: Iterator[str]) -> _csv.Reader:
 
 
 def _cause(line: bytes) -> tuple[str, str] | None:
-    """Returns the reason why a line of another tool's file is no JSON, and the remedy; None for any other reason."""
+    """Returns why a line written by another tool is no JSON (such as NaN), with a fix; None for an unknown reason."""
     if line.startswith(codecs.BOM_UTF8):
         return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line[:8]:

@@ -1,4 +1,4 @@
-"""`Tokenizer`: the explorer's and the trainer's interface to any conversion between text and ids."""
+"""`Tokenizer`: the interface of explorer and trainer to any conversion between text and token ids."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ def no_template(folder: str, *, field: str | None = None) -> DataError:
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back. Pure: the same text gives the same ids in every process."""
+    """Converts text to token ids and back; equal texts give equal ids in every process."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
-        """Returns the ids that end a response, the usual one first; empty for a model without any."""
+        """Ids that end a response, the usual one first; empty for a model without any."""
         ...
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Returns the ids of a text; `special` adds the model's beginning for a bare text (a chat has it)."""
+        """Returns the ids of a text; `special` prepends the model's beginning-of-sequence ids, for text outside a chat
+        template.
+        """
         ...
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
@@ -38,16 +40,17 @@ class Tokenizer(Protocol):
         ...
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
-        """Returns the conversation in the model's template; `generation_prompt` opens the assistant's next message.
+        """Returns the conversation rendered by the chat template; `generation_prompt` opens the assistant's next
+        message.
 
-        `tools` is a JSON list of the assistant's tools. Raises DataError if the model has no chat template or the
-        template refuses the messages.
+        `tools` is a JSON list of the assistant's tools. Raises DataError without a chat template, or if the template
+        refuses the messages.
         """
         ...
 
     def marked_text(self, messages: Sequence[Message], *, tools: str = "") -> tuple[tuple[str, bool], ...] | None:
-        """Returns the conversation in pieces, True for pieces marked as the assistant's by the template (`{% generation
-        %}`).
+        """Returns the rendered conversation in pieces, True for those the template marks as the assistant's (`{%
+        generation %}`).
 
         None for a template without marks. Raises DataError like `chat_text`.
         """

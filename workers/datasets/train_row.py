@@ -1,4 +1,4 @@
-"""`TrainRow`: a row of a dataset as the trainer's input: token ids, and a mask of the ids to learn."""
+"""`TrainRow`: a dataset row as the trainer's input: token ids, and a mask of the tokens to learn."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ if TYPE_CHECKING:
 
 
 class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A sequence of T tokens, the first P of them the prompt; R = T - P, at least one."""
+    """A sequence of T tokens for training; the first P are the prompt, and R = T - P >= 1 are the response."""
 
     tokens: NDArray[np.uint32]  # [T]
+    """Token ids  # [T]"""
     prompt_tokens: int
     loss_mask: NDArray[np.uint8]  # [R]
+    """1 for each response token to be learned, else 0  # [R]"""
     desirable: bool | None = None
     """Label of a row of `kto`; None without a label."""
     cut: str = ""
-    """`response` if the end did not fit; `prompt` if not even the prompt did: then nothing of the row is learned."""
+    """What was cut to fit the model: empty (nothing), `response` (its end), or `prompt` (then nothing of the row is
+    learned).
+    """
 
 
 def fitted(
     prompt: Sequence[int], response: Sequence[int], *, max_model_len: int, mask: Sequence[int] | None = None
 ) -> TrainRow:
-    """Returns the row of a prompt and a response of at least one token each, cut to `max_model_len` tokens together.
+    """Builds a row from the ids of prompt and response (at least one token each), cut to `max_model_len` tokens
+    together.
 
-    A response without room loses the end. A prompt without room for a response keeps the beginning and one response
-    token with loss mask 0: a plan with the row can still be executed, and one long row does not end an experiment.
+    `mask` marks the response tokens to learn; None: all. A too long response loses its end. A prompt without room for a
+    response keeps its beginning and one response token with loss mask 0, so that a plan with the row can still be
+    executed, and one long row does not end an experiment.
     """
     import numpy as np
 
@@ -54,7 +60,7 @@ def fitted(
 
 
 def row_faults(sequences: Sequence[TrainRow]) -> set[str]:
-    """Returns the names of the metrics counting this row: a cut prompt, a cut answer, two equal answers."""
+    """Returns the names of metrics counting faults of a row: cut prompt, cut answer, two equal answers."""
     cuts = {"prompt": ROW_PROMPTS_CUT, "response": ROW_ANSWERS_CUT}
     faults = {cuts[row.cut] for row in sequences if row.cut}
     if len(sequences) == 2 and sequences[0].tokens.tobytes() == sequences[1].tokens.tobytes():
@@ -63,5 +69,5 @@ def row_faults(sequences: Sequence[TrainRow]) -> set[str]:
 
 
 def plain_prompt(prompt: str, *, system_prompt: str | None, reply_prefix: str | None) -> str:
-    """Returns the bare text to continue: the system prompt on separate lines, the prompt, the start of the reply."""
+    """Returns the text the model is to continue, without a chat template: system prompt, prompt, start of the reply."""
     return (f"{system_prompt}\n" if system_prompt else "") + prompt + (reply_prefix or "")

@@ -1,4 +1,6 @@
-"""Rows to train on: prompts with answers, pairs of answers, labelled answers, plain texts."""
+"""Conversion of dataset rows to token sequences for training: prompts with answers, pairs, labelled answers, plain
+texts.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, fitted, plain_prompt
 
 Answer = tuple[list[int], list[int]]
-"""Ids of prompt and response."""
+"""Token ids of a prompt and of its response."""
 
 
 def text_answers(reader: DatasetRecord, tokenizer: Tokenizer, question: str, answers: Sequence[str]) -> list[Answer]:
-    """Returns the ids of a question and each answer to it, split like a rollout's prompt and response.
+    """Returns the ids of a question with each of several answers, split like a rollout into prompt and response.
 
     `plaintext`: a conversation in the chat template. `raw`: the bare texts, then the end-of-sequence id. Raises
     DataError for `raw` with tools, because only a template renders tools.
@@ -53,7 +55,7 @@ def chat_answers(
     before: Sequence[Message],
     answers: Sequence[tuple[str, Sequence[Message]]],
 ) -> list[Answer]:
-    """Returns the answers, each a list of messages named by its key, after the conversation before them.
+    """Returns the ids of each answer (a key for errors, and its messages) as a continuation of the messages `before`.
 
     Raises DataError for an answer not begun and ended by the assistant, or for an empty conversation.
     """
@@ -64,7 +66,7 @@ def chat_answers(
 
 
 def check_not_empty(reader: DatasetRecord, key: str, answer: Answer) -> None:
-    """Returns if prompt and response have tokens. Raises DataError."""
+    """Raises DataError, about `key`, if the prompt or the response has no tokens."""
     prompt, response = answer
     if not prompt or not response:
         raise reader.error(f"has an empty {'prompt' if not prompt else 'response'}", key)
@@ -210,14 +212,15 @@ SCHEMAS: Final[dict[str, Callable[[DatasetRecord, Tokenizer, int], tuple[TrainRo
     "cpt": cpt_rows,
     RECORDED: recorded_rows,
 }
-"""Readers of rows, by `schema_type`."""
+"""Function converting a row to sequences, by `schema_type`."""
 
 
 def make_train_rows(
     record: dict[str, Any], *, spec: TasksetSpec, row: int, tokenizer: Tokenizer, max_model_len: int
 ) -> tuple[TrainRow, ...]:
-    """Returns the sequences of a record, each of at most `max_model_len` tokens: one, or for `dpo` chosen and rejected.
+    """Converts a row to sequences of at most `max_model_len` tokens each: one, or for `dpo` the chosen and the rejected
+    one.
 
-    Raises DataError, with the row and the row's keys, for a missing key or a cell unfit for training.
+    Raises DataError, naming row and keys, for a missing key or a cell that cannot be trained on.
     """
     return SCHEMAS[spec.schema](DatasetRecord(record, spec, row), tokenizer, max_model_len)

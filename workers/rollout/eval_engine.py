@@ -13,38 +13,40 @@ from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.weights.channel import WeightsRef
 
 SHARED: Final = "shared"
-"""`RolloutSpec.eval_engine` of an experiment with one engine for rollouts and evaluations."""
+"""Setting `RolloutSpec.eval_engine` for a single engine serving rollouts and evaluations."""
 
 OpenEngine = Callable[[], Awaitable[RolloutEngine]]
 
 
 class EvalEngine(Protocol):
-    """An engine with pinned weights, for as long as an evaluation's rows are being answered."""
+    """An engine for evaluations, kept on one set of weights while rows are answered."""
 
     def pinned(self, weights: WeightsRef) -> AbstractAsyncContextManager[RolloutEngine]:
-        """Returns a context with an engine holding these weights until the context is left.
+        """A context yielding an engine with exactly these weights, which stay loaded until the context ends.
 
         Raises RolloutError if the weights cannot be loaded, WeightsElsewhereError if this machine cannot have them.
         """
         ...
 
     async def lives(self, weights: WeightsRef) -> bool:
-        """True if the engine, pinned to these weights, still works; a failed one is given up.
+        """True if the engine with these weights still works; a broken one is replaced at the next `pinned`, and False
+        returned.
 
-        Raises WorkError if this process will have no other engine, ConfigError if a person has to mend something first.
+        Raises WorkError if this process can open no other engine, ConfigError if a person has to change something
+        first.
         """
         ...
 
     async def close(self) -> None:
-        """Closes the engines opened for evaluations, and never the rollouts' engine. Idempotent."""
+        """Closes engines opened for evaluations, but not the rollouts' engine. Idempotent."""
         ...
 
 
 class OwnEngine:
-    """An engine for evaluations alone: a second copy of the model, while rollouts continue on newer weights."""
+    """A separate engine for evaluations: needs memory for a second model, while rollouts continue on newer weights."""
 
     def __init__(self, open_engine: OpenEngine, device: Callable[[], AbstractAsyncContextManager[None]]) -> None:
-        """The engine is opened at the first evaluation and stays; `device` is held during its computations."""
+        """The engine is opened at the first evaluation and stays open; `device` is entered during its computations."""
         self._open_engine = open_engine
         self._device = device
         self._engine: RolloutEngine | None = None
@@ -53,10 +55,12 @@ class OwnEngine:
 
     @asynccontextmanager
     async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
+        """A context yielding the separate engine with these weights; see `EvalEngine.pinned`."""
         async with self._one_lease, self._device():
             yield await self._ready(weights)
 
     async def lives(self, weights: WeightsRef) -> bool:
+        """True if the separate engine still works; see `EvalEngine.lives`."""
         assert self._engine is not None
         try:
             # Every engine raises here after a failure, and for a working one the call changes nothing.
@@ -67,6 +71,7 @@ class OwnEngine:
         return True
 
     async def close(self) -> None:
+        """Closes the separate engine, if open."""
         engine = self._engine
         self._engine = None
         if engine is not None:
@@ -94,23 +99,29 @@ class OwnEngine:
 
 
 class SharedEngine:
-    """The engine of the rollouts: rollouts continue beside the evaluation on the same weights; newer weights wait."""
+    """The rollouts' engine, used for evaluations too: rollouts continue on the evaluated weights, and newer weights
+    wait.
+    """
 
     def __init__(
         self, engine: RolloutEngine, gate: VersionGate, device: Callable[[], AbstractAsyncContextManager[None]]
     ) -> None:
-        """The loader asks `gate` for the weights awaited by an evaluation, and loads them."""
+        """`gate` tells the weights' loader which weights an evaluation waits for; `device` is entered during
+        computations.
+        """
         self._engine = engine
         self._gate = gate
         self._device = device
 
     @asynccontextmanager
     async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
+        """A context yielding the rollouts' engine with these weights; see `EvalEngine.pinned`."""
         # The device comes second: the rollouts awaited by the gate, and the loading, need it too.
         async with self._gate.evaluating(weights.version, weights.generation), self._device():
             yield self._engine
 
     async def lives(self, weights: WeightsRef) -> bool:
+        """True if the rollouts' engine still works; see `EvalEngine.lives`."""
         try:
             await self._engine.load_weights(weights)
         except ConfigError:
@@ -121,4 +132,5 @@ class SharedEngine:
         return True
 
     async def close(self) -> None:
+        """Does nothing: the rollouts' engine is closed by its owner."""
         return None

@@ -27,16 +27,16 @@ from rftd.workers.workflows.rewards.number import Quantity, parse_quantity
 from rftd.workers.workflows.rewards.words import closing, only_quantity
 
 RIGHT_PARTS: Final = ("accuracy", "acc", "correct", "right")
-"""Names of a reward's part for right answers; the first name present counts."""
+"""Names of reward parts that tell right answers from wrong ones; the first name present in a reward is used."""
 _RIGHT: Final = 1.0
-"""Least reward of a right answer."""
+"""Minimum value of that part for a right answer."""
 _CATEGORY_CHARS: Final = 64
 _MOST_CATEGORIES: Final = 64
 """Categories counted in one range; rows of further ones are in none."""
 
 
 class ScoredRows:
-    """Held-out rows of one lease with their answers."""
+    """The answered held-out rows of one lease, as scores and as texts."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ScoredRows:
         tries: int,
         tokenizer: Tokenizer,
     ) -> None:
-        """`answers` holds `tries` finished or failed rollouts for each row, row after row."""
+        """`answers` are the `tries` finished or failed rollouts of each row, row by row."""
         self._lease = lease
         self._taskset = taskset
         self._answers = answers
@@ -57,7 +57,7 @@ class ScoredRows:
         self._tasks = {row: self._task(row) for row in range(lease.row_start, lease.row_end)}
 
     def scores(self, weights: WeightsRef) -> EvalScored:
-        """Returns the scores, without texts; a failed answer scores 0 and is counted."""
+        """Returns the event with the rows' scores, without texts; a failed answer scores 0 and is counted."""
         lease = self._lease
         finished = [answer for answer in self._answers if isinstance(answer, RolloutResult)]
         failed = len(self._answers) - len(finished)
@@ -81,7 +81,7 @@ class ScoredRows:
         )
 
     def texts(self) -> list[EvalAnswer]:
-        """Returns the stored answers of these rows, as text, each cut if the total would be too large."""
+        """Returns the answers to be stored as texts, each cut if together they would be too large."""
         # A proportional part of the whole evaluation's texts, because no lease sees all of its rows.
         rows = len(self._taskset) * self._tries
         max_answers = max(1, limits.EVAL_ANSWERS * len(self._answers) // max(1, rows))
@@ -176,9 +176,9 @@ class ScoredRows:
 
 
 def right_answers(answers: Sequence[RolloutResult | RftdError]) -> list[bool] | None:
-    """Returns for each answer whether it is right; None if the reward does not tell.
+    """Returns for each answer whether it is right; None if the reward cannot tell.
 
-    A part with a known name tells, else a reward of 1 if no reward is higher: with higher rewards, 1 is not the
+    A part named in `RIGHT_PARTS` decides; without one, a reward of 1, unless higher rewards show that 1 is not the
     maximum.
     """
     finished = [answer for answer in answers if isinstance(answer, RolloutResult)]
@@ -233,22 +233,25 @@ def _cut(finished: Sequence[RolloutResult]) -> dict[str, float]:
 
 
 class _Vote(NamedTuple):
-    """The marked or closing answer of a response."""
+    """The answer given by a response: its text, and its number if it has exactly one."""
 
     text: str
     quantity: Quantity | None
     """Only number in the text."""
 
     def agrees(self, vote: _Vote) -> bool:
+        """True if both answers have equal texts or equal quantities."""
         if self.text == vote.text or agree(self.text, vote.text):
             return True
         return self.quantity is not None and vote.quantity is not None and self.quantity.agrees(vote.quantity)
 
 
 def votes_of(responses: Sequence[str | None]) -> list[int]:
-    """Returns for each response the number of the first one with the same answer, compared by value.
+    """Returns for each response the index of the first response with an equal answer, for majority voting; values are
+    compared.
 
-    A response without a marked answer votes by its closing words. None, no response at all, agrees with nothing.
+    A response without a marked answer counts by its closing words. None (a failed rollout) equals nothing, not even
+    None.
     """
     answers = [None if response is None else _vote(response) for response in responses]
     votes: list[int] = []

@@ -1,4 +1,6 @@
-"""`Explorer`: the process's loop, for leases of the worker's slot, their rollouts, and new weights."""
+"""`Explorer`: the loop of the explorer process: takes leases of its slot, runs their rollouts, and loads
+new weights.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ from rftd.workers.workflows.threads import EngineFromThreads
 
 
 class Explorer:
-    """The explorer process of one experiment, from opening the engine to draining the last rollout."""
+    """The explorer process of one experiment, from opening the engine to finishing the last rollout."""
 
     def __init__(self, member: Membership, follower: Follower, view: ExplorerView, log: Logger) -> None:
         self._member = member
@@ -65,12 +67,12 @@ class Explorer:
         self._outbox = Outbox(member.log, member.clock)
         self._running: dict[UUID, asyncio.Task[None]] = {}
         self._leases: dict[UUID, TaskLeased] = {}
-        """Running leases of tasks, for the check whether the rollouts only wait for weights."""
+        """Running task leases, to see whether their rollouts only wait for weights."""
         self._tasksets = OpenTasksets(log)
         self._conversations: Conversations | None = None
-        """Served conversations, the tasks of a serving stage."""
+        """Served conversations, the tasks of a serving stage; None without one."""
         self._rollouts: dict[tuple[int, int], LeasedRollouts] = {}
-        """Rollouts by stage and taskset."""
+        """Runner of rollouts by (stage, taskset)."""
         self._engine: RolloutEngine | None = None
         self._auxiliary: AuxiliaryModels | None = None
         self._slots = 0
@@ -89,7 +91,9 @@ class Explorer:
         self._reward_environ: dict[str, str] | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until the experiment ends or `stop` is set; then finishes rollouts under way, as far as time allows."""
+        """Works until the experiment ends or `stop` is set; then finishes running rollouts within `DRAIN_TIMEOUT_S`
+        seconds.
+        """
         try:
             # From the start: an engine may take minutes to open, with the worker alive meanwhile. Nothing is leased
             # before the worker joins.

@@ -1,4 +1,4 @@
-"""`HandOver`: the events of leases on their way from rollouts to the outbox."""
+"""`HandOver`: passes the events of finished rollouts to the outbox, under their leases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rftd.workers.rollout.rollout_traces import RolloutTraces
 
 
 class HandOver:
-    """Drafts the events at the end of rollouts, and puts them into the outbox."""
+    """Turns ended rollouts of leases into drafts for the outbox, with log lines and spans."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class HandOver:
         self._traces = traces
 
     def of(self, lease: TaskLeased) -> HandOverEvents:
-        """Returns the receiver of events for a lease that begins now."""
+        """Returns the receiver of a lease's events, to be called as its rollouts end."""
         return partial(self._hand_over, lease, 0 if self._traces is None else self._member.clock.now_ns())
 
     async def _hand_over(

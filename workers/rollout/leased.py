@@ -26,32 +26,36 @@ from rftd.workers.workflows.result import RolloutResult
 
 
 class HandOverEvents(Protocol):
-    """Receives the events of a lease as the lease's rollouts end, several at a time."""
+    """An async function receiving final events of a lease's rollouts, one or several at a time."""
 
     def __call__(
         self, events: Sequence[ExperienceProduced | RolloutFailed], traceparents: Sequence[str | None] = (), /
     ) -> Awaitable[None]:
-        """`traceparents` holds a trace header for each event; without any, none is traced."""
+        """Takes events, with a trace header for each (None: not traced); without `traceparents`, none is traced."""
         ...
 
 
 def rollout_ids(group: UUID, rollouts: Iterable[int]) -> list[UUID]:
-    """Returns the ids of a group's rollouts; the experience's id derives from the rollout's."""
+    """Returns the ids of a group's rollouts by number; the ids of their experiences are derived from them."""
     return derive_each(group, "rollout", numbers=rollouts)
 
 
 def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
-    """Returns the ids of the rollouts' experiences: a repeated rollout leaves a duplicate."""
+    """Returns the experience id of each rollout; a repeated rollout has an equal one, and is recognised as
+    a duplicate.
+    """
     return derive_from_each(rollouts, "experience")
 
 
 def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
-    """Returns the ids for seeding sampling: derived from seed and position, not from the rollouts' ids (rule 14)."""
+    """Returns the ids seeding the sampling of each rollout, derived from seed and dataset position, not from the
+    group's id (rule 14).
+    """
     return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
 
 
 class LeasedRollouts:
-    """Makes the rollouts of one taskset's leases, and turns finished and failed ones into events."""
+    """Runs the rollouts of one taskset's leases, and turns finished and failed ones into events."""
 
     def __init__(
         self,
@@ -64,11 +68,11 @@ class LeasedRollouts:
         default_sampling: SamplingSpec | None = None,
         trained: bool = True,
     ) -> None:
-        """The first `greedy_rollouts` of each group are sampled greedily, which cannot be trained, the others by
+        """The first `greedy_rollouts` of each group are sampled greedily, and not trained; the others follow
         `sampling`.
 
-        A trainer assumes `default_sampling` (None: equal to `sampling`) for tokens without recorded settings. In a
-        `trained` stage, a rollout unfit for any trainer fails.
+        `default_sampling` (None: `sampling`) is what a trainer assumes for tokens without recorded settings. In a
+        `trained` stage, a rollout from which no trainer could learn fails.
         """
         self._rollouts = rollouts
         self._artifacts = artifacts
@@ -80,13 +84,13 @@ class LeasedRollouts:
 
     @property
     def running(self) -> int:
-        """Returns the number of attempts with a slot and the device."""
+        """Number of attempts with slots, and with the device if shared."""
         return self._rollouts.running
 
     async def run(self, lease: TaskLeased, taskset: TaskSource, hand_over: HandOverEvents, *, row: int) -> None:
-        """Makes the lease's rollouts of a row, and hands over the final event of each as it ends.
+        """Runs the lease's rollouts, and passes the final event of each to `hand_over` as it ends.
 
-        `row` is the task's row in its taskset: the lease counts over all tasksets of the stage.
+        `row` is the task's row within `taskset`; the lease itself counts rows over all tasksets of the stage.
         """
 
         async def ended(outcomes: Sequence[RolloutOutcome]) -> None:
@@ -140,7 +144,7 @@ class LeasedRollouts:
 
 
 def with_sampling(rollout: RolloutResult, default: SamplingSpec) -> RolloutResult:
-    """Returns the rollout with sampling settings for every token: the default ones where it recorded none."""
+    """Returns the rollout with recorded sampling settings for every token; tokens without any get `default`."""
     response = len(rollout.tokens) - rollout.prompt_tokens
     end = SamplingSpan(response, response, default.temperature)
     spans: list[SamplingSpan] = []
@@ -155,7 +159,7 @@ def with_sampling(rollout: RolloutResult, default: SamplingSpec) -> RolloutResul
 
 
 async def stored(event: ExperienceProduced, artifacts: ArtifactStore) -> ExperienceProduced:
-    """Returns the event, with arrays too large for an event by reference: bytes first, then the event."""
+    """Returns the event; arrays too large for a record are first written as artifacts, and referred to."""
     if _fits(event):
         return event
     # On a thread each, because a write of megabytes would block every other rollout of the process.

@@ -21,11 +21,13 @@ from rftd.workers.weights.channel import as_ref
 
 WEIGHTS_RETRY_S = 0.2
 EVAL_LINGER_S = 0.5
-"""Seconds for which a shared engine keeps an evaluation's weights if more of its rows are to be leased."""
+"""Seconds for which a shared engine keeps an evaluation's weights while further rows of the evaluation are to be
+leased.
+"""
 
 
 class WeightsLoader:
-    """Loads weights whenever the gate permits a change, and reports the ones in use to the gate and the log."""
+    """Loads published weights when the gate permits, and reports the loaded version to the gate and the log."""
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class WeightsLoader:
         device: Callable[[], AbstractAsyncContextManager[None]],
         traces: RolloutTraces | None = None,
     ) -> None:
-        """`device` is held during loading; `traces` opens a span for each load."""
+        """`device` is entered during loading; `traces` opens a span for each load."""
         self._traces = traces
         self._member = member
         self._view = view
@@ -53,11 +55,13 @@ class WeightsLoader:
         """True after a failed load, until the next successful one."""
 
     def linger(self) -> None:
-        """Keeps the weights in use for a moment, in case the next lease needs them."""
+        """Keeps the loaded weights for `EVAL_LINGER_S` seconds, in case the next lease of the evaluation needs them."""
         self._lingers_until_s = self._member.clock.monotonic_s() + EVAL_LINGER_S
 
     async def run(self, engine: RolloutEngine) -> None:
-        """Loads the weights awaited by an evaluation, else the newest, or in a window the ones awaited by rollouts."""
+        """Loads new weights until cancelled: those an evaluation waits for, else the newest, or, with windows, those
+        rollouts wait for.
+        """
         while True:
             await self._stand_in(engine)
             target = self._due(engine)

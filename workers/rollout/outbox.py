@@ -15,13 +15,16 @@ from rftd.streams.log.log import EventLog
 CAPACITY_DRAFTS = 1024
 BATCH_DRAFTS = 256
 GATHER_S = 0.01
-"""Least seconds between two appends that are not full: an append costs the daemon more than a few records."""
+"""Minimum seconds between two appends that are not full: an append costs the daemon more than a few records."""
 
 
 class Outbox:
-    """A bounded queue of drafts: producers wait while the queue is full; `run` appends everything queued meanwhile."""
+    """A bounded queue of events for the log: `put` waits while it is full, and `run` appends the queued events in
+    batches.
+    """
 
     def __init__(self, log: EventLog, clock: Clock, on_full: Callable[[LogFullError], None] | None = None) -> None:
+        """`on_full` is called with the error when the log has no space."""
         self._log = log
         self._clock = clock
         self._on_full = on_full
@@ -31,7 +34,7 @@ class Outbox:
         self._safe.set()
 
     async def put(self, drafts: Sequence[Draft]) -> None:
-        """Queues events; they are safe once `drained` has returned True."""
+        """Queues events, waiting for room; they are in the log once `drained` has returned True."""
         # A loop, because the first of several waiting producers may fill it again.
         while not self._room.is_set():
             await self._room.wait()
@@ -63,7 +66,7 @@ class Outbox:
                 self._safe.set()
 
     async def drained(self, timeout_s: float) -> bool:
-        """True once every queued draft is in the log, False after `timeout_s`."""
+        """Waits until every queued event is in the log, and returns True; False after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._safe.wait()

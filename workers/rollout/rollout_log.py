@@ -14,7 +14,7 @@ from rftd.streams.events.experience import EvalScored, ExperienceProduced, Rollo
 from rftd.streams.spec.spec import TasksetSpec
 
 REASON_CHARS = 300
-"""Characters of a reason (whole in the event): a line is read by people."""
+"""Maximum characters of a reason in a log line; the event has the full reason."""
 
 
 class RolloutLog:
@@ -24,12 +24,12 @@ class RolloutLog:
         self._log = log
         self._clock = clock
         self._failed: Counter[str] = Counter()
-        """Failures so far, by code: the codes come from the tree of errors, and are few."""
+        """Number of failed rollouts by error code."""
         self._retried: Counter[str] = Counter()
         """Failed attempts with a retry, by code."""
 
     def ended(self, events: Iterable[ExperienceProduced | RolloutFailed]) -> None:
-        """Logs the first, second, fourth, eighth ... failure of each code, with the count so far."""
+        """Logs failed rollouts, but of each error code only failure number 1, 2, 4, 8, ..., with that number."""
         for event in events:
             if not isinstance(event, RolloutFailed):
                 continue
@@ -46,14 +46,14 @@ class RolloutLog:
                 )
 
     def tried_again(self, error: RftdError) -> None:
-        """Logs as few of the failed attempts with a retry: each cost time, and no event records them."""
+        """Logs retried attempts, equally thinned: they cost time, and no event records them."""
         self._retried[error.code] += 1
         count = self._retried[error.code]
         if _is_logged(count):
             self._log.warning("rollout.retried", code=error.code, retried=count, reason=explain(error)[:REASON_CHARS])
 
     def evaluated(self, scored: EvalScored, taskset: TasksetSpec, began_s: float) -> None:
-        """Logs the mean reward of answered rows, with the seconds taken: of a small taskset, the whole evaluation."""
+        """Logs the mean reward of the rows of one lease, and the seconds taken."""
         rewards = scored.rewards.view()
         self._log.info(
             "eval.scored",

@@ -22,17 +22,21 @@ from rftd.workers.workflows.result import RolloutResult
 
 
 class RolloutTraces:
-    """Opens the spans of one explorer, each below the span of the cause; untraced work has no span."""
+    """Opens the spans of one explorer's work, each as a child of its cause's span; work outside the sample
+    gets none.
+    """
 
     def __init__(self, tracer: Tracer, experiment: UUID, context_of: Callable[[Hashable], TraceContext | None]) -> None:
-        """`context_of` returns the trace context of a lease, by its id, or of weights, by version and generation."""
+        """`context_of` returns the trace context of a lease by id, or of weights by (version, generation); None if not
+        traced.
+        """
         self._tracer = tracer
         self._context_of = context_of
         self._experiment = str(experiment)
         self._weights = partition_of(topics.WEIGHTS, experiment).number
 
     async def working(self, lease: TaskLeased | EvalLeased, work: Callable[[], Awaitable[None]]) -> None:
-        """Does the work of a lease, in a span of its own if it is sampled."""
+        """Awaits the `work` of a lease, within a span if the lease is in the sample."""
         span = self._lease_span(lease)
         if span is None:
             await work()
@@ -66,7 +70,9 @@ class RolloutTraces:
         )
 
     def failed(self, lease: TaskLeased, events: Iterable[object], began_ns: int) -> None:
-        """Records the failed rollouts of a lease outside the sample: an error is always traced."""
+        """Records a span for each failed rollout of an unsampled lease, because errors are always traced; `began_ns` is
+        the start.
+        """
         parent = self._context_of(lease.lease)
         for event in events:
             if not isinstance(event, RolloutFailed):
@@ -154,7 +160,7 @@ def end_cancelled(requests: Iterable[RolloutRequest]) -> None:
 
 
 def created(outcome: RolloutOutcome, event: ExperienceProduced | RolloutFailed) -> str | None:
-    """Returns the header of a rollout's event, the end of the trace; None outside the sample."""
+    """Returns the trace header for the event of a rollout, the last span of the trace; None outside the sample."""
     span = outcome.request.span
     if span is None:
         return None

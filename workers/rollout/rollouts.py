@@ -28,28 +28,32 @@ from rftd.workers.workflows.threads import on_own_thread
 
 
 class RolloutOutcome(msgspec.Struct, frozen=True):
-    """The end of a rollout, finished or failed, after at most the permitted number of attempts."""
+    """A finished or failed rollout, after the last of its attempts."""
 
     request: RolloutRequest
     result: RolloutResult | RftdError
+    """The finished rollout, or the error of the last attempt."""
     duration_s: float
     """Seconds since the rollout got a slot, including failed attempts."""
 
 
 HandOver: TypeAlias = Callable[[Sequence[RolloutOutcome]], Awaitable[None]]
-"""Receives outcomes as they come. Waiting is allowed, for example for room in the outbox: no time-out runs meanwhile.
+"""An async function receiving outcomes as they come; it may wait, for example for room in the outbox, without a
+time-out.
 """
 
 
 class RolloutPlaces:
-    """Slots bounding the number of concurrent rollouts."""
+    """Slots limiting the number of concurrent rollouts."""
 
     def __init__(self, count: int) -> None:
         self.free = count
         self._freed = asyncio.Event()
 
     async def take(self, most: int) -> int:
-        """Waits for a free slot, and takes further free ones, at most `most` in all. Returns the number taken."""
+        """Waits for a free slot, takes it and any further free ones, at most `most` in all, and returns
+        their number.
+        """
         while not self.free:
             self._freed.clear()
             await self._freed.wait()
@@ -58,13 +62,13 @@ class RolloutPlaces:
         return count
 
     def give_back(self, count: int) -> None:
-        """Frees slots taken before, and wakes the waiting callers."""
+        """Frees `count` taken slots, and wakes callers waiting for one."""
         self.free += count
         self._freed.set()
 
 
 class Rollouts:
-    """Makes rollouts of one taskset's workflows with one engine, in attempts of one or several rollouts."""
+    """Runs rollouts of one taskset on one engine, singly or several per attempt, and repeats failed attempts."""
 
     def __init__(
         self,
@@ -77,11 +81,13 @@ class Rollouts:
         device: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
         on_retry: Callable[[RftdError], None] | None = None,
     ) -> None:
-        """`device` is held by each attempt, if shared; `on_retry` receives the error before each retry."""
+        """`device` is entered by each attempt, for a device shared with the trainer; `on_retry` gets the error before
+        each retry.
+        """
         self._spec = spec
         self._clock = clock
         self.running = 0
-        """Number of attempts with slots and the device."""
+        """Number of attempts with slots, and with the device if shared."""
         self._runner = runner
         self._places = places
         self._orphans = orphans
@@ -94,10 +100,10 @@ class Rollouts:
     async def run(
         self, requests: Sequence[RolloutRequest], taskset: TaskSource, hand_over: HandOver, *, timeout_s: float = 0.0
     ) -> None:
-        """Makes the rollouts and hands each outcome over once; returns when all are over.
+        """Runs all requested rollouts, and passes each outcome once to `hand_over`; returns after the last.
 
-        Errors of rollouts are not raised but handed over as outcomes. Cancellation cancels the attempts under way.
-        `timeout_s` bounds an attempt in seconds; 0 means `max_timeout_s`.
+        Errors of rollouts become outcomes, and are not raised. Cancelling the call cancels its attempts. `timeout_s`
+        limits an attempt in seconds; 0 means the stage's `max_timeout`.
         """
         waiting = requests
         call = _RunCall(self._places, hand_over, timeout_s or self._spec.max_timeout_s)
@@ -247,7 +253,7 @@ class _RunCall:
         await self._hand_over(outcomes)
 
     def free(self, count: int) -> None:
-        """Gives slots back."""
+        """Gives `count` slots back before their rollouts ended."""
         self.held -= count
         self._places.give_back(count)
 

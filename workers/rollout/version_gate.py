@@ -1,4 +1,6 @@
-"""`VersionGate`: rollouts and evaluations start once the weights in use fit; weights change when nothing needs them."""
+"""`VersionGate`: lets rollouts and evaluations start on suitable weights, and weights change while nothing needs the
+loaded ones.
+"""
 
 from __future__ import annotations
 
@@ -19,32 +21,34 @@ class _Evaluation:
 
 
 class VersionGate:
-    """Rollouts pass when the weights fit. A pinned rollout needs exactly one version, until the rollout ends.
+    """Coordinates rollouts, evaluations and weight changes on one engine.
 
-    An evaluation on the same engine needs exactly one set of weights, until the end. Rollouts continue beside an
-    evaluation. With other weights in use, the evaluation comes before rollouts waiting for weights, lest they keep it
-    out for good. A rollout under way is never moved to a version older than its first one: weights go back once those
-    rollouts have ended, and until then no more of them begin.
+    A pinned rollout needs exactly one version until its end; an unpinned one that version or any newer. An evaluation
+    needs exactly one set of weights until its end; rollouts continue beside it. With other weights loaded, a waiting
+    evaluation precedes waiting rollouts, lest they keep it out for good. A running rollout is never moved to a version
+    older than its first: weights go back only after such rollouts have ended, and until then no more of them begin.
     """
 
     def __init__(self) -> None:
         self.version = -1
         self._serves: set[int] = set()
         self.waiting = 0
-        """Rollouts not yet allowed to pass."""
+        """Number of rollouts waiting for suitable weights."""
         self._weights = (-1, -1)
         self._running: Counter[int] = Counter()
-        """Unpinned rollouts under way, by the least version at their beginning."""
+        """Number of running unpinned rollouts by the least version required at their beginning."""
         self._evaluating = 0
         self._evaluations: list[_Evaluation] = []
-        """Evaluations waiting for weights, in the order of arrival."""
+        """Evaluations waiting for their weights, in the order of arrival."""
         self._pinned_running = 0
         self._pinned_waiting: Counter[int] = Counter()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
     async def passing(self, version: int, *, pinned: bool) -> AsyncIterator[None]:
-        """Waits until the weights fit, then counts the rollout as running until the context is left."""
+        """A context for one rollout: waits for suitable weights on entry, and counts the rollout as running
+        until exit.
+        """
         if not pinned:
             # Without the lock for a rollout that passes at once, as nearly every rollout does.
             if not self._lets_begin(version):
@@ -77,7 +81,7 @@ class VersionGate:
 
     @asynccontextmanager
     async def evaluating(self, version: int, generation: int) -> AsyncIterator[None]:
-        """Waits for these weights, then keeps them in use until the evaluation is over.
+        """A context for one evaluation: waits for these weights on entry, and keeps them loaded until exit.
 
         Raises RolloutError if the weights cannot be loaded.
         """
@@ -107,25 +111,27 @@ class VersionGate:
 
     @property
     def evaluations(self) -> int:
-        """Returns the number of evaluations holding the weights in use, or waiting for others."""
+        """Number of evaluations using the loaded weights, or waiting for others."""
         return self._evaluating + len(self._evaluations)
 
     @property
     def evaluates(self) -> bool:
-        """True while an evaluation holds the weights in use."""
+        """True while an evaluation uses the loaded weights."""
         return self._evaluating > 0
 
     @property
     def awaited(self) -> tuple[int, int] | None:
-        """Returns the (version, generation) awaited by the first evaluation; None if none waits."""
+        """The (version, generation) needed by the first waiting evaluation; None if none waits."""
         return self._evaluations[0].weights if self._evaluations else None
 
     def may_change_to(self, version: int) -> bool:
-        """True if nothing needs the weights in use, and every rollout under way began on this version or before."""
+        """True if `version` may be loaded: nothing needs the loaded weights, and no running rollout began on a newer
+        version.
+        """
         return self.may_change and all(begun_on <= version for begun_on in self._running)
 
     async def refuse(self, weights: tuple[int, int], error: RftdError) -> None:
-        """Gives the error to the evaluations waiting for these weights."""
+        """Fails the evaluations waiting for these weights with `error`."""
         for evaluation in self._evaluations:
             if evaluation.weights == weights:
                 evaluation.refused = error
@@ -147,17 +153,19 @@ class VersionGate:
             self.waiting -= 1
 
     def fits(self, version: int, *, pinned: bool) -> bool:
-        """True if a rollout of the version would pass now."""
+        """True if a rollout requiring `version` (exactly, if `pinned`) could begin now."""
         return version in self._serves if pinned else self._lets_begin(version)
 
     @property
     def may_change(self) -> bool:
-        """True if no pinned rollout and no evaluation is under way."""
+        """True if no pinned rollout and no evaluation is running."""
         return self._pinned_running == 0 and self._evaluating == 0
 
     @property
     def wanted(self) -> int | None:
-        """Returns the oldest version awaited by a pinned rollout, unless the version in use serves one."""
+        """The oldest version needed by a waiting pinned rollout; None if none waits, or the loaded version
+        suits one.
+        """
         waiting = [version for version, count in self._pinned_waiting.items() if count > 0]
         if not waiting or not self._serves.isdisjoint(waiting):
             return None
@@ -165,24 +173,24 @@ class VersionGate:
         return min(waiting)
 
     async def set_version(self, version: int, generation: int = 0) -> None:
-        """Sets the weights now in use, and wakes everything waiting."""
+        """Records the weights just loaded, and wakes everything waiting."""
         self.version = version
         self._weights = (version, generation)
         self._serves = {version}
         await self.notify()
 
     async def serve(self, lost: int) -> None:
-        """Lets the weights in use serve for a lost version, too."""
+        """Lets the loaded weights stand in for the lost version `lost`, whose rollouts may then begin."""
         self._serves.add(lost)
         await self.notify()
 
     async def notify(self) -> None:
-        """Wakes everything waiting at the gate, for another check."""
+        """Makes all waiting rollouts and evaluations check their conditions again."""
         async with self._changed:
             self._changed.notify_all()
 
     async def wait_change(self, timeout_s: float) -> None:
-        """Returns at the next change, or after `timeout_s` seconds."""
+        """Returns at the next change of the gate's state, or after `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s), self._changed:
                 await self._changed.wait()

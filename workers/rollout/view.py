@@ -21,7 +21,7 @@ from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.newest import Newest
 
 TRACES: Final = 256
-"""Number of newest records with a stored trace context; more are seldom under way."""
+"""Number of newest records with a stored trace context; fewer are normally in progress."""
 
 
 class _Offers(msgspec.Struct):
@@ -37,26 +37,30 @@ class ExplorerParts(SpineParts, kw_only=True):
 
 
 class ExplorerView:
-    """A fold of four partitions, five for a serving stage, with the leases that arrived since the last were taken."""
+    """A fold of the records read by an explorer: its new leases, the spine, the weights, and the offers of serving
+    stages.
+    """
 
     def __init__(self, worker: UUID) -> None:
         self.spine = Spine()
         self.weights = Weights()
         self.leased: deque[TaskLeased | EvalLeased] = deque()
-        """New leases of this worker, oldest first; bounded by the dispatcher's credits."""
+        """New leases for this worker, oldest first, to be removed by the reader; few, because the dispatcher limits
+        them.
+        """
         self.ended: deque[UUID] = deque()
-        """Expired leases, whose rollouts are to be dropped."""
+        """Expired leases whose rollouts have to be cancelled, to be removed by the reader."""
         self.lost = ""
-        """Reason why this worker was declared lost: no more work arrives. Empty otherwise."""
+        """Reason why the log declares this worker lost, so that it gets no more leases; empty otherwise."""
         self.offers: dict[int, TasksOffered] = {}
         """Largest offer of each serving stage, if experiences are followed."""
         self._traces: Newest[Hashable, TraceContext] = Newest(TRACES)
         self._worker = worker
         self._known_leases: set[UUID] = set()
-        """Leases already passed on: a repeated one is not run again."""
+        """Leases already passed on, so that a repeated record is ignored."""
 
     def adopt(self, parts: ExplorerParts) -> None:
-        """Takes over the content of a snapshot; the view must be new."""
+        """Starts from the state in a snapshot; only on a new view."""
         self.offers = parts.groups.offers
         self.spine = parts.spine
         self.weights = parts.weights

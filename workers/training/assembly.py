@@ -1,4 +1,4 @@
-"""A plan, with the records it names, as a batch of arrays for the engine."""
+"""Assembly of a planned batch: reads the records named in a plan, and builds arrays for the engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from rftd.workers.training.recorded import RecordedGroups
 
 
 class Reuse:
-    """A cache of immutable records of the log, bounded in bytes; the oldest records are dropped first."""
+    """A cache of immutable log records, limited in bytes; the oldest records are dropped first."""
 
     def __init__(self, most_size_bytes: int = limits.REUSED_RECORDS_SIZE_BYTES) -> None:
         self._max_size_bytes = most_size_bytes
@@ -48,13 +48,13 @@ class Reuse:
         """Total size of the cached records."""
 
     def among(self, positions: Collection[Position]) -> dict[Position, Record]:
-        """Returns the cached records among the requested positions."""
+        """Returns the cached records at these positions; absent ones are left out."""
         if not self._records:
             return {}
         return {position: self._records[position] for position in positions if position in self._records}
 
     def note(self, plan: BatchPlanned, records: Mapping[Position, Record]) -> None:
-        """Caches a plan's reusable experiences and their groups; drops the plan's other records."""
+        """Caches the records of a plan that may be planned again, and drops the plan's other records."""
         # Without reuse no record is read twice, and caching any would cost memory for nothing.
         if plan.max_uses == 1:
             return
@@ -82,15 +82,15 @@ class Reuse:
 
 
 READ_ALONG_RECORDS: Final = 16
-"""Longest gap, in records, bridged within one read: the records in between are read and ignored."""
+"""Maximum number of unneeded records between two needed ones for reading all of them at once."""
 
 
 _TRACED_BATCHES: Final = 8
-"""Two are under way at most; more belong to steps never taken."""
+"""Number of batches with stored headers: two are in use at most, others belong to steps never executed."""
 
 
 class Assembly:
-    """Builds the batches of one experiment. A pure function of the plan and the log, so a replay builds equal ones."""
+    """Builds the batches of one experiment, as a pure function of plan and log, so that a replay builds equal ones."""
 
     def __init__(self, log: EventLog, spec: ExperimentSpec, *, notes_traces: bool = False) -> None:
         self.traceparents: Newest[UUID, list[str]] = Newest(_TRACED_BATCHES)
@@ -255,7 +255,9 @@ class Assembly:
 
 
 def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:
-    """Yields the reads covering the positions, each a partition and ascending offsets."""
+    """Groups positions into reads: each a partition and its ascending offsets, with gaps of at most
+    `READ_ALONG_RECORDS`.
+    """
     partition = None
     offsets = list[int]()
     for position in sorted(positions):

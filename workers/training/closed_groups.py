@@ -23,9 +23,10 @@ def closed_group(
     greedy: int,
     seed: int,
 ) -> ClosedGroup:
-    """Returns the view of one group; `members` serve `fields` only, and the first `greedy` rollouts are a baseline.
+    """Returns a group as the input of an advantage function; its first `greedy` rollouts are a baseline.
 
-    Random draws follow from the experiment's seed and the group's position, as in sampling (rule 14).
+    `members` are needed only for the `fields` read by the function. Random draws follow from the experiment's seed and
+    the group's position, as in sampling (rule 14).
     """
     # From the group's position, not from the plan: a replay, and a later batch reusing the group, draw the same.
     group_seed = derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int
@@ -72,7 +73,7 @@ def _view(runs: list[int], rewards: list[float], *, greedy: int, seed: int, **mo
 
 
 def of_rollouts(view: ClosedGroup, per_entry: Floats) -> dict[int, list[float]]:
-    """Returns the numbers of each rollout's entries, in order: one for each step, or one for all of them."""
+    """Splits numbers per entry by rollout: one number for each step of a rollout, or one for all its steps."""
     by_rollout: dict[int, list[float]] = {}
     for rollout, number in zip(view.run.tolist(), np.asarray(per_entry).tolist(), strict=True):
         by_rollout.setdefault(rollout, []).append(number)

@@ -1,4 +1,4 @@
-"""The environment of a training history: everything beside the log able to change the bits of the weights."""
+"""The environment of a training history: everything besides the log that can change the bits of the weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rftd.workers.training.extensions import extensions_of
 
 
 def environment_of(engine: TrainerEngine, spec: ExperimentSpec) -> dict[str, str]:
-    """Returns the releases and settings of the process, the open engine, and third parties' parts of the training."""
+    """Returns releases and settings by name: of the process, the open engine, and plug-ins used in training."""
     releases = {"rftd": release_of("rftd"), "python": platform.python_version(), "numpy": release_of("numpy")}
     return releases | engine.environment() | extensions_of(spec)
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference between the recorded environment and the present one."""
+    """A setting or release that differs from the recorded one."""
 
     generation: int
-    """Newest generation with this record."""
+    """Newest generation recorded with the other setting."""
     name: str
     recorded: str
     here: str
@@ -33,7 +33,9 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift(generation: int, recorded: Mapping[str, str], present: Mapping[str, str]) -> tuple[Drift, ...]:
-    """Returns the differences, by name; empty if nothing was recorded."""
+    """Returns the settings of `present` that differ from the `recorded` ones, by name; empty if nothing was
+    recorded.
+    """
     names = sorted(recorded.keys() | present.keys()) if recorded else ()
     pairs = [(name, recorded.get(name, "unknown"), present.get(name, "unknown")) for name in names]
     return tuple(

@@ -1,4 +1,4 @@
-"""`Execution`: an engine with planned batches, for every caller: live training, recovery, a fork or a replay.
+"""`Execution`: an engine executing planned batches, for live training, recovery, forks and replays.
 
 Nothing is appended and nothing decided here; plans and planned records are read from the log.
 """
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of executing one plan."""
+    """Result of executing one plan, with the digests of the resulting weights."""
 
     result: StepResult
     checksum: str
     """Checksum of the resulting weights."""
     sha256: str | None
-    """Digest of the resulting weights by sha256, if requested."""
+    """The sha256 of the resulting weights; None if not requested."""
 
 
 class Execution:
@@ -61,7 +61,7 @@ class Execution:
         thread: Executor,
         notes_traces: bool = False,
     ) -> None:
-        """`notes_traces`: trace headers of consumed experiences are collected."""
+        """With `notes_traces`, the trace headers of a batch's experiences are collected."""
         self.engine = engine
         self._log = log
         self._state = state
@@ -69,10 +69,10 @@ class Execution:
         self.thread = thread
         self._assembly = Assembly(log, spec, notes_traces=notes_traces)
         self._stage = -1
-        """Stage for which the engine is set up."""
+        """Index of the stage for which the engine is set up."""
         self._ahead: tuple[UUID, TrainBatch] | None = None
         self._older: dict[int, int] = {}
-        """Offsets of plans already dropped from the fold, by step."""
+        """Offsets on the spine of plans no longer in the fold, by step."""
 
     async def take_up(self, resumption: Resumption) -> int:
         """Loads the checkpoint of a resumption, or the base model; returns the loaded weight version.
@@ -99,7 +99,7 @@ class Execution:
         return checkpoint.step
 
     async def load(self, folder: Path, stage: int) -> None:
-        """Loads an engine's saved folder, to continue training under this experiment's specification."""
+        """Loads weights saved by an engine in `folder`, to continue training under this experiment's specification."""
         await self.call(lambda: self.engine.open(self._spec, self._spec.stages[0].model.path))
         await self._load(folder, stage)
 
@@ -108,7 +108,7 @@ class Execution:
         await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
 
     def base(self) -> str:
-        """Returns the checksum of the history's base model; empty if unknown here."""
+        """Returns the checksum of the base model of the history; empty if unknown here."""
         forked = self._state.spine.forked
         if forked is not None and forked.at_step == 0:
             return forked.checksum
@@ -116,7 +116,7 @@ class Execution:
         return base.step_checksum if base is not None else ""
 
     async def plan(self, step: int) -> BatchPlanned | None:
-        """Returns the plan of a step, None without one; the plan of an executed step is read again from the log."""
+        """Returns the plan of a step, from the log if it is no longer in the fold; None without one."""
         spine = self._state.spine
         if (plan := spine.plans.get(step)) is not None:
             return plan.event
@@ -142,7 +142,9 @@ class Execution:
         return offset
 
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
-        """Returns the plan's batch, built now or ahead. Raises LogLossError if the log lacks a record of the plan."""
+        """Returns the batch of a plan, built now or earlier by `build_ahead`. Raises LogLossError if a planned record
+        is missing.
+        """
         # By the batch's id, not the step: an abandoned batch shares the step with the replacement.
         if self._ahead is None or self._ahead[0] != plan.batch:
             first_version = self._state.spine.first_versions.get(plan.stage)
@@ -160,9 +162,9 @@ class Execution:
         return self._assembly.traceparents.get(plan.batch) or ()
 
     async def build_ahead(self, plan: BatchPlanned | None) -> None:
-        """Builds the batch of a plan during the training of the one before.
+        """Starts building the batch of a plan while the previous step trains; None does nothing.
 
-        Errors are raised when that batch is due: the step before it must not fail with it.
+        An error is raised by `batch` when this batch is due, and not in the previous step.
         """
         try:
             if plan is not None and plan.stage in self._state.spine.first_versions:
@@ -173,9 +175,10 @@ class Execution:
     async def execute(
         self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool, like: StepCompleted | None = None
     ) -> Executed:
-        """Executes one training step; a plan of another stage begins that stage. Digests have the forms of `like`.
+        """Trains one step, first setting the engine up if the plan begins another stage. Digests have the forms of
+        `like`.
 
-        Raises NonFiniteLossError after too many skipped steps, with the batch named and the weights untouched.
+        Raises NonFiniteLossError after too many skipped steps, naming the batch; the weights are then unchanged.
         """
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))
@@ -198,7 +201,7 @@ class Execution:
             raise NonFiniteLossError(error.what, where=f"batch {plan.batch}", fix=error.fix) from error
 
     async def checksum(self, *, like: str = "") -> str:
-        """Returns the checksum of the engine's weights, in the form of a recorded one."""
+        """Returns the checksum of the engine's weights, in the form of the recorded checksum `like`."""
         return await self.call(lambda: checksum_like(self.engine, like))
 
     async def watch(self) -> None:

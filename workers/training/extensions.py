@@ -1,4 +1,4 @@
-"""Third parties' parts of an experiment's training: where they come from, and whether they are installed."""
+"""Third-party plug-ins used in an experiment's training: their packages, and whether they are installed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ MISSING: Final = "not installed"
 
 
 def extensions_of(spec: ExperimentSpec) -> dict[str, str]:
-    """Returns the origin of each third party's part: `advantage function 'theirs'` -> `their-package 1.2
-    (their_module:Theirs)`.
+    """Returns the package of each plug-in: `advantage function 'theirs'` -> `their-package 1.2 (their_module:Theirs)`.
 
-    Imports no part: origins come from the entry points of installed packages.
+    Imports no plug-in: packages are found by their entry points.
     """
     return {f"{plugins.kind} {name!r}": plugins.origin(name) or MISSING for plugins, name in _third_party_parts(spec)}
 
 
 def check_extensions(spec: ExperimentSpec, recorded: Mapping[str, str]) -> None:
-    """Raises ConfigError for a part not installed here; `recorded` maps parts to their origin at training time."""
+    """Raises ConfigError for a plug-in not installed here; `recorded` maps plug-ins to their packages at
+    training time.
+    """
     for extension, origin in extensions_of(spec).items():
         if origin == MISSING:
             former_origin = recorded.get(extension, MISSING)

@@ -27,6 +27,7 @@ class BatchExperience(NamedTuple):
 
     event: ExperienceProduced
     group: int
+    """Index of the experience's closed group in the batch."""
     staleness_versions: int = 0
 
 
@@ -39,7 +40,7 @@ def group_samples(
     stage: StageSpec,
     seed: int,
 ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
-    """Returns the samples of experiences in order, with advantages from whole groups, and the groups' metrics.
+    """Returns the samples of each experience, with advantages computed over complete groups, and the groups' metrics.
 
     `members` has the experiences of all groups, and may be empty for a function without `member_fields`.
     """
@@ -110,7 +111,9 @@ class ProcessedGap:
 
 
 class RolloutCounts:
-    """Counts over the rollouts of a batch: fractions with little or nothing to learn, and parts of rewards."""
+    """Metrics over the rollouts of a batch: shares of rollouts and groups with little to learn, and parts
+    of rewards.
+    """
 
     def __init__(self) -> None:
         self._rollouts = 0

@@ -1,4 +1,4 @@
-"""`Resumption`: the newest whole checkpoint of the surviving history, as the point of resumption (rule 8)."""
+"""`Resumption`: the checkpoint from which training resumes: the newest valid one of the present history (rule 8)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from rftd.streams.folds.run_state import RunState
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint to load, and the reasons against newer ones."""
+    """The checkpoint to load at a start, and why newer ones are not used."""
 
     checkpoint: CheckpointCommitted | None
-    """The checkpoint; None: the base model."""
+    """The checkpoint; None to start from the base model."""
     reason: str
-    """Reason against each newer checkpoint passed over."""
+    """Why each newer checkpoint is not used; empty if the newest is."""
 
 
 def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] = lambda _: True) -> Resumption:
-    """Returns the newest good checkpoint accepted by `accept`. Reads and verifies files: call it off the loop."""
+    """Returns the newest checkpoint of the present history with valid files, and True from `accept`.
+
+    Reads and verifies files: to be called off the event loop.
+    """
     reasons = []
     for checkpoint in filter(accept, _newest_first(state)):
         try:

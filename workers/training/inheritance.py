@@ -1,4 +1,4 @@
-"""The first weights of a fork: another experiment's history, executed again up to the shared version."""
+"""First weights of a fork: the parent's history is executed again up to the shared version."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rftd.workers.training.rerun import Rerun
 
 
 class Inherited(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's way to the shared version."""
+    """How the engine reached the version shared with the parent."""
 
     checksum: str
     checkpoint: str
     """Folder of the first checkpoint; empty for the base model."""
     reason: str
-    """Reason against a newer checkpoint, if one was not used."""
+    """Why a newer checkpoint was not used; empty if the newest was."""
     warning: str = ""
-    """A warning if the weights differ from the parent's, as they may without promised bits; else empty."""
+    """Warning if the weights differ from the parent's, as they may without guaranteed bits; empty otherwise."""
 
 
 async def inherit(
@@ -38,11 +38,12 @@ async def inherit(
     clock: Clock,
     carry_on: Callable[[], Awaitable[bool]],
 ) -> Inherited | None:
-    """Leaves the engine, under the parent's specification, with the weights and optimizer of the shared version.
+    """Brings the engine to the version shared with the parent, with its weights and optimizer, under the parent's
+    specification.
 
-    `carry_on` is called before each step; None if it returned False. Raises DataError and LogLossError if the parent's
-    files or records are missing, TrainError if a deterministic engine makes other weights in the environment of the
-    parent.
+    `carry_on` is awaited before each step; if it returns False, `inherit` returns None. Raises DataError and
+    LogLossError if the parent's files or records are missing, TrainError if a deterministic engine computes other
+    weights in an equal environment.
     """
     record = await read_record(log, forked.parent, clock=clock)
     rerun = Rerun(log, record, engine, thread=thread)

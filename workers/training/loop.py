@@ -48,14 +48,14 @@ IDLE_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingLoop:
-    """The training of one experiment under one lease, from the newest good checkpoint to the experiment's end."""
+    """The training of one experiment under one lease, from the newest valid checkpoint to the experiment's end."""
 
     member: Membership
     follower: Follower
     state: RunState
     lease: RoleLease
     digest: SpineDigest
-    """Digest of the spine as read by this process, named in steps and checkpoints."""
+    """Digest of the spine as read by this process, recorded in steps and checkpoints."""
     execution: Execution
     publisher: Publisher
     saver: Saver
@@ -78,13 +78,13 @@ class TrainingLoop:
 
     @property
     def spec(self) -> ExperimentSpec:
-        """Returns the specification as of now: the end of a queue of tasks shortens the stage."""
+        """The specification as of now; ending a task queue shortens its stage."""
         assert self.state.spine.spec is not None
         return self.state.spine.spec
 
     @property
     def _over(self) -> bool:
-        """True once the work is to end: `stop` is set, or the experiment has ended."""
+        """True once the loop has to end: `stop` is set, or the experiment has ended."""
         return self.stop.is_set() or self.state.spine.ended
 
     async def _take_up(self) -> None:

@@ -1,4 +1,6 @@
-"""Weights for explorers: bytes first, then their event; old versions are retired once nothing needs them."""
+"""Publication of weights to explorers: bytes first, then the event; old versions are retired once nothing
+needs them.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ from rftd.workers.weights.registry import Channels
 from rftd.workers.weights.service import SERVICE, NamedSnapshot, ServiceChannel
 
 DURABLE = "checkpoint"
-"""Channel whose versions outlive the machine's memory."""
+"""Name of the channel whose versions survive a restart of the machine."""
 LOOKS_S: Final = (5.0, 60.0, 600.0)
-"""Waiting times in seconds after which an idle trainer reads through its announced weights, once for each."""
+"""Idle times in seconds after which the trainer reads its announced weights completely, once each, to find damage."""
 _GONE: Final = {
     DURABLE: "its files are gone",
     "memory": "the memory that held them is gone",
@@ -51,7 +53,7 @@ _GONE: Final = {
 
 
 class CurrentWeights(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights held by the engine now."""
+    """Identity of the weights now loaded in the engine."""
 
     version: int
     generation: int
@@ -60,7 +62,7 @@ class CurrentWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Publisher:
-    """Announces the engine's weights through the channel of their stage, and retires versions without a use."""
+    """Publishes the engine's weights through their stage's channel, and retires versions nobody needs."""
 
     def __init__(
         self,
@@ -75,10 +77,10 @@ class Publisher:
         failures: Counter[SyncFailure],
         traces: TrainingTraces | None = None,
     ) -> None:
-        """`failures` is incremented for each channel given up, by reason."""
+        """`failures` counts the failed attempts on a channel, by reason."""
         self._traces = traces or TrainingTraces(None, state.experiment)
         self.newest: Publication | None = None
-        """Publication announced last."""
+        """The last publication; None before the first."""
         self._clock = clock
         self._failures = failures
         self._engine = engine
@@ -91,19 +93,20 @@ class Publisher:
         self._taken_up: CurrentWeights | None = None
         self._looks = 0
         self._damaged: set[str] = set()
-        """Paths of weights present but unreadable."""
+        """Paths of announced weights found unreadable."""
         self._made_again: set[str] = set()
-        """Paths of lost weights that caused a resumption of the history, and were not announced since."""
+        """Paths of lost weights for which training was resumed from an earlier checkpoint, not announced again yet."""
         memory_dir = next((stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.memory_dir), "")
         # The epoch is in every name: a replaced publisher that wakes cannot touch its successor's files.
         service = engine if isinstance(engine, WeightService) else None
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
 
     async def publish(self, current: CurrentWeights) -> None:
-        """Announces the engine's weights, unless equal weights of the version are announced already (rule 8).
+        """Publishes the engine's weights, unless equal weights of the version are already announced and present (rule
+        8).
 
-        Different weights of the same version, from an earlier generation, are retired. Equal but lost ones, like a
-        machine's memory after a reboot, are published again.
+        Different weights of the same version, from an earlier generation, are retired. Equal but lost ones, for example
+        in a machine's memory after a reboot, are published again.
         """
         self._taken_up = current
         older = self._announced(current.version)
@@ -111,7 +114,7 @@ class Publisher:
             await self._write(await self._snapshot(), current, older)
 
     async def publish_aside(self, tasks: asyncio.TaskGroup, current: CurrentWeights) -> None:
-        """Announces the present weights while the caller continues; waits for the former publication first."""
+        """Starts publishing the present weights in `tasks`, after waiting for an earlier publication to end."""
         await self.settle()
         older = self._announced(current.version)
         if await self._has_equal(older, current):
@@ -121,9 +124,9 @@ class Publisher:
         self._under_way = tasks.create_task(self._write(snapshot, current, older))
 
     async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, current: CurrentWeights | None) -> None:
-        """Announces the present weights, unless announced already, and answers; concurrently with the caller.
+        """Publishes the present weights if necessary, and answers an explorer's request, in `tasks`.
 
-        None: the weights of the resumption, announced already.
+        `current` is None before the first step of a generation, whose weights are announced already.
         """
         await self.settle()
         if self._state.weights.answered(request):
@@ -136,18 +139,19 @@ class Publisher:
         self._under_way = tasks.create_task(self._write(snapshot, current, older, request))
 
     async def settle(self) -> None:
-        """Returns once the concurrent publication is in the log."""
+        """Waits until the publication started by `publish_aside` or `answer` is in the log."""
         if self._under_way is not None:
             await self._under_way
             self._under_way = None
 
     async def mend(self, current: CurrentWeights | None, *, idle_s: float = 0.0) -> bool:
-        """Retires lost older versions, and announces the present weights in their place, or again.
+        """Retires lost weights, and publishes the present ones in their place. Returns True if an evaluation needs a
+        lost version.
 
-        Rollouts in need of an older version run on the next. An evaluation cannot: True if one waits for lost weights,
-        to be made again by resuming the history from before them. Later versions are left: their plans are executed
-        again. None: the weights are still those of the resumption. `idle_s`: seconds the trainer has waited; explorers
-        unable to load damaged weights let it wait, so the weights are read through then.
+        Rollouts can use a newer version, an evaluation cannot: after True, the caller resumes training from before the
+        lost version. Later versions are left: their plans are executed again. `current` is None before the first step
+        of a generation. `idle_s` are the seconds the trainer has waited; weights are read completely at the times
+        `LOOKS_S`, because explorers unable to load damaged ones let it wait.
         """
         await self.settle()
         current = self._taken_up = current or self._taken_up
@@ -179,7 +183,7 @@ class Publisher:
         return again
 
     async def needed(self) -> int | None:
-        """Returns the lowest lost version with an evaluation waiting for it; None without one."""
+        """Returns the lowest lost version that an evaluation is waiting for; None without one."""
         evaluated = self._evaluated()
         lost = [event for event in await self._lost() if event.version in evaluated] if evaluated else []
         self._made_again.update(event.path for event in lost)
@@ -241,7 +245,7 @@ class Publisher:
         return self._state.weights.over(current.version, current.generation)
 
     def announced(self, version: int) -> bool:
-        """True if this version was announced to explorers, by any generation."""
+        """True if any generation has announced this version to explorers."""
         return bool(self._announced(version))
 
     def _announced(self, version: int) -> list[WeightsPublished]:

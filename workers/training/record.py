@@ -1,4 +1,6 @@
-"""`TrainingRecord`: the log's account of an experiment's training, and the surviving executions of steps."""
+"""`TrainingRecord`: an experiment's training as recorded in the log, with the executions that produced the present
+weights.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from rftd.streams.log.topics import partition_of
 
 
 class TrainingRecord:
-    """A fold: the run's state, every generation's start, and every step as executed by each generation."""
+    """A fold of the run's state, of each generation's start, and of every step as executed by each generation."""
 
     def __init__(self, experiment: UUID) -> None:
         self.state = RunState(experiment)
@@ -41,10 +43,10 @@ class TrainingRecord:
             self._steps.setdefault(event.generation, {}).setdefault(event.step, lean)
 
     def surviving(self) -> dict[int, StepCompleted]:
-        """Returns the executed steps, each in the execution contained in the present weights.
+        """Returns the executed steps by number, each as executed in the history of the present weights.
 
-        The newest generation's steps, then steps of the generation whose checkpoint was resumed, and so on. Steps not
-        reached again by the newest generation count as executed by the last generation before.
+        These are the newest generation's steps, then steps of the generation whose checkpoint was resumed, and so on.
+        Steps not reached again by the newest generation count as executed by the last generation before.
         """
         survivors: dict[int, StepCompleted] = {}
         generation = max(self.generations, default=-1)

@@ -17,23 +17,23 @@ from rftd.workers.training.group_samples import BatchExperience
 
 
 class RecordedGroups:
-    """The groups around the rows of one batch.
+    """The groups of recorded rollouts that contain the rows of one batch.
 
-    Neighbouring rows with an equal `group` are one group, read whole, so advantages depend on no batch.
+    Adjacent rows with an equal `group` are one group, read completely, so that advantages do not depend on the batch.
     """
 
     def __init__(self, dataset: Taskset, rows: Sequence[RowItem], *, stage: int, max_model_len: int) -> None:
-        """Raises DataError for a row in a planned group without a sound rollout. Blocks."""
+        """Reads the groups. Raises DataError for an invalid rollout in one of them. Blocks."""
         self._dataset = dataset
         self._stage = stage
         self._max_model_len = max_model_len
         self._rollouts: dict[int, RecordedRollout] = {}
         self.closed: list[GroupClosed] = []
-        """Groups, in the order of their first rows in the batch."""
+        """The groups, in the order of their first rows in the batch."""
         self.members: dict[UUID, ExperienceProduced] = {}
-        """Experiences of all groups."""
+        """Experiences of all rollouts of the groups."""
         self.experiences: list[BatchExperience] = []
-        """Experiences of the rows, in order."""
+        """Experiences of the batch's rows, in order."""
         indices: dict[int, int] = {}
         for planned in rows:
             first, end = self._extent(planned.row)

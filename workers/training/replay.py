@@ -1,4 +1,6 @@
-"""A replay: an experiment's training history executed again from the log alone, and the comparison with the record."""
+"""Replay: executes an experiment's training again from the log alone, and compares the weights of each step with the
+record.
+"""
 
 from __future__ import annotations
 
@@ -24,45 +26,48 @@ from rftd.workers.training.rerun import Compared, Rerun
 
 
 class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Order for a replay: the steps, and the strictness of the comparison."""
+    """Options of a replay: which steps, from where, and how strictly differences are treated."""
 
     to_step: int | None = None
-    """Last weight version to make; None: the last ever made."""
+    """Last weight version to compute; None for the last one ever trained."""
     from_checkpoint: bool = False
-    """True: the replay begins at the newest good checkpoint below `to_step`, instead of the base model."""
+    """True to start from the newest valid checkpoint below `to_step`; False to start from the base model."""
     stop_at_difference: bool = False
+    """True to end at the first step with other weights than recorded."""
     allow_drift: bool = False
-    """True: the replay continues although a library or the machine differs from the recorded one."""
+    """True to continue although libraries or machine differ from the recorded ones."""
     into: Path | None = None
-    """New folder for the last weights, laid out as a checkpoint."""
+    """New folder for the last weights, in a checkpoint's layout; None to write nothing."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The beginning of a replay: version, checkpoint and drift."""
+    """The start of a replay: weight version, checkpoint, and differences of the environment."""
 
     version: int
     checkpoint: str
     """Folder of the checkpoint; empty for the base model."""
     reason: str
-    """Reason against a newer checkpoint."""
+    """Why a newer checkpoint was not used; empty if the newest was."""
     last: int
     """Last step to be executed."""
     drift: tuple[Drift, ...]
+    """Differences between the recorded environments and the present one."""
     deterministic: bool
-    """True if the engine promises equal digests here."""
+    """True if the engine guarantees equal digests in an equal environment."""
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Findings of a replay: steps, digests, differences and durations."""
+    """Result of a replay: number of steps, steps with other weights than recorded, and durations."""
 
     steps: int
     digests: int
-    """Number of steps with a recorded sha256, too."""
+    """Number of steps whose recorded sha256 was compared too."""
     different: tuple[Compared, ...]
+    """Steps with other weights than recorded."""
     duration_s: float
     """Seconds of the steps, without reading the log and loading the model."""
     recorded_duration_s: float
-    """Seconds of the same steps in training."""
+    """Seconds of the same steps as originally trained."""
 
 
 async def replay(
@@ -74,10 +79,10 @@ async def replay(
     on_begin: Callable[[Beginning], None],
     on_step: Callable[[Compared], None],
 ) -> ReplayOutcome:
-    """Executes the plans again, appending nothing, and reports each step after its comparison.
+    """Executes the plans again, and calls `on_step` with each compared step; appends nothing.
 
-    Raises NotFoundError if nothing was ever trained, UsageError for steps that do not exist, ConflictError for drift
-    without permission, ConfigError for a missing part of a third party, and every error of the rerun.
+    `on_begin` is called once before. Raises NotFoundError if nothing was ever trained, UsageError for steps that do not
+    exist, ConflictError for drift not allowed, ConfigError for a missing plug-in, and the errors of training.
     """
     record = await read_record(log, experiment, clock=clock)
     spec = record.state.spine.spec

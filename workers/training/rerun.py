@@ -1,4 +1,4 @@
-"""`Rerun`: planned batches executed again from the log, compared with the record; nothing is appended."""
+"""`Rerun`: executes planned batches again from the log, and compares the weights with the record; appends nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Compared(msgspec.Struct, frozen=True, kw_only=True):
-    """One step as recorded, and as made by executing its plan again."""
+    """One step as recorded, and as executed again."""
 
     step: int
     stage: int
@@ -33,13 +33,14 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     items: int
     tokens: int
     generation: int
-    """Generation of the recorded execution, the one contained in the present weights."""
+    """Generation of the recorded execution in the history of the present weights."""
     recorded: str
     """Recorded checksum of the weights."""
     found: str
+    """Checksum of the weights computed again."""
     recorded_sha256: str | None
     found_sha256: str | None
-    """Repeated sha256; None without a recorded one."""
+    """The sha256 computed again; None if none was recorded."""
     recorded_duration_s: float
 
     @property
@@ -49,7 +50,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rerun:
-    """The training history of one experiment on the caller's engine, not closed here: `take_up`, then step by step."""
+    """The training history of one experiment, executed again on the caller's engine: `take_up` first, then step by
+    step.
+    """
 
     def __init__(self, log: EventLog, record: TrainingRecord, engine: TrainerEngine, *, thread: Executor) -> None:
         """`record` was read up to the rerun's horizon; engine calls happen on `thread`."""
@@ -59,21 +62,21 @@ class Rerun:
         self.record = record
         self.surviving = record.surviving()
         self.version = -1
-        """Weight version held by the engine; -1 before `take_up`."""
+        """Weight version loaded in the engine; -1 before `take_up`."""
         self._log = log
         self._thread = thread
         self._execution = Execution(log, record.state, spec, engine, thread=thread)
 
     @property
     def last(self) -> int:
-        """Returns the last step ever executed."""
+        """Number of the last step ever executed."""
         return max(self.surviving, default=0)
 
     async def take_up(self, *, at_most: int) -> Resumption:
-        """Loads the newest good checkpoint of the surviving history at or below a weight version; 0 means the base.
+        """Loads the newest valid checkpoint at or below the weight version `at_most`; 0 means the base model.
 
-        A fork without one takes up the parent's history, and executes it up to the shared version. Raises DataError if
-        the model's folder holds another base than recorded.
+        A fork without one executes the parent's history up to the shared version. Raises DataError if the model's
+        folder holds another base than recorded.
         """
         forked = self.record.state.spine.forked
         shared = forked.at_step if forked is not None else 0
@@ -91,7 +94,9 @@ class Rerun:
         return resumption
 
     def drift(self, present: Mapping[str, str], last: int) -> tuple[Drift, ...]:
-        """Returns the differences from the environments of the steps up to `last`, each once over all generations."""
+        """Returns the differences of the `present` environment from those of the steps up to `last`, each once over all
+        generations.
+        """
         used = {done.generation for step, done in self.surviving.items() if self.version < step <= last}
         drifts: dict[tuple[str, str], Drift] = {}
         for generation in sorted(used, reverse=True):
@@ -137,7 +142,7 @@ class Rerun:
         return resumption
 
     async def reach(self, version: int) -> None:
-        """Executes steps until the engine holds this weight version."""
+        """Executes steps until the engine has this weight version."""
         while self.version < version:
             await self.step(self.version + 1)
 

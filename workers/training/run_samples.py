@@ -14,7 +14,7 @@ from rftd.workers.training.run_steps import steps_of
 
 
 class Constants:
-    """Constant arrays, each made once for a batch, because versions and advantages repeat. Read-only."""
+    """Cache of read-only constant arrays for one batch, because versions and advantages repeat."""
 
     def __init__(self) -> None:
         self._arrays: dict[tuple[float, int, DTypeLike], NDArray[Any]] = {}
@@ -40,10 +40,10 @@ def run_samples(
     staleness_versions: int,
     trained: bool,
 ) -> Sequence[TrainSample]:
-    """Returns the samples of an experience, one for each of its steps; the advantage is the step's, or shared by all.
+    """Returns the samples of an experience, one for each of its steps, with the advantage of the step or one for all.
 
-    `default_temperature` is for tokens without a recorded temperature; `group` is the index of the batch's closed
-    group.
+    `default_temperature` applies to tokens without a recorded temperature; `group` is the index of the batch's closed
+    group; `trained` is False for an experience outside the loss.
     """
     length = len(event.loss_mask)
     temperatures = temperatures_of(event.sampling, length, default_temperature, constants)

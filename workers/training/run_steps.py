@@ -28,13 +28,13 @@ class StepArrays:
 
 
 def whole_run(event: ExperienceProduced) -> StepArrays:
-    """Returns the experience as one sequence of prompt and response, whatever the steps."""
+    """Returns the experience as a single sequence of prompt and response, ignoring its division into steps."""
     step = RunStep(len(event.tokens), event.prompt_tokens, event.reward)
     return StepArrays(step, event.tokens.view(), event.loss_mask.view(), event.logprobs.view())
 
 
 def steps_of(event: ExperienceProduced) -> Iterator[StepArrays]:
-    """Yields the steps in turn; for an experience without steps, the only sequence."""
+    """Yields each step of an experience as a sequence; for an experience without steps, its single sequence."""
     whole = whole_run(event)
     # Tokens of all steps lie in one array, masks and log-probabilities of responses in others: two running offsets.
     offset = response_offset = 0

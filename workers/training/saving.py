@@ -1,4 +1,4 @@
-"""Checkpoints: files first, made durable and visible at once, then their event; retention by events too."""
+"""Checkpoints: files are written durably first, and then announced by an event; deletions are events too."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ class Saver:
         self._clock = clock
 
     async def save(self, done: StepCompleted, stage_step: int) -> CheckpointCommitted | None:
-        """Commits a checkpoint of the step just completed; None if an equal one is committed and whole."""
+        """Writes and commits a checkpoint of the step just completed; None if equal weights are committed with complete
+        files.
+        """
         if await asyncio.get_running_loop().run_in_executor(self._thread, self._is_saved, done):
             return None
         folder = self.folder_of(done.stage) / f"global_step_{stage_step}"
@@ -76,7 +78,7 @@ class Saver:
         return event
 
     async def begin(self, started: GenerationStarted, stage: int, stage_step: int) -> CheckpointCommitted:
-        """Starts a fork's generation with a checkpoint of the shared version, held by the engine.
+        """Commits a fork's first checkpoint: the version shared with the parent, now loaded in the engine.
 
         From then on the fork needs none of the parent's files.
         """
@@ -183,7 +185,7 @@ class Saver:
         return False
 
     def folder_of(self, stage: int) -> Path:
-        """Returns the folder of a stage's checkpoints: the job's, or one below it for an experiment with several
+        """Returns the folder of a stage's checkpoints: the job's folder, or a subfolder in an experiment with several
         stages.
         """
         return Path(self._spec.stages[stage].folder or self._spec.job_dir)
@@ -227,7 +229,7 @@ class Saver:
         return any(spine.scores.keeps(step, spine.spec.stages[stage]) for step, _ in keys)
 
     async def forget(self, states: Sequence[ServiceState]) -> None:
-        """Has the engine's service forget the states named by removed checkpoints."""
+        """Lets the training service delete the states named by deleted checkpoints."""
         engine = self._engine
         if isinstance(engine, RemoteEngine):
             for state in states:

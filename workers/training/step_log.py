@@ -22,7 +22,7 @@ from rftd.streams.figures.step_figures import (
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """An announcement of weights to explorers."""
+    """Weights announced to explorers, with method, size and duration."""
 
     version: int
     method: str
@@ -32,14 +32,16 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepLog:
-    """Logs steps, publications and checkpoints, with at most one line for a step and the publications meanwhile."""
+    """Writes one log line per step, naming the newest publication, and further lines for checkpoints and other
+    publications.
+    """
 
     def __init__(self, log: Logger, clock: Clock) -> None:
         self._log = log
         self._clock = clock
         self._ended_s: float | None = None
         self._published = -1
-        """Version named by the last line."""
+        """Weight version named by the last line."""
 
     def step(self, done: StepCompleted, stage: str, published: Publication | None) -> None:
         """Logs a step, with the newest weights available to explorers by the end of the step.
@@ -75,7 +77,7 @@ class StepLog:
             self._log.info("step.completed", step=done.step, stage=stage, **fields)
 
     def published(self, newest: Publication | None) -> None:
-        """Logs the newest publication, unless a line has named it."""
+        """Logs a publication, unless the line of a step has named it."""
         if newest is not None and newest.version != self._published:
             self._published = newest.version
             self._log.info(

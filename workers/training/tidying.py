@@ -1,4 +1,4 @@
-"""Tidying after earlier trainers: their files are taken over, put back or removed before use (rule 2)."""
+"""Clean-up of files left by earlier trainers, before anything is used: taken over, restored or deleted (rule 2)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from rftd.streams.spec.spec import ExperimentSpec
 
 
 async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Logger) -> list[ServiceState]:
-    """Removes files of earlier trainers without an event, and puts back files named by an event.
+    """Deletes earlier trainers' files named by no event, and restores files named by one.
 
-    Returns the service states named by removed files only, and by no checkpoint. Markers naming a missing folder are
-    mended. Raises FencedError if a successor has come: then none of the successor's files was touched.
+    Returns the service states named only by deleted files. Marker files naming a missing folder are corrected. Raises
+    FencedError if a successor has come: then none of the successor's files was touched.
     """
     workplaces = [Workplace(folder, lease.writer.epoch) for folder in sorted(work_folders(spec))]
     for path in await asyncio.to_thread(_take_over, workplaces, spec, state):
@@ -60,7 +60,7 @@ async def tidy(lease: RoleLease, state: RunState, spec: ExperimentSpec, log: Log
 
 
 def named_states(folders: Iterable[Path]) -> list[ServiceState]:
-    """Returns the service states named in the files of these checkpoints. Reads files: call it off the loop."""
+    """Returns the service states named in these checkpoint folders. Reads files: to be called off the event loop."""
     states = []
     for folder in folders:
         if names_service(folder):
@@ -77,7 +77,7 @@ def _states_in(paths: Iterable[Path]) -> list[ServiceState]:
 
 
 async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[Path] = ()) -> None:
-    """Removes files and folders, and everything taken over in some folders.
+    """Deletes `paths`, and everything in the folders `taken_over`.
 
     Raises FencedError if a successor has come, with every file in its former path or within the successor's reach.
     """

@@ -44,7 +44,7 @@ class Trainer:
         submitted: int = 0,
         plans: PlanTraces | None = None,
     ) -> None:
-        """`submitted` is the spine's offset of the experiment's submission; `plans` holds traces of followed plans."""
+        """`submitted` is the offset of the submission on the spine; `plans` has the trace contexts of plans."""
         self._member = member
         self._follower = follower
         self._state = state
@@ -57,7 +57,7 @@ class Trainer:
         self._state_before = WorkerState.LOAD
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Works until the experiment ends or `stop` is set; the step under way is finished first.
+        """Works until the experiment ends or `stop` is set, in which case the current step is finished first.
 
         Raises FencedError after a replacement, whatever the first error: the successor may have removed files in use
         here.
@@ -176,14 +176,16 @@ class Trainer:
 
 
 class _OnThread:
-    """Implements `Resting` of a device's turns for a trainer engine, on the engine's own thread."""
+    """Frees the device between two turns, for a trainer sharing it with rollouts, on the engine's own thread."""
 
     def __init__(self, execution: Execution, engine: RestingEngine) -> None:
         self._execution = execution
         self._engine = engine
 
     async def rest(self) -> None:
+        """Moves the engine's state off the device."""
         await self._execution.call(self._engine.rest)
 
     async def wake(self) -> None:
+        """Moves the engine's state back to the device."""
         await self._execution.call(self._engine.wake)

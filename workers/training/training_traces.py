@@ -19,35 +19,37 @@ from rftd.streams.log.newest import Newest
 from rftd.streams.log.topics import partition_of
 
 LINKS: Final = 128
-"""Most experiences linked from a step's span: the first of the sampled ones."""
+"""Maximum number of experiences linked from a step's span: the first sampled ones."""
 
 PLANS: Final = 256
 """Number of newest plans with a stored trace context: far more than are planned ahead."""
 
 
 class PlanTraces:
-    """A fold that passes every event on, and stores the trace contexts of the newest plans."""
+    """A fold wrapped around another one: stores the trace contexts of the newest plans, and applies every event to
+    `fold`.
+    """
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._planned: Newest[UUID, TraceContext] = Newest(PLANS)
 
     def apply(self, decoded: Decoded) -> None:
-        """Passes one event on, and stores the trace context of a plan."""
+        """Applies one event to the wrapped fold, and stores the trace context of a plan."""
         self._fold.apply(decoded)
         if isinstance(decoded.event, BatchPlanned) and (context := parsed(decoded.head.traceparent)) is not None:
             self._planned.put(decoded.event.batch, context)
 
     def of(self, batch: UUID) -> TraceContext | None:
-        """Returns the trace context of a batch's plan; None for an untraced or an older plan."""
+        """Returns the trace context of a batch's plan; None for an untraced plan, or one too old."""
         return self._planned.get(batch)
 
 
 class TrainingTraces:
-    """Opens the spans of one trainer, all of them sampled; none without a tracer."""
+    """Opens the spans of one trainer: steps, publications, checkpoints; none without a tracer."""
 
     def __init__(self, tracer: Tracer | None, experiment: UUID, plans: PlanTraces | None = None) -> None:
-        """`plans` holds the followed plans; without them a step is the root of a trace."""
+        """`plans` has the trace contexts of plans; without it, a step's span is the root of a trace."""
         self._tracer = tracer
         self._plans = plans
         self._experiment = str(experiment)
@@ -59,7 +61,9 @@ class TrainingTraces:
         return self._tracer is not None
 
     def step(self, plan: BatchPlanned) -> AbstractContextManager[TraceSpan | None]:
-        """Returns the span of a planned step, below the plan, covering publication and checkpoint right afterwards."""
+        """A context with the span of a step, a child of its plan's span; it covers the publication and checkpoint that
+        follow.
+        """
         if self._tracer is None:
             return nullcontext()
         attributes: dict[str, Attribute] = {
@@ -75,12 +79,12 @@ class TrainingTraces:
         )
 
     def part(self, name: str) -> AbstractContextManager[TraceSpan | None]:
-        """Returns the span of a part of the step, below the open span of the step."""
+        """A context with the span of a part of the step, such as assembling the batch."""
         parent = current()
         return nullcontext() if parent is None else parent.child(name)
 
     def publication(self, version: int, generation: int) -> AbstractContextManager[TraceSpan | None]:
-        """Returns the span of a publication of weights: below the step that made the weights, if still open."""
+        """A context with the span of a publication, a child of the step's span if that is still open."""
         if self._tracer is None:
             return nullcontext()
         attributes: dict[str, Attribute] = {
@@ -92,7 +96,7 @@ class TrainingTraces:
         return self._tracer.always(names.PUBLISH_WEIGHTS, SpanKind.PRODUCER, attributes=attributes)
 
     def checkpoint(self, done: StepCompleted) -> AbstractContextManager[TraceSpan | None]:
-        """Returns the span of a checkpoint: below the step with the saved weights."""
+        """A context with the span of a checkpoint, a child of the span of the step saved."""
         if self._tracer is None:
             return nullcontext()
         attributes: dict[str, Attribute] = {names.STEP: done.step, names.STAGE: done.stage}
@@ -100,7 +104,7 @@ class TrainingTraces:
 
 
 def link_consumed(span: TraceSpan, traceparents: Sequence[str]) -> None:
-    """Links a step's span to the consumed experiences, given their headers."""
+    """Links a step's span to the spans of its experiences, by their trace headers."""
     contexts = [context for text in traceparents if (context := exported(text)) is not None]
     span.links = contexts[:LINKS]
     if len(contexts) > LINKS:

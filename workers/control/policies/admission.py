@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ArealArgs(PolicyArguments, frozen=True, kw_only=True):
-    """Arguments of `areal`."""
+    """Arguments of the policy `areal` in section `policy`."""
 
     max_concurrent: Annotated[
         int,
@@ -29,9 +29,9 @@ class ArealArgs(PolicyArguments, frozen=True, kw_only=True):
 
 
 class Areal(Paced):
-    """AReaL's capacity (arXiv 2505.24298), and no sweep.
+    """AReaL's capacity (arXiv 2505.24298), without retirements for age.
 
-        capacity = min(max_concurrent - running, (bound + version + 1) * batch - (accepted + running))
+    capacity = min(max_concurrent - running, (bound + version + 1) * batch - (accepted + running))
 
     A rejected rollout leaves `running` without being accepted, and after a recovery `accepted` counts trained and
     waiting experiences: both are folds here. The capacity bounds how many experiences run ahead, not how old each of
@@ -50,7 +50,9 @@ class Areal(Paced):
         self._max_concurrent = read_args(spec, ArealArgs).max_concurrent
 
     def most_supply(self, view: PolicyView) -> int:
-        """Returns (n + v + 1) B, limited by `max_concurrent` rollouts under way."""
+        """Returns (n + v + 1) B for bound n, version v and batch size B, limited by `max_concurrent`
+        running rollouts.
+        """
         most = (self.bound_versions + view.steps_done + 1) * view.batch_size
         if self._max_concurrent:
             most = min(most, view.supply - view.inflight_rollouts + self._max_concurrent)
@@ -68,7 +70,7 @@ class ReadyFirst(Paced):
 
     def most_supply(self, view: PolicyView) -> int:
         # With a bound of 0 nothing could ever start: one batch has to be under way before a step can be made.
-        """Returns (v + max(1, n)) B."""
+        """Returns (v + max(1, n)) B for bound n, finished steps v and batch size B."""
         return (view.steps_done + max(1, self.bound_versions)) * view.batch_size
 
 
@@ -113,19 +115,19 @@ class VerlWindow(Paced):
         self._queue = spec.capacity if spec.evict_when_full else 0
 
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the experiences up to the last synchronisation, plus one window with its threshold."""
+        """Returns the experiences dispatched up to the last synchronisation, plus (1 + threshold) windows."""
         synced_steps = view.published_version - view.first_version
         window = (1 + self._args.staleness_threshold) * self._args.trigger_parameter_sync_step * view.batch_size
         return synced_steps * view.batch_size + int(window)
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
-        """Yields the oldest experiences beyond the queue's length, as `capacity`."""
+        """Yields the oldest experiences in excess of the queue's length, with reason `capacity`."""
         if self._queue and (more := len(buffer) - self._queue) > 0:
             yield Retirement("capacity", nsmallest(more, buffer.in_order(), key=_age))
 
 
 class SampleLagArgs(PolicyArguments, frozen=True, kw_only=True):
-    """Arguments of `sample_lag`."""
+    """Arguments of the policy `sample_lag` in section `policy`."""
 
     max_lag_samples: Annotated[int, Meta(ge=0, le=10**9, description="samples ahead of the weights; 0: one batch")] = 0
 
@@ -150,7 +152,7 @@ class SampleLag(Paced):
         self._max_lag = read_args(spec, SampleLagArgs).max_lag_samples
 
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the lag, rounded up to whole groups, plus one batch for each announced version and one more."""
+        """Returns the lag rounded up to complete groups, plus one batch for each published version and one more."""
         updates = 1 + view.published_version - view.first_version
         lag = self._max_lag or view.batch_size
         groups = -(-lag // view.repeat_times)

@@ -61,7 +61,9 @@ class HardBound(Paced):
         self._waits = spec.bounded and args.wait
 
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the smaller of (n + w + 1) B and the supply of `max_inflight_batches` batches ahead."""
+        """Returns the smaller of (n + w + 1) B (bound n, starting version w, batch size B) and the supply of
+        `max_inflight_batches`.
+        """
         starting = view.starting_version
         begins_with = starting if self.sweeps and starting is not None else view.version
         by_bound = (self.bound_versions + begins_with - view.first_version + 1) * view.batch_size
@@ -93,7 +95,7 @@ class InOrder(HardBound):
     )
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Returns the position of the task in the dataset, then of the close."""
+        """Returns the sort key: the task's position in the dataset, then the offset of the group's close."""
         return (ready.sequence, ready.offset)
 
 
@@ -109,12 +111,12 @@ class WeightFifo(HardBound):
     )
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Returns the oldest version first, then the default key."""
+        """Returns the sort key: the oldest weight version, then the default key."""
         return (ready.oldest_version, *super().order(ready))
 
 
 class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
-    """Arguments of `windowed`."""
+    """Arguments of the policy `windowed` in section `policy`."""
 
     freshest_first: Annotated[bool, Meta(description="true: use the newest version first")] = False
     abort_inflight: AbortInflight = True
@@ -144,7 +146,7 @@ class Windowed(Paced):
         return view.planned_experiences + 2 * (self.bound_versions + 1) * view.batch_size
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Returns the newest version first if `freshest_first` is set, then the default key."""
+        """Returns the sort key: the newest weight version first if `freshest_first` is set, then the default key."""
         return (-ready.oldest_version, *super().order(ready)) if self._args.freshest_first else super().order(ready)
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
@@ -153,5 +155,5 @@ class Windowed(Paced):
 
 
 def flown_too_long(flights: list[Flight], oldest_version: int) -> list[Flight]:
-    """Returns the groups under way begun with weights older than `oldest_version`."""
+    """Returns the unfinished groups begun with weights older than `oldest_version`."""
     return [flight for flight in flights if flight.oldest_version < oldest_version]

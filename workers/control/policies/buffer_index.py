@@ -30,7 +30,7 @@ class Buckets(Generic[T]):
         return int(self._buckets.keys()[0]) if self._buckets else None
 
     def move(self, member: T, old: int | None, new: int | None) -> None:
-        """Moves a member from one number to another; None: under no number."""
+        """Moves a member from the number `old` to `new`; None stands for absence."""
         if old == new:
             return
         if old is not None:
@@ -72,10 +72,11 @@ class ReadyGroup(msgspec.Struct, eq=False):
     offset: int
     """Offset of the group's `group.closed`: earlier closed groups have smaller ones."""
     sequence: int
-    """Position of the group's task in the order of the dataset."""
+    """Position of the group's task in the dataset's order."""
     priority: float
     """The highest priority of its experiences."""
     oldest_version: int
+    """Oldest weight version in any of its experiences."""
     entries: list[BufferEntry]
     """Experiences in the order of the group."""
     order: Order = ()
@@ -88,17 +89,17 @@ class _Group(msgspec.Struct, eq=False):
     entries: dict[int, BufferEntry] = {}
     """Experiences by the integer of their id."""
     ready: ReadyGroup | None = None
-    """The group as ordered; None while all of its experiences cool down."""
+    """The group's ready experiences with their sort key; None while all of them are in their cooldown."""
     oldest_version: int | None = None
     rests_until_ns: int | None = None
-    """End of the next cooldown within the group."""
+    """End of the next cooldown within the group; None without one."""
 
 
 class BufferIndex:
-    """Experiences of one stage fit for planning, now or after a cooldown.
+    """Experiences of one stage in training order, ready now or after a cooldown.
 
-    Groups are ordered, and only groups concerned by a change are examined: 100,000 waiting groups cost a plan nothing.
-    Changes come together, so that a group moves once for all experiences.
+    Only groups concerned by a change are examined: 100,000 waiting groups cost a plan nothing. Changes are passed
+    together, so that a group is moved once for all its experiences.
     """
 
     def __init__(
@@ -125,21 +126,21 @@ class BufferIndex:
 
     @property
     def size(self) -> int:
-        """Returns the number of all experiences, including the ones in their cooldown."""
+        """Number of all experiences, including those in their cooldown."""
         return len(self._group_of)
 
     @property
     def next_eligible_ns(self) -> int | None:
-        """Returns the end of the next cooldown; None without one."""
+        """Time at which the next cooldown ends; None without one."""
         return self._resting.first
 
     @property
     def oldest_version(self) -> int | None:
-        """Returns the oldest weight version at the beginning of any experience; None if the buffer is empty."""
+        """Oldest weight version in any experience; None if the buffer is empty."""
         return self._by_version.first
 
     def change(self, changes: Changes) -> None:
-        """Inserts or updates experiences; removes ids whose experience is None."""
+        """Inserts or updates experiences by id; an id mapped to None is removed."""
         changed: dict[_Group, None] = {}
         arriving: _Group | None = None
         for id, experience in changes.items():
@@ -178,7 +179,7 @@ class BufferIndex:
         self.change({experience: None})
 
     def awake(self, now_ns: int) -> None:
-        """Ends cooldowns over by `now_ns`; a clock set back puts some experiences into their cooldown again."""
+        """Ends the cooldowns over by `now_ns`; after the clock was set back, experiences return to their cooldown."""
         # Every group is examined then: the buckets tell whose cooldown has ended, and not whose has begun again.
         back = now_ns < self._now_ns
         self._now_ns = now_ns
@@ -194,7 +195,7 @@ class BufferIndex:
         )
 
     def lowest(self) -> Iterator[BufferEntry]:
-        """Yields the experiences fit for planning now, from the last group on."""
+        """Yields the ready experiences in reverse order of groups, the last group first."""
         return chain.from_iterable(map(_experiences, reversed(self._ordered)))
 
     def older_than(self, version: int) -> Iterator[BufferEntry]:

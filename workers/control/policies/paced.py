@@ -49,12 +49,12 @@ class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Paced(ABC):
-    """A policy lacking only its pace: `most_supply` says how many experiences may have been supplied."""
+    """Base class of policies; a subclass defines at least the pace, `most_supply`."""
 
     keeps_bound: ClassVar[bool] = False
     """True for a kind that trains nothing over the bound; the others only pace by it."""
     oldest_first: ClassVar[bool] = False
-    """True for a kind whose order does not put priorities first."""
+    """True for a kind that sorts by age before priority."""
     arguments: ClassVar[type[PolicyArguments]] = NoArguments
     """The kind's fields of section `policy`, except `scheduled` ones."""
     page: ClassVar[PolicyPage | None] = None
@@ -62,7 +62,7 @@ class Paced(ABC):
 
     @classmethod
     def scheduled(cls, sync: Synchronizer) -> Mapping[str, int]:
-        """Returns the arguments implied by the schedule, for which the experiment file has no field."""
+        """Returns arguments derived from the synchronisation schedule, without fields in the experiment file."""
         return {}
 
     def __init__(self, spec: PolicySpec) -> None:
@@ -74,7 +74,7 @@ class Paced(ABC):
 
     @abstractmethod
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the most experiences of the stage that may have been supplied by now."""
+        """Returns the supply (see `PolicyView.supply`) up to which groups may start now."""
 
     def admit(self, view: PolicyView) -> int:
         """Returns how many groups may start now, within the supply, the stage's total and the buffer's capacity."""
@@ -88,7 +88,7 @@ class Paced(ABC):
         return view.groups_below(most)
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Returns the default key: the highest priority first, then the group that closed first."""
+        """Returns the default sort key: the highest priority first, then the group closed first."""
         return (-ready.priority, ready.offset)
 
     def select(
@@ -111,11 +111,11 @@ class Paced(ABC):
             yield Retirement("capacity", list(islice(buffer.lowest(), more)))
 
     def waits_for(self, view: PolicyView) -> int | None:
-        """Returns None: batches wait for no group by default."""
+        """Returns None: by default, planning waits for no group."""
         return None
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
-        """Returns no group: nothing under way is aborted by default."""
+        """Returns an empty list: by default, no group is aborted."""
         return []
 
     def oldest_allowed(self, view: PolicyView) -> int:
@@ -123,12 +123,14 @@ class Paced(ABC):
         return view.first_version + view.planned_steps - self.bound_versions
 
     def inflight_supply(self, view: PolicyView) -> int:
-        """Returns the supply at which `max_inflight_batches` batches are under way or waiting."""
+        """Returns the supply equal to the planned experiences and `max_inflight_batches` further batches."""
         return (view.planned_steps + self._inflight_batches) * view.batch_size
 
 
 def read_args(spec: PolicySpec, kind: type[A]) -> A:
-    """Returns the policy's own arguments. Raises ConfigError for an unknown one, or one of another type."""
+    """Returns the policy's arguments as a struct of type `kind`. Raises ConfigError for an unknown name or a wrong
+    type.
+    """
     try:
         return converted(spec.args, kind)
     except msgspec.ValidationError as error:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the folded state, the input of a policy's decisions. Steps count within the stage, from 1."""
+    """Counts of the folded state from which a policy decides. Steps are counted within the stage, from 1."""
 
     version: int
     """Weight version of the trainer, counted over the experiment."""
@@ -24,7 +24,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     published_version: int
     """Newest weight version announced to explorers."""
     starting_version: int | None = None
-    """Weight version of a group starting now; None: left to the schedule of synchronisation."""
+    """Weight version of a group started now; None if the synchronisation schedule decides."""
     total_steps: int
     planned_steps: int
     """Batches of this stage planned so far."""
@@ -39,7 +39,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     cooling_experiences: int = 0
     """Experiences planned before, and free to be planned again after their cooldown."""
     inflight_rollouts: int
-    """Rollouts of open groups without a failure."""
+    """Unfinished or successful rollouts of open groups."""
 
     @property
     def steps_done(self) -> int:
@@ -48,12 +48,14 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def supply(self) -> int:
-        """Returns the experiences of the stage planned, waiting or under way; failed and retired ones do not count."""
+        """Number of the stage's experiences planned, waiting or being produced; failed and retired ones do
+        not count.
+        """
         return self.planned_experiences + self.waiting_experiences + self.inflight_rollouts
 
     def groups_below(self, most_experiences: int) -> int:
-        """Returns how many groups may start within a supply of `most_experiences`, exceeded at most by the last group's
-        rest.
+        """Returns how many groups may start until the supply reaches `most_experiences`; only the last group may exceed
+        it.
         """
         # Rounded up: a batch not divisible by the group size would otherwise never be filled.
         return max(0, -((self.supply - most_experiences) // self.repeat_times))
@@ -70,7 +72,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without(self, retired: Sequence[BufferEntry]) -> PolicyView:
-        """Returns the view after `retired` have left the buffer."""
+        """Returns the view after the experiences `retired` were removed from the buffer."""
         unused = sum(1 for experience in retired if not experience.uses)
         return msgspec.structs.replace(
             self,
@@ -80,7 +82,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flight(msgspec.Struct, frozen=True):
-    """A group under way."""
+    """An open group with unfinished rollouts."""
 
     group: UUID
     oldest_version: int
@@ -88,39 +90,46 @@ class Flight(msgspec.Struct, frozen=True):
 
 
 class Retirement(msgspec.Struct, frozen=True):
-    """Experiences barred from every later batch, with the reason."""
+    """Experiences that no later batch may use, with the reason."""
 
     reason: str
     entries: Sequence[BufferEntry]
 
 
 class StalenessPolicy(Protocol):
-    """A policy answers from view and buffer alone, so that recovering is folding and a decision can be replayed."""
+    """A policy of one stage: which groups start, and which experiences are trained next, or never.
+
+    It decides from view and buffer alone, so that a recovered daemon decides alike and a decision can be replayed.
+    """
 
     def admit(self, view: PolicyView) -> int:
         """Returns the number of groups that may start now."""
         ...
 
     def order(self, ready: ReadyGroup) -> Order:
-        """Returns the key of a group among the groups fit for training: the smallest is first."""
+        """Returns the sort key of a group ready for training: the smallest key is trained first."""
         ...
 
     def select(
         self, view: PolicyView, buffer: BufferIndex, size: int, without: frozenset[UUID]
     ) -> Sequence[BufferEntry]:
-        """Returns the experiences of the next batch, at most `size`, in training order, excluding ids in `without`."""
+        """Returns the experiences of the next batch, at most `size`, in training order; ids in `without`
+        are skipped.
+        """
         ...
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterable[Retirement]:
-        """Returns experiences barred from every later batch, with reasons."""
+        """Returns the experiences that no later batch may use, with reasons."""
         ...
 
     def waits_for(self, view: PolicyView) -> int | None:
-        """Returns the version for which batches wait: none is formed while a group of this or an older version is under
-        way.
+        """Returns the version for which planning waits: no batch is formed while a group begun on this or an older
+        version is unfinished.
+
+        None if planning waits for no group.
         """
         ...
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
-        """Returns the groups under way without any experience that could still be trained."""
+        """Returns the unfinished groups to abort, because none of their experiences could still be trained."""
         ...

@@ -1,8 +1,7 @@
-"""Priority functions order training by an experience and its uses (the guide, "replay_buffer").
+"""Priority functions: the order in which waiting experiences are trained, by version, uses and tag (the guide's
+"replay_buffer").
 
-Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the experiment
-file, returning a function of `BufferEntry`. The function must depend on that entry alone, because it is called again on
-recovery.
+Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the file.
 """
 
 from __future__ import annotations
@@ -35,24 +34,28 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 def make_priority(spec: PrioritySpec) -> Priority:
-    """Returns the function named by a stage. Raises ConfigError for an unknown one, or unsuitable arguments."""
+    """Returns the priority function named by a stage. Raises ConfigError for an unknown name or invalid arguments."""
     return PRIORITIES.open(spec.kind, spec.args)
 
 
 def tag() -> Priority:
-    """Returns the tag alone: set by a workflow, 0 by default, or changed since."""
+    """Returns the default function: an experience's tag, set by a workflow or by `rftd experiences prioritize`; 0 by
+    default.
+    """
     return _tag
 
 
 def linear_decay(decay: NotNegative = 2.0) -> Priority:
-    """Returns weight version - decay * uses, with the tag added on top."""
+    """Returns the function weight version - decay * uses + tag."""
     return decay_limit_randomization(decay=decay, use_count_limit=0)
 
 
 def decay_limit_randomization(
     decay: NotNegative = 2.0, use_count_limit: Annotated[int, msgspec.Meta(ge=0)] = 3, sigma: NotNegative = 0.0
 ) -> Priority:
-    """Returns `linear_decay` plus a normal deviate of width sigma per use. The limit is the policy's `max_uses`."""
+    """Returns `linear_decay` plus a reproducible normal deviate of width sigma; `use_count_limit` becomes the policy's
+    `max_uses`.
+    """
 
     def priority(experience: BufferEntry) -> float:
         noise = sigma * _deviate(experience) if sigma else 0.0

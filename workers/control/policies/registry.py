@@ -36,7 +36,7 @@ def built_in(kind: str) -> type[Paced] | None:
 
 
 def keeps_bound(kind: str) -> bool:
-    """True if nothing over the bound is trained under a built-in kind, according to its class."""
+    """True if a built-in kind guarantees that no experience above `max_staleness` is trained."""
     policy = built_in(kind)
     return policy is not None and policy.keeps_bound
 
@@ -47,7 +47,9 @@ def make_policy(spec: PolicySpec) -> StalenessPolicy:
 
 
 def policy_of(spec: PolicySpec) -> StalenessPolicy:
-    """Returns the policy of a spec, made once: a policy has no state, so one instance serves every decider."""
+    """Returns the policy of a specification from a cache: policies have no state, so one instance serves
+    every decider.
+    """
     # By identity, because a spec holds a mapping and has no hash. The spec is stored beside its policy: an id is used
     # again once its object is freed.
     opened = _opened.get(id(spec))

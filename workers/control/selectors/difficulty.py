@@ -17,10 +17,10 @@ from rftd.workers.control.selectors.selector import DrawView
 _KEPT_OF_CAPABILITY: Final = 0.9
 """Fraction of the former capability kept at each step."""
 _NO_DIFFERENCE: Final = 1e-6
-"""Addend to the difference of the two models, against division by zero."""
+"""Small addend to the difference between the two models' pass rates, against division by zero."""
 
 _FORGOTTEN: Final = 1e-16
-"""Weight below which a step of observations changes nothing any more."""
+"""Weight of old observations below which they are ignored."""
 _CAPABILITY_STEPS: Final = 350
 """Steps after which the capability has forgotten its former values."""
 
@@ -112,12 +112,12 @@ class DifficultyBased:
         self._span = 0
         """Steps of a block; an estimate begins with the block before the one under way."""
         self._block = 0
-        """Block at the beginning of `_estimate`."""
+        """Index of the block of steps with which `_estimate` begins."""
         self._steps = 0
-        """Steps observed so far."""
+        """Number of steps observed until now."""
         self._estimate: PassRates | None = None
         self._following: PassRates | None = None
-        """Estimate begun one block later."""
+        """Estimate beginning one block later, to replace `_estimate`."""
 
     @staticmethod
     def check_keys(keys: Sequence[str]) -> None:

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class ClosedRewards(msgspec.Struct, frozen=True):
-    """Mean rewards of a taskset's closed groups, in the order of closing; the oldest ones may be forgotten."""
+    """Mean rewards of a taskset's closed groups, in the order of closing; the oldest may be absent."""
 
     count: int
-    """Number of closed groups, including forgotten ones."""
+    """Number of closed groups, including those whose rewards are no longer stored."""
     rows: NDArray[np.int64]
-    """Rows of the newest groups  # [kept]."""
+    """Rows of the newest closed groups  # [stored]."""
     values: NDArray[np.float64]
-    """Mean rewards of the newest groups  # [kept]."""
+    """Mean rewards of the newest closed groups  # [stored]."""
 
     def between(self, first: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns rows and rewards of the groups from number `first` up to `end`, counted from 0."""
@@ -32,7 +32,7 @@ class ClosedRewards(msgspec.Struct, frozen=True):
 
 
 class DrawView(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of a draw: position and size, the taskset's rows and columns, the seed, and the rewards so far."""
+    """Inputs of one draw: position and size, the taskset's rows and columns, the seed, and the rewards until now."""
 
     first: int
     """Number of rows drawn before: the position of the first row of this draw, from 0."""
@@ -45,23 +45,23 @@ class DrawView(msgspec.Struct, frozen=True, kw_only=True):
     columns: NDArray[np.float64]
     """Columns named by `feature_keys`, read-only  # [rows, feature_keys]."""
     rewards: ClosedRewards
-    """Empty for a selector independent of rewards."""
+    """Mean rewards of closed groups; empty for a selector that does not use rewards."""
 
 
 class TaskSelector(Protocol):
-    """A source of rows. An instance serves one taskset; state kept between draws may only make it faster."""
+    """A rule drawing the next rows of one taskset; an instance may cache, but draws must depend on the `DrawView`
+    alone.
+    """
 
     follows_rewards: ClassVar[bool]
-    """True: draws depend on rewards, so on the duration of rollouts; deterministic experiments may not use the
-    selector.
-    """
+    """True if draws depend on rewards, and thus on the speed of rollouts; refused in deterministic experiments."""
     once_an_epoch: ClassVar[bool]
-    """True: every row is drawn once before any is drawn again."""
+    """True if every row is drawn once before any is drawn again."""
 
     @staticmethod
     def check_keys(keys: Sequence[str]) -> None:
-        """Raises ConfigError for `feature_keys` unsuitable for the selector, by number or by name."""
+        """Raises ConfigError if the number or the names of `feature_keys` do not suit the selector."""
 
     def draw(self, view: DrawView) -> Sequence[int]:
-        """Returns `view.size` distinct rows, in the order of their exploration."""
+        """Returns `view.size` distinct row numbers, in the order in which the rows are to be explored."""
         ...

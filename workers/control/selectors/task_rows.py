@@ -27,14 +27,14 @@ _REWARD: Final = [("row", "<i8"), ("value", "<f8")]
 
 
 def no_columns(spec: TasksetSpec) -> NDArray[np.float64] | None:
-    """Returns the columns for readers without a daemon: None for a selector in need of any."""
+    """Returns None for every selector needing columns: a column source for readers without a daemon."""
     import numpy as np
 
     return None if spec.feature_keys else np.empty((spec.rows, 0))
 
 
 class TaskRows:
-    """Source of the rows of an experiment's new groups."""
+    """Rows of an experiment's new groups, by dataset position or by draws of selectors."""
 
     def __init__(self, state: RunState, columns: ColumnSource = no_columns) -> None:
         self._state = state
@@ -43,7 +43,8 @@ class TaskRows:
         """Selectors by (stage, taskset)."""
 
     def row_of(self, stage: StageSpec, sequence: int) -> tuple[int, int] | TasksDrawn | ReadsColumns:
-        """Returns (row, epoch) of the group at this position of the stage under way, or the event or hold needed first.
+        """Returns (row, epoch) of the group at a position of the current stage; or the draw to append first; or the
+        hold.
 
         The epoch of a drawn row is the number of the draw, unless the selector draws each row once an epoch. Raises
         ConfigError for a stage without tasks, and for a selector with an invalid draw.

@@ -1,4 +1,4 @@
-"""`Conversations`: turns a lease of a row into the experiences of its conversations, and offers committed rows."""
+"""`Conversations`: turns leases into experiences of served conversations, and offers committed rows for leases."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.runner import joined
 
 Promised: TypeAlias = Callable[[], TasksOffered | None]
-"""Returns the stage's largest offer in the log."""
+"""A function returning the stage's largest offer of rows in the log; None without one."""
 Offer: TypeAlias = Callable[[TasksOffered], Awaitable[bool]]
-"""Brings an offer into the log: True once it is there, False after too long a wait, with the append still under way."""
+"""An async function appending an offer to the log; False if the append takes too long, and then still continues."""
 _FORGET_ROWS: Final = 100
-"""Rows between two deletions of old ones."""
+"""Number of rows after which old rows are deleted again."""
 
 
 class Conversations:
-    """The rollouts of a serving stage: conversations with clients, over before their lease."""
+    """The rollouts of a serving stage: conversations with clients, finished and scored before they are leased."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Conversations:
         self.history = history
         self._promised = promised
         self._offered: TasksOffered | None = None
-        """Last offer brought into the log by this process."""
+        """Largest offer appended by this process."""
         self._stage = stage
         self._max_model_len = max_model_len
         self._artifacts = artifacts
@@ -90,9 +90,8 @@ class Conversations:
         )
 
     async def check(self) -> None:
-        """Checks that the history holds every promised row, before any acknowledgement over the rows.
-
-        Raises DataError.
+        """Raises DataError unless the history has every row offered in the log; to be called before anything is
+        acknowledged.
         """
         await asyncio.to_thread(lambda: self.history.check(self._in_log))
 
@@ -103,9 +102,9 @@ class Conversations:
         return max(offers, key=lambda offer: offer.rows, default=None)
 
     async def run(self, lease: TaskLeased, hand_over: HandOverEvents) -> None:
-        """Hands over the experience of each run of the lease's row; the same for every lease of the row.
+        """Passes the experiences of the lease's row to `hand_over`; every lease of the row gives equal ones.
 
-        Raises DataError if the history is not the promised one.
+        Raises DataError if the history is not the one promised in the log.
         """
         await self.check()
         ids = rollout_ids(lease.group, lease.rollouts)
@@ -118,9 +117,10 @@ class Conversations:
             await asyncio.to_thread(self.history.forget, lease.row - limits.SERVED_ROWS)
 
     async def commit(self, group_size: int) -> Committed:
-        """Commits runs with feedback, and offers the new rows to the dispatcher.
+        """Commits runs with feedback as rows, and offers the new rows to the dispatcher.
 
-        Raises DataError if the history is not the promised one, and CallError (503) while the log takes no offers.
+        Raises DataError if the history is not the one promised in the log, CallError (503) if the log accepts no offer
+        now.
         """
         await self.check()
         committed = await asyncio.to_thread(self.history.commit, group_size)
@@ -131,7 +131,9 @@ class Conversations:
         return committed
 
     async def offer_again(self) -> None:
-        """Offers the committed rows again at the start: a process may have died between commit and offer."""
+        """Offers the committed rows once more at the start, because a process may have died between commit
+        and offer.
+        """
         await self._offer_rows()
 
     async def _offer_rows(self) -> bool:
@@ -173,9 +175,9 @@ def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UU
 
 
 def result_of(run: CommittedRun, *, max_model_len: int) -> RolloutResult:
-    """Returns the sequences of a run. An answer continuing another one of the run extends the same sequence.
+    """Returns a run as a rollout: an answer continuing an earlier one extends its token sequence.
 
-    Raises RolloutError for a sequence longer than the model takes, or for answers that do not fit together.
+    Raises RolloutError for a sequence longer than `max_model_len`, or for answers that do not fit together.
     """
     record = TurnRecord()
     turns: dict[str, RecordedTurn] = {}

@@ -49,32 +49,34 @@ CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
     + CHAIN
 )
 BY_IDS: Final = "*"
-"""Stands for the answer of the same run with the longest prefix of the prompt's ids."""
+"""Placeholder for the answer of the run whose ids are the longest prefix of the prompt's ids."""
 _BUSY_S: Final = 30.0
 """Longest wait for another writing process, in seconds."""
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer, and where it stands in a conversation."""
+    """A stored answer of the model, linked to the earlier answer continued by its prompt."""
 
     id: str
     key: bytes
-    """Digest of the conversation up to this answer, the next call's key for finding it."""
+    """Digest of the conversation up to and including this answer, by which the next call finds it."""
     parent: str
-    """Id of the answer continued by the prompt; empty for a new conversation, `BY_IDS` if only token ids tell."""
+    """Id of the answer continued by the prompt; empty at the start of a conversation, `BY_IDS` to search by
+    token ids.
+    """
     response: Response
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
-    """The common reward of one or more answers of a run, given by a client."""
+    """A client's reward for one or more answers, which together form a run."""
 
     reward: float
     answers: tuple[str, ...]
     task: str = ""
-    """Runs of one task are compared with each other; empty: a task of its own."""
+    """Name of the task; runs of equal tasks are compared with each other. Empty for a task with this run only."""
     run: str = ""
-    """Name of this run within its task; empty: named by its answers."""
+    """Name of the run within its task; empty if the answers' ids name it."""
 
 
 class CommittedRun(msgspec.Struct, frozen=True):
@@ -85,7 +87,7 @@ class CommittedRun(msgspec.Struct, frozen=True):
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The outcome of a commit: new rows, and runs still waiting."""
+    """The outcome of a commit: runs turned into rows, and runs still waiting for others."""
 
     runs: int
     """Runs turned into experiences for training."""
@@ -93,11 +95,13 @@ class Committed(msgspec.Struct, frozen=True):
     waiting: int
     """Runs with feedback, waiting for others of their task."""
     rows: int
-    """Number of all rows, of this commit and the ones before."""
+    """Number of rows of all commits until now."""
 
 
 class History:
-    """The conversations of one experiment: answers, feedback and committed rows."""
+    """The served conversations of one experiment: answers, feedback, and rows committed for training, in an SQLite
+    file.
+    """
 
     def __init__(self, folder: Path, new_id: Callable[[], UUID]) -> None:
         """Opens the file in `folder`, and creates both if missing. Raises DataError if the file is damaged.
@@ -124,7 +128,7 @@ class History:
         self._reader.close()
 
     def record(self, answers: Sequence[KeptAnswer]) -> None:
-        """Stores answers. Of the ones without feedback the newest `limits.SERVED_ANSWERS` stay."""
+        """Stores answers, and deletes old ones without feedback beyond the newest `limits.SERVED_ANSWERS`."""
         with self._transaction() as write:
             write.executemany(
                 "INSERT INTO answers (id, key, parent, response) VALUES (?, ?, ?, ?)",
@@ -136,15 +140,15 @@ class History:
             )
 
     def find(self, key: bytes) -> KeptAnswer | None:
-        """Returns the newest answer at the end of a conversation with this key; None without one."""
+        """Returns the newest answer whose conversation has this key; None without one."""
         rows = self._read("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
         return self._answer(rows[0]) if rows else None
 
     def judge(self, feedback: Feedback) -> bool:
-        """Stores feedback; False if already stored. Raises an RftdError for unacceptable feedback.
+        """Stores a client's feedback; False if equal feedback is stored already.
 
-        NotFoundError: an answer is not stored here; ConflictError: it differs from earlier feedback; UsageError: an
-        answer cannot be trained; CallError (429): too many runs wait, and a commit must come first.
+        Raises NotFoundError for an answer not stored here, ConflictError for feedback unlike an earlier one, UsageError
+        for an answer that cannot be trained, CallError (429) if too many runs wait for a commit.
         """
         ids = tuple(dict.fromkeys(feedback.answers))
         answers_digest = hashlib.sha256("\0".join(sorted(ids)).encode()).hexdigest()
@@ -176,7 +180,7 @@ class History:
         return True
 
     def commit(self, group_size: int) -> Committed:
-        """Makes rows of complete groups of `group_size` runs of one task; the other runs wait for more."""
+        """Turns runs with feedback into rows, one row per `group_size` runs of one task; other runs wait for more."""
         with self._transaction() as write:
             row = first = write.execute("SELECT coalesce(max(row) + 1, 0) FROM runs").fetchone()[0]
             tasks: dict[str, list[int]] = {}
@@ -194,16 +198,18 @@ class History:
 
     @property
     def rows(self) -> int:
-        """Returns the number of rows committed so far."""
+        """Number of rows committed until now."""
         return int(self._read("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
 
     def offer(self, stage: int) -> TasksOffered | None:
-        """Returns the offer of all committed rows; None without any."""
+        """Builds the event offering all committed rows to the dispatcher; None without rows."""
         rows = self.rows
         return offer_of(self._read, stage, rows) if rows else None
 
     def check(self, promised: TasksOffered | None) -> None:
-        """Checks that the file is the opened one, and holds every row of an offer. Raises DataError."""
+        """Raises DataError if the file on disk was replaced since its opening, or lacks rows of the offer `promised` in
+        the log.
+        """
         lacks = "" if promised is None else difference(self._read, promised)
         if not self._in_place:
             lacks = "is gone, or another file lies there"
@@ -211,7 +217,7 @@ class History:
             raise lost(self.path, lacks)
 
     def run(self, row: int, index: int) -> CommittedRun:
-        """Returns the run at this position of a row. Raises DataError if it is not stored here."""
+        """Returns the committed run `index` of a row. Raises DataError if it is not stored here."""
         runs = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, index))
         if not runs:
             raise DataError(
@@ -222,7 +228,7 @@ class History:
         return CommittedRun(reward, tuple(self._answer(answer_row) for answer_row in answers))
 
     def forget(self, row: int) -> None:
-        """Deletes the tokens of rows before this one, whose experiences are in the log."""
+        """Deletes the tokens of rows before `row`, because their experiences are in the log."""
         with self._transaction() as write:
             write.execute("DELETE FROM answers WHERE run IN (SELECT number FROM runs WHERE row < ?)", (row,))
 
@@ -329,7 +335,7 @@ class _Transaction:
 
 
 def lost(path: Path, lacks: str) -> DataError:
-    """Returns the error for a history other than the promised one, with the difference as text."""
+    """Returns the error for a history file unlike the one promised in the log; `lacks` describes the difference."""
     fix = "restore the newest copy of the file and restart its explorer; or submit again"
     return DataError(f"the history of its conversations {lacks}", where=str(path), fix=fix)
 

@@ -92,7 +92,9 @@ class KeptTurns(TurnRecord):
 
 
 class ConversationServer:
-    """Answers clients with the weights in use, and stores answers, feedback and commits in the history."""
+    """Serves OpenAI's APIs to clients with the current weights, and stores answers, feedback and commits in the
+    history.
+    """
 
     def __init__(
         self,
@@ -141,12 +143,12 @@ class ConversationServer:
         self._tasks: asyncio.TaskGroup | None = None
         self.url = url_of(self._bound)
         self.up = asyncio.Event()
-        """Set once the server accepts requests."""
+        """Event set once the server accepts requests."""
         self._refused: asyncio.Future[None] | None = None
-        """Ends with the error after which nothing is acknowledged any more."""
+        """Future failed by the error after which no request may be acknowledged any more."""
 
     async def run(self) -> None:
-        """Serves until cancelled. Raises DataError once the history is not the promised one."""
+        """Serves until cancelled. Raises DataError once the history is not the one promised in the log."""
         self._refused = asyncio.get_running_loop().create_future()
         try:
             await self._conversations.offer_again()
