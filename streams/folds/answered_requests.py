@@ -20,17 +20,17 @@ _VALUE: Final = struct.Struct("<qH16s")
 
 
 class OpenRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request of another program waiting for its answer: position, key and digest."""
+    """A request of another program not answered yet: position, request key and digest of the body."""
 
     position: Position
     key: UUID | None
     """None for a request without an identity, to be refused."""
     digest: bytes
-    """16 bytes."""
+    """First 16 bytes of the body's digest."""
 
 
 class AnsweredRequests(msgspec.Struct):
-    """The first request of each key, in unlimited number."""
+    """The first request of every key ever used, without limit."""
 
     newest: dict[UUID, OpenRequest] = {}
     older: list[KeyedRows] = []
@@ -46,7 +46,9 @@ class AnsweredRequests(msgspec.Struct):
         return None
 
     def first(self, request: OpenRequest) -> OpenRequest:
-        """Returns the first request with a request's key: the request itself, if there is no earlier one."""
+        """Returns the first request with the key of `request`, which is `request` itself unless there is an earlier
+        one.
+        """
         assert request.key is not None
         earlier = self.get(request.key)
         if earlier is not None:

@@ -1,4 +1,4 @@
-"""Commands: the use of each key. A fold of the records written by commands."""
+"""`Commands`: uses of request keys, a fold of the events written by commands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rftd.streams.log.envelope import Position
 
 
 class Commands(msgspec.Struct):
-    """Uses by key, carried by a record as its correlation, and by event; of a repeated record the first counts."""
+    """Events written by commands, by request key and by event id; of a repeated event, the first counts."""
 
     _of: dict[UUID, list[KeyUse]] = {}
     _at: dict[UUID, KeyUse] = {}
     _adding: dict[UUID, list[tuple[UUID, UUID]]] = {}
     """Key and event of the newest requests adding tasks, by experiment, in the order of its spine."""
     _older: dict[UUID, OlderKeys] = {}
-    """The earlier requests: tasks may be added any number of times, while other commands are few."""
+    """Packed uses that added tasks earlier: tasks may be added any number of times, while other commands are few."""
 
     def take(self, ruling: Ruling) -> None:
-        """Adds a record, even a void one; records without a command change nothing."""
+        """Folds a record, even one voided by a fence; records not written by a command change nothing."""
         decoded = ruling.decoded
         head = decoded.head
         if head.type not in VERBS or head.correlation is None or self.at(head.id, head.correlation) is not None:
@@ -46,19 +46,19 @@ class Commands(msgspec.Struct):
                 del newest[:UNPACKED]
 
     def adopt(self, restored: Commands) -> None:
-        """Replaces all uses with those of a fold restored from a snapshot."""
+        """Starts from the fold of a snapshot."""
         self._of = restored._of
         self._at = restored._at
         self._adding = restored._adding
         self._older = restored._older
 
     def of(self, key: UUID) -> list[KeyUse]:
-        """Returns the records written by commands with a key, an experiment's records in the order of the log."""
+        """Returns the events written under a request key, those of one experiment in the order of the log."""
         older = [use for experiment, keys in self._older.items() for use in keys.of(key, experiment)]
         return [*older, *self._of.get(key, [])]
 
     def at(self, event: UUID, key: UUID) -> KeyUse | None:
-        """Returns the use with this event id; a use that added tasks is found by the key."""
+        """Returns the use with this event id and key; None if the log has no such event."""
         newest = self._at.get(event)
         if newest is not None or not self._older:
             return newest

@@ -1,4 +1,4 @@
-"""Evaluations under way: the leased and the scored rows of held-out tasksets."""
+"""`EvalFold`: unfinished evaluations, with the leased and the scored rows of held-out tasksets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rftd.streams.log.writers import source_of
 
 
 class Evaluation(msgspec.Struct):
-    """One taskset answered by one weight version, with the leases and the first scores of the rows."""
+    """One evaluation: a taskset answered by one weight version, with leases and scores."""
 
     stage: int
     taskset: int
     version: int
     leases: dict[UUID, task.EvalLeased] = {}
     attempts: dict[int, int] = {}
-    """Number of leases so far, by first row."""
+    """Number of leases of each range of rows, by first row."""
     scores: dict[int, experience.EvalScored] = {}
-    """The first score of each range of rows, by first row."""
+    """First score of each range of rows, by first row."""
     over: dict[UUID, int] = {}
-    """Expired leases with their first rows, while the rows have no score: a repeated lease is not counted as one."""
+    """Expired leases with their first row, until the rows are scored, so that a repeated lease record is ignored."""
     holders: dict[UUID, str] = {}
-    """The source of each lease's worker, even after the lease's end."""
+    """Source of the worker holding each lease, remembered after the lease's end."""
 
     def holder(self, lease: UUID) -> str | None:
         """Returns the source of a lease's worker; None for an unknown lease."""
@@ -58,18 +58,18 @@ class Evaluation(msgspec.Struct):
 
 
 class EarlyScore(NamedTuple):
-    """A score read before its lease, with the source of its writer."""
+    """A score read before its lease, from another partition, with the source of its writer."""
 
     source: str
     event: experience.EvalScored
 
 
 class EvalFold(msgspec.Struct):
-    """Evaluations begun and not yet completed, with the scores read before their leases."""
+    """Evaluations begun and not completed, with scores read before their leases."""
 
     open: dict[UUID, Evaluation] = {}
     early: dict[UUID, list[EarlyScore]] = {}
-    """Scores read before their leases, by evaluation: those below the counting one."""
+    """Scores read before their leases, by evaluation; at most those before the counting one."""
     _completed: set[UUID] = set()  # else a score read late would open its evaluation anew
 
     def apply(self, decoded: Decoded) -> None:

@@ -1,4 +1,4 @@
-"""Due evaluations: a pure function of the run's folded state, called by the daemon and by the trainer."""
+"""Evaluations due in a stage: a pure function of the run's folded state, used by the daemon and by the trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def eval_id(experiment: UUID, stage: int, version: int, taskset: int) -> UUID:
 
 
 def due_evals(state: RunState, stage: StageSpec) -> Iterator[tuple[int, int]]:
-    """Yields (version, taskset index) of each evaluation of the stage due and not completed, oldest first."""
+    """Yields (version, taskset index) of each evaluation the stage should have by now and that is not completed, oldest
+    first.
+    """
     spine = state.spine
     done = min(spine.furthest, spine.last_version) - spine.first_version
     shared = spine.forked.at_step if spine.forked else -1

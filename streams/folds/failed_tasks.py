@@ -1,4 +1,4 @@
-"""Failed tasks, with too few successful rollouts: a fold of `rftd.tasks`, for readers without tables."""
+"""`FailedTasks`: tasks with too few successful rollouts, a fold of `rftd.tasks` for readers without tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TASKS, TRUTH
 
 STAGE_ENDED = "the stage ended"
-"""The reason of a group closed because nothing of its stage could be trained any more: no failure of its task."""
+"""Reason of groups closed with their stage: not a failure of their task."""
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Try(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A group closed with failed rollouts; its stage decides if its members suffice."""
+    """A group closed with failed rollouts; whether its members suffice depends on its stage."""
 
     experiment: UUID
     group: UUID
@@ -44,12 +44,12 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     closed_ns: int
     place: RecordPlace
-    """The position of its group.closed."""
+    """Position of the group's group.closed."""
     tries: tuple[Try, ...] = ()
 
 
 class FailedTasks:
-    """Every group closed with failed rollouts, with its leases."""
+    """All groups closed with failed rollouts, with their leases."""
 
     def __init__(self) -> None:
         self._closed: dict[UUID, tuple[task.GroupClosed, Decoded]] = {}
@@ -78,7 +78,7 @@ class FailedTasks:
                 pass
 
     def found(self) -> list[FailedTask]:
-        """Returns the failed tasks folded so far, newest first."""
+        """Returns the failed tasks folded until now, newest first."""
         tasks = [self._task(event, decoded) for event, decoded in self._closed.values()]
         return sorted(tasks, key=lambda failed_task: (failed_task.closed_ns, failed_task.place), reverse=True)
 

@@ -1,4 +1,4 @@
-"""One open group: the holders of its leases, and its terminal rollouts."""
+"""`Group`: one open group, with its leases and its finished or failed rollouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.streams.events import task
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease of a group, neither expired nor overtaken, with worker, slot, rollouts and deadline."""
+    """An unfinished lease of rollouts of a group."""
 
     id: UUID
     slot: int
@@ -21,14 +21,17 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     rollouts: tuple[int, ...]
     alone: bool = False
+    """True if the worker had to be without other work."""
     reissue: bool = False
+    """True for a second lease of slow rollouts."""
     held_version: int = -1
+    """Weight version that the worker had loaded."""
     leased_ns: int = 0
     """Time of the lease's record; for display."""
 
 
 class RolloutEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A terminal event of a rollout: an experience, or a failure."""
+    """The end of a rollout: an experience or a failure."""
 
     lease: UUID
     """The lease answered by the event."""
@@ -42,7 +45,7 @@ class RolloutEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Group(msgspec.Struct):
-    """One open group. Of a rollout's terminal events, the first in the log by a lease's holder counts."""
+    """One open group. Of several ends of a rollout, the first in the log written by a lease's holder counts."""
 
     id: UUID
     sequence: int = -1
@@ -51,53 +54,57 @@ class Group(msgspec.Struct):
     epoch: int = -1
     repeat_times: int = 0
     attempts: int = 0
-    """Number of leases so far, of any of its rollouts: the number of the last."""
+    """Number of leases until now, of any rollouts; also the number of the last lease."""
     spent: dict[int, int] = {}
-    """Leases counted as attempts, by rollout. Leases ended for a reason of their worker are not counted."""
+    """Leases counted as attempts, by rollout; leases that ended through no fault of the task are not counted."""
     lost_with: set[UUID] = set()
-    """Workers lost while holding other groups, too."""
+    """Workers that died while holding this and other groups."""
     losses_alone: int = 0
-    """Leases whose worker died while holding nothing else: counted as attempts."""
+    """Number of leases during which a worker died while holding nothing else; they count as attempts."""
     retry: bool = False
-    """True if it replaces a failed group, on request."""
+    """True if the group replaces a failed one at a person's request."""
     min_version: int = 0
+    """Oldest weight version with which rollouts may begin."""
     pinned: bool = False
+    """True if all rollouts must use exactly `min_version`."""
     window: int = -1
     place: int = -1
     leases: dict[UUID, Lease] = {}
     members: dict[int, task.Member] = {}
+    """Experiences by rollout number."""
     failed: dict[int, tuple[str, str]] = {}
+    """Code and reason of failed rollouts, by number."""
     expired: tuple[int, str] = (0, "")
-    """The last lease ended without completing the group: its attempt, and the reason."""
+    """Attempt and reason of the last lease that ended without completing the group."""
     durations_ms: dict[int, int] = {}
     """The durations of its members, by rollout."""
     _counted: set[int] = set()
-    """Leases already counted, by number."""
+    """Attempts whose lease is folded already."""
     _over: set[UUID] = set()
-    """Its expired leases: a repeated lease is not counted as one."""
+    """Expired leases, so that a repeated lease record is ignored."""
     holders: dict[UUID, str] = {}
-    """The source of each lease's worker, even after the lease's end."""
+    """Source of the worker holding each lease, remembered after the lease's end."""
     early: dict[int, list[RolloutEnd]] = {}
-    """Terminal events read before their leases, by rollout: those below the counting one."""
+    """Ends of rollouts read before their leases, by rollout; at most those before the counting one."""
 
     @property
     def attempts_spent(self) -> int:
-        """Number of leases counted against the task's bound, maximum over the missing rollouts."""
+        """Largest number of counted attempts of a missing rollout."""
         return max((self.spent.get(rollout, 0) for rollout in self.missing), default=0)
 
     @property
     def losses(self) -> int:
-        """Number of workers lost with it while holding other groups, too."""
+        """Number of workers that died while holding this and other groups."""
         return len(self.lost_with)
 
     @property
     def under_way(self) -> set[int]:
-        """Rollouts of the group's present leases, finished ones included."""
+        """Rollouts of unfinished leases, including rollouts that have ended."""
         return set().union(*(lease.rollouts for lease in self.leases.values()))
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Rollouts of the group without a terminal event, ascending."""
+        """Rollouts that have not ended, ascending."""
         return self._without_end(range(self.repeat_times))
 
     def holder(self, lease: UUID) -> str | None:
@@ -105,23 +112,23 @@ class Group(msgspec.Struct):
         return self.holders.get(lease)
 
     def expects(self, rollout: int) -> bool:
-        """False if the rollout has ended, or is known not to belong to the group: its answer was not requested."""
+        """True unless the rollout has ended, or its number is beyond the group's size."""
         may_be_its = self.sequence < 0 or 0 <= rollout < self.repeat_times
         return may_be_its and rollout not in self.members and rollout not in self.failed
 
     def drop_beyond(self, repeat_times: int) -> None:
-        """Drops early ends with an invalid rollout number, once the number of rollouts is known."""
+        """Drops early ends of rollouts with numbers of `repeat_times` or more, once the group's size is known."""
         self.early = {rollout: ends for rollout, ends in self.early.items() if 0 <= rollout < repeat_times}
 
     def note_early(self, rollout: int, end: RolloutEnd) -> None:
-        """Keeps the end of a rollout until its lease is read."""
+        """Stores the end of a rollout until its lease is read."""
         ends = self.early.setdefault(rollout, [])
         # For one writer and lease the first: a transport may repeat the record.
         if not any((earlier.lease, earlier.source) == (end.lease, end.source) for earlier in ends):
             ends.append(end)
 
     def hand_out_early(self, lease: UUID) -> list[tuple[int, RolloutEnd]]:
-        """Removes and returns the ends written by the lease's holder: each precedes the rollout's counting end."""
+        """Removes and returns the ends written by the holder of a lease just read."""
         source = self.holder(lease)
         early_ends: list[tuple[int, RolloutEnd]] = []
         for rollout, ends in list(self.early.items()):
@@ -137,7 +144,7 @@ class Group(msgspec.Struct):
         return early_ends
 
     def settle(self, rollout: int, end: RolloutEnd) -> None:
-        """Sets the end of a rollout, replacing any known end."""
+        """Records the end of a rollout as the counting one, replacing an earlier choice."""
         self.members.pop(rollout, None)
         self.durations_ms.pop(rollout, None)
         self.failed.pop(rollout, None)
@@ -148,7 +155,7 @@ class Group(msgspec.Struct):
             self.durations_ms[rollout] = end.duration_ms
 
     def left_of(self, lease: Lease) -> tuple[int, ...]:
-        """Returns the lease's rollouts without a terminal event."""
+        """Returns the lease's rollouts that have not ended."""
         return self._without_end(lease.rollouts)
 
     def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
@@ -158,12 +165,14 @@ class Group(msgspec.Struct):
 
     @property
     def terminal(self) -> bool:
-        """True if every rollout has ended, by an experience or a failure."""
+        """True if every rollout has ended."""
         return len(self.members) + len(self.failed) >= self.repeat_times > 0
 
     @property
     def loose(self) -> bool:
-        """True if it may have to be closed or leased: it has ended, or a rollout has neither ended nor is under way."""
+        """True if the group may have to be closed or leased: all rollouts ended, or an unfinished one is in
+        no lease.
+        """
         if self.terminal or not self.leases:
             return True
         if any(len(lease.rollouts) == self.repeat_times for lease in self.leases.values()):

@@ -1,4 +1,4 @@
-"""Groups under way: the leases of rollouts, and the terminal rollouts."""
+"""`GroupFold`: open groups, the leases of their rollouts, and their finished or failed rollouts."""
 
 from __future__ import annotations
 
@@ -17,55 +17,57 @@ from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.writers import source_of
 
 GIVEN_UP: Final = frozenset({OverRolloutError.code, StaleFlightError.code})
-"""Codes of groups closed without a fault of their own: no sign of failing rollouts."""
+"""Codes of groups closed early by a decision, such as a staleness bound: no sign of failing rollouts."""
 
 MINIMUMS: Final = 1024
-"""Largest minimum of members tracked for short groups, whatever number of failures a record claims."""
+"""Maximum of the numbers of members for which consecutive short groups are counted."""
 
 
 class GroupWindow(NamedTuple):
-    """The last group begun in the stage's newest window."""
+    """The group begun last in the newest window of a stage."""
 
     number: int
+    """Number of the window."""
     place: int
+    """Position of the group within the window, from 0."""
     version: int
     """The group's first weight version."""
 
 
 class GroupFold(msgspec.Struct):
-    """Every open group of an experiment, and the dataset position of the next one."""
+    """All open groups of an experiment, and the dataset position of the next group."""
 
     open: dict[UUID, Group] = {}
     leases: dict[UUID, Lease] = {}
-    """Leases under way, of open groups."""
+    """Unfinished leases of open groups, by id."""
     loose: set[UUID] = set()
-    """Leased open groups possibly due to be closed or leased again: only these are examined."""
+    """Leased open groups that may have to be closed or leased again: the only ones the dispatcher examines."""
     to_close: int = 0
-    """Number of leased open groups. Answers to a void lease may open a group never leased."""
+    """Number of open groups ever leased; answers to a void lease may open a group that never was."""
     inflight_rollouts: int = 0
-    """Number of rollouts of those groups, without failed ones."""
+    """Number of rollouts of leased open groups, less the failed ones."""
     load: dict[UUID, int] = {}
     """Number of unfinished rollouts of a worker's leases, by worker."""
     alone: dict[UUID, UUID] = {}
-    """Exclusive leases, each the only one of its worker, with the worker."""
+    """Leases given to a worker without other work, with the worker."""
     next_sequence: dict[int, int] = {}
-    """The dataset position, by stage."""
+    """Dataset position of the next group, by stage."""
     offers: dict[int, task.TasksOffered] = {}
-    """The largest offer of rows of a taskset growing during its stage, by stage."""
+    """Largest offer of rows, by stage, for stages whose tasks arrive during the run."""
     windows: dict[int, GroupWindow] = {}
-    """The newest window, by stage, for schedules with sync points."""
+    """Group begun last in the newest window, by stage, for schedules with sync points."""
     last_error: tuple[str, str] = ("", "")
-    """Code and reason of the last closed group with a missing member."""
+    """Code and reason of the last closed group without all its members."""
     tokens: int = 0
     """Tokens of the members of closed groups, prompts and answers."""
     recent: list[tuple[int, int]] = []
-    """The newest closed groups of one stage: the members' total milliseconds, and their number."""
+    """Newest closed groups of `recent_stage`: total milliseconds and number of their members."""
     closed_in_stage: int = 0
-    """Number of closed groups of that stage."""
+    """Number of groups closed in `recent_stage`."""
     recent_stage: int = -1
     """The stage of `recent`."""
     selection: Selection = msgspec.field(default_factory=Selection)
-    """The drawn rows, and the rewards deciding the next draws."""
+    """Rows drawn by selectors, and the rewards for their next draws."""
     _short: dict[int, int] = {}
     _short_stage: int = -1
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
@@ -92,7 +94,7 @@ class GroupFold(msgspec.Struct):
                 self._failed(event, decoded)
 
     def offered_rows(self, stage: int) -> int:
-        """Returns the number of rows offered for a stage with a taskset growing meanwhile."""
+        """Returns the number of tasks offered until now in a stage whose tasks arrive during the run."""
         return self.offers[stage].rows if stage in self.offers else 0
 
     def _group(self, id: UUID, decoded: Decoded) -> Group | None:
@@ -294,7 +296,7 @@ class GroupFold(msgspec.Struct):
 
     @property
     def mean_duration_s(self) -> float | None:
-        """Mean duration of a rollout over the newest closed groups, in seconds; None if nothing is known."""
+        """Mean seconds of a rollout over the newest closed groups; None without any."""
         members = sum(count for _, count in self.recent)
         return sum(busy_ms for busy_ms, _ in self.recent) / members / 1000 if members else None
 
@@ -307,7 +309,7 @@ class GroupFold(msgspec.Struct):
             self.recent = [*self.recent[1 - limits.RECENT_GROUPS :], (event.busy_ms, len(event.members))]
 
     def short_in_a_row(self, stage: int, minimum: int) -> int:
-        """Returns the number of groups with fewer members than `minimum`, closed since the last sufficient one."""
+        """Returns the number of groups closed with fewer than `minimum` members since the last one with enough."""
         return self._short.get(minimum, 0) if stage == self._short_stage else 0
 
     def _count_short(self, event: task.GroupClosed) -> None:

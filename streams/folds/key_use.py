@@ -28,11 +28,11 @@ VERBS: Final = {
     "sweep.submitted": "sweep",
     "sweep.cancelled": "cancel sweep",
 }
-"""The verb of each command, by the type of its event."""
+"""Verb of each command, by the type of its event."""
 
 
 class KeyUse(msgspec.Struct, frozen=True, gc=False):
-    """One record written by a command: event id, type, experiment, time and position."""
+    """An event written by a command under a request key."""
 
     event: UUID
     type: str
@@ -40,9 +40,9 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
     time_ns: int
     position: Position
     effective: bool
-    """False if a fence made the record void."""
+    """False if a fence voided the event."""
 
     @property
     def verb(self) -> str:
-        """The verb of the command, as used on the command line: `submit`, `pause`, `retry`."""
+        """Verb of the command on the command line, such as `submit`, `pause` or `retry`."""
         return VERBS[self.type]

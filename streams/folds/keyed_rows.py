@@ -1,4 +1,4 @@
-"""`KeyedRows`: values of many keys in rows of equal length, sorted for finding a key by bisection."""
+"""`KeyedRows`: values of many keys in packed rows of equal length, found by bisection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY_SIZE_BYTES: Final = 16
 
 
 class KeyedRows(msgspec.Struct, frozen=True):
-    """Rows packed at once, each a key and a value, sorted by the last 64 bits of the keys."""
+    """Packed rows, each a key and a value, sorted by the last 64 bits of the key."""
 
     lows: Ascending
     """The last 64 bits of each key, as a number."""
@@ -22,7 +22,7 @@ class KeyedRows(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, contents: Sequence[tuple[UUID, bytes]]) -> KeyedRows:
-        """Packs values with their keys; all values have equal length."""
+        """Packs values with their keys; all values must have equal length."""
         lows = Ascending()
         rows = bytearray()
         for key, content in sorted(contents, key=lambda keyed: _low(keyed[0])):
@@ -31,7 +31,7 @@ class KeyedRows(msgspec.Struct, frozen=True):
         return cls(lows=lows, rows=bytes(rows))
 
     def find(self, key: UUID) -> Iterator[bytes]:
-        """Yields the values of a key."""
+        """Yields every value packed under a key."""
         low = _low(key)
         size_bytes = len(self.rows) // max(1, len(self.lows))
         number = self.lows.at_least(low)

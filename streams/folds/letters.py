@@ -1,4 +1,6 @@
-"""Dead letters: records set aside, and the decision on each. A fold of `rftd.deadletters`."""
+"""`Letters`: dead letters, that is records set aside by a reader, and the verdict on each; a fold of
+`rftd.deadletters`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ HOME = Partition(topics.DEADLETTERS, 0)
 
 
 class RecordPlace(NamedTuple):
-    """The position of a dead letter's record, or of the group.closed of a failed task."""
+    """Position of the record behind a dead letter, or of the group.closed of a failed task."""
 
     stream: str
     partition: int
@@ -53,13 +55,13 @@ class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Letters:
-    """Pointers and verdicts by position. A retry overrides a drop; of two equal verdicts the first counts."""
+    """Dead letters and verdicts, by position. A retry overrides a drop; of equal verdicts, the first counts."""
 
     def __init__(self) -> None:
         self.letters: dict[RecordPlace, Letter] = {}
         self.verdicts: dict[RecordPlace, LetterDecision] = {}
         self.commands = Commands()
-        """The keys of commands dropping a letter."""
+        """Uses of request keys for dropping letters."""
         self.next_offset = 0
         """The next offset of the stream to read."""
         self._fences = FenceView()

@@ -16,9 +16,9 @@ import msgspec
 from rftd.ops.decoding import msgpack_decoder
 
 ENTRIES: Final = 512
-"""A container with more entries, counted with their contents, is not part of the first piece."""
+"""Containers with more entries, counted with their contents, are encoded in pieces of their own."""
 _MANY: Final = 8 * ENTRIES
-"""The entries of a container with more of them are small, and therefore not weighed."""
+"""Containers with more entries than this have small ones, so each entry counts as 1."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
@@ -44,7 +44,9 @@ def pieces_of(fold: msgspec.Struct) -> Iterator[bytes]:
 
 
 def from_pieces(pieces: Iterable[bytes], kind: type[T]) -> T:
-    """Rebuilds the fold; containers unknown to `kind` are left out. Raises msgspec.MsgspecError."""
+    """Rebuilds a fold from its pieces; containers that `kind` does not have are skipped. Raises
+    msgspec.MsgspecError.
+    """
     piece_iterator = iter(pieces)
     # A part unknown to `kind` belongs to a larger fold: trainers read the daemon's snapshots.
     fold: T = msgpack_decoder(kind).decode(next(piece_iterator, b""))

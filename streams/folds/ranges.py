@@ -1,4 +1,4 @@
-"""State growing with the history, in few bytes: intervals of whole numbers, of closed groups and of versions; lists."""
+"""Compact state that grows with the history: sets of integers as intervals, closed groups, versions, packed lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER_SIZE_BYTES: Final = 8
 
 
 class Ranges(msgspec.Struct):
-    """A set of whole numbers as intervals [start, end), for sets with few gaps."""
+    """A set of integers stored as intervals [start, end), small for sets with few gaps."""
 
     starts: list[int] = []
     ends: list[int] = []
@@ -29,7 +29,7 @@ class Ranges(msgspec.Struct):
 
     @property
     def last(self) -> int | None:
-        """The highest number of the set; None for an empty set."""
+        """Highest number of the set; None for an empty set."""
         return self.ends[-1] - 1 if self.ends else None
 
     def below(self, number: int) -> int | None:
@@ -67,7 +67,7 @@ class Ranges(msgspec.Struct):
 
 
 class Ascending(msgspec.Struct):
-    """A list of ascending whole numbers, at eight bytes each in this machine's byte order."""
+    """A list of ascending integers, at eight bytes each in this machine's byte order."""
 
     octets: bytearray = msgspec.field(default_factory=bytearray)
 
@@ -94,13 +94,13 @@ class Ascending(msgspec.Struct):
 
 
 class ClosedGroups(msgspec.Struct):
-    """Closed groups: by stage and sequence, and by id if the id does not encode them."""
+    """Ids of closed groups: by stage and sequence if the id encodes them, otherwise as ids."""
 
     by_stage: dict[int, Ranges] = {}
     others: set[UUID] = set()
 
     def holds(self, experiment: UUID | None, id: UUID) -> bool:
-        """True if the group has closed, judged by stage and sequence, or by id for a retried group."""
+        """True if the group is closed."""
         if id in self.others:
             return True
         group_place = place_of_group(experiment, id)
@@ -111,7 +111,7 @@ class ClosedGroups(msgspec.Struct):
         )
 
     def first(self, experiment: UUID | None, id: UUID) -> bool:
-        """Adds a closed group; False if already closed."""
+        """Adds a closed group; False if it was closed already."""
         group_place = place_of_group(experiment, id)
         if group_place is None:
             already_closed = id in self.others
@@ -136,7 +136,7 @@ class Versions(msgspec.Struct):
         return versions is not None and key[0] in versions
 
     def of(self, generation: int) -> Ranges:
-        """Returns the versions of one generation, for additions."""
+        """Returns the versions of one generation, to be added to."""
         versions = self.by_generation.get(generation)
         if versions is None:
             versions = self.by_generation[generation] = Ranges()
@@ -148,7 +148,7 @@ class Versions(msgspec.Struct):
 
 
 REMEMBERED: Final = 4096
-"""Minimum number of newest ids, and newest steps, remembered; the maximum is twice as high."""
+"""Minimum number of newest ids, and of newest steps, remembered; up to twice as many are."""
 
 
 class Recent(msgspec.Struct):
@@ -161,7 +161,7 @@ class Recent(msgspec.Struct):
         return id in self.newer or id in self.older
 
     def first(self, id: UUID) -> bool:
-        """Remembers an id; False if already known."""
+        """Adds an id; False if it is among the remembered ones."""
         if id in self:
             return False
         self.newer.add(id)
@@ -173,28 +173,28 @@ class Recent(msgspec.Struct):
 
 
 class PlannedBatches(msgspec.Struct):
-    """Steps with a batch planned and not abandoned: from the spine alone, hence in one order everywhere."""
+    """Steps with a plan that was not abandoned, known from the spine alone and thus alike in every process."""
 
     steps: Ranges = msgspec.field(default_factory=Ranges)
     newest: dict[int, UUID] = {}
-    """The batches of the newest steps."""
+    """Batch ids of the newest steps, by step."""
     abandoned: set[UUID] = set()
     furthest: int = 0
-    """The last executed step."""
+    """Last trained step."""
     before: int = 0
-    """The last step before the first one to be planned: of the history shared by a fork, or of earlier stages."""
+    """Step before the first one to plan: the last of a fork's shared history, or of earlier stages."""
 
     @property
     def last(self) -> int:
-        """The last step planned here or made elsewhere: the next plan is for the step after it."""
+        """Last step with a plan, or `before` without plans: the next plan is for the step after it."""
         return max(self.before, self.steps.last or 0)
 
     def begin(self, version: int) -> None:
-        """Sets the weight version after which batches are planned next."""
+        """Sets `before`, the weight version after which batches are planned next."""
         self.before = max(self.before, version)
 
     def plan(self, event: batch.BatchPlanned) -> bool:
-        """Adds a plan; False if it is known, or not for the next step: a planner skips none."""
+        """Adds a plan; False if it is known, or not for the next step."""
         if event.batch in self.abandoned or event.step != self.last + 1:
             return False
         self.steps.add(event.step)
@@ -203,7 +203,7 @@ class PlannedBatches(msgspec.Struct):
         return True
 
     def abandon(self, event: batch.BatchAbandoned) -> bool:
-        """Removes a plan; False if it is not the plan of its step, or was executed before: an executed plan stands."""
+        """Removes an abandoned plan; False if the batch is not the plan of its step, or was trained."""
         # Of a step and its abandonment the first on the spine counts: an executed plan made weights, and stands.
         if event.step <= self.furthest:
             return False
@@ -217,13 +217,13 @@ class PlannedBatches(msgspec.Struct):
         return True
 
     def complete(self, event: StepCompleted) -> None:
-        """Counts a step; a step of a batch abandoned before does not count."""
+        """Records a trained step; a step of an abandoned batch is ignored."""
         if event.batch not in self.abandoned:
             self.furthest = max(self.furthest, event.step)
 
 
 def trim(newest: dict[object, object] | dict[int, UUID] | dict[int, int] | dict[tuple[int, int], str]) -> None:
-    """Drops the oldest keys of a mapping grown too large; seldom, and therefore at negligible cost."""
+    """Drops the oldest half of a mapping's keys once it has grown beyond its limit."""
     if len(newest) >= 2 * REMEMBERED:
         for key in list(newest)[:REMEMBERED]:
             del newest[key]  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The replay buffer: every experience of a closed group is waiting, cooling, planned or retired (rule 7).
 
-Its books balance: produced = waiting + cooling + planned + retired.
+Its counts balance: produced = waiting + cooling + planned + retired.
 """
 
 from __future__ import annotations
@@ -18,44 +18,44 @@ from rftd.streams.log.envelope import Decoded
 
 
 class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An experience plannable now or after its cooldown: an index entry; its payload stays in the log."""
+    """Index entry of an experience that may be planned, now or after its cooldown; its payload stays in the log."""
 
     member: task.Member
     group: batch.GroupRef
     index: int
-    """The index of the member in its group."""
+    """Index of the experience among the members of its group, from 0."""
     stage: int
     group_size: int
     """Number of members of its group."""
     sequence: int
-    """The group's sequence in its stage."""
+    """Position of the group's task in the dataset's order."""
     priority: float
-    """The priority tag: as produced, or as changed since."""
+    """Priority tag, as produced or as changed by an event."""
     uses: int = 0
-    """Number of plans with the experience."""
+    """Number of plans naming the experience until now."""
     eligible_at_ns: int = 0
-    """The earliest clock reading for planning it again."""
+    """Earliest time of the next plan: the end of the cooldown; 0 before the first plan."""
 
 
 Changes: TypeAlias = Mapping[UUID, BufferEntry | None]
-"""Experiences in their present state; None for one neither waiting nor cooling."""
+"""Changed experiences by id: the present entry, or None for an experience that may not be planned any more."""
 
 
 class BufferBooks(msgspec.Struct):
-    """Counts with a fixed balance: produced = waiting + cooling + planned + retired."""
+    """Counts that always balance: produced = waiting + cooling + planned + retired."""
 
     produced: int = 0
     planned: int = 0
-    """Number of experiences planned for the last time."""
+    """Number of experiences that have been planned and will not be again."""
     retired: dict[str, int] = {}
     failed_rollouts: int = 0
 
 
 class Ahead(msgspec.Struct, frozen=True):
-    """The fate of an experience whose group was not read yet."""
+    """What plans and retirements said about an experience whose group, in another partition, is not read yet."""
 
     gone: bool = False
-    """True if retired, or planned for the last time."""
+    """True if the experience was retired, or planned for the last time."""
     uses: int = 0
     eligible_at_ns: int = 0
 
@@ -64,27 +64,28 @@ _NONE_AHEAD: Final = Ahead()
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An experience in a batch that may still be abandoned."""
+    """An experience of a planned batch, kept while the batch may still be abandoned."""
 
     entry: BufferEntry | None
-    """The entry before the plan; None until its group is read."""
+    """The entry before the plan; None while its group is not read."""
     use: int
+    """Number of this use, from 1."""
     last: bool
-    """True if it may not be planned again."""
+    """True if this is the experience's last use."""
 
 
 class ReplayBuffer(msgspec.Struct):
-    """Experiences of closed groups. Plans and retirements may be read before their groups."""
+    """The experiences of closed groups; plans and retirements may be read before the groups they name."""
 
     waiting: dict[UUID, BufferEntry] = {}
-    """Never planned, in the order of their groups' closing."""
+    """Experiences never planned, by id, in the order in which their groups closed."""
     cooling: dict[UUID, BufferEntry] = {}
-    """Planned before, and plannable again after their cooldown."""
+    """Experiences planned before, which may be planned again after their cooldown, by id."""
     group_sizes: dict[int, int] = {}
-    """Number of waiting experiences, by the number of members of their groups."""
+    """Number of waiting experiences by the size of their group."""
     books: BufferBooks = msgspec.field(default_factory=BufferBooks)
     given_up: dict[UUID, str] = {}
-    """Experiences to be retired by the planner, with the reason."""
+    """Experiences that the planner has to retire (their payload is lost), with the reason."""
     planned_in_stage: dict[int, int] = {}
     """Number of experiences planned at least once, by stage."""
     _ahead: dict[UUID, Ahead] = {}
@@ -96,10 +97,10 @@ class ReplayBuffer(msgspec.Struct):
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
     _batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     _recent: Recent = msgspec.field(default_factory=Recent)
-    """Events retiring or tagging experiences: each counts once."""
+    """Ids of the newest events retiring or tagging experiences, so that a repeated one is ignored."""
 
     def counts(self) -> dict[str, int]:
-        """Returns the books by name, with `balance`, always zero."""
+        """Returns the counts by name, with `balance`, which is always zero."""
         retired = sum(self.books.retired.values())
         total = len(self.waiting) + len(self.cooling) + self.books.planned + retired
         return {
@@ -112,11 +113,11 @@ class ReplayBuffer(msgspec.Struct):
         }
 
     def begin(self, version: int) -> None:
-        """Sets the weight version after which batches are planned next, according to the spine."""
+        """Sets the weight version after which the next batch is planned, as known from the spine."""
         self._batches.begin(version)
 
     def apply(self, decoded: Decoded) -> Changes:
-        """Folds an event of groups, plans or retirements; returns the experiences changed by it."""
+        """Folds an event of groups, plans or retirements; returns the experiences that it changed."""
         event = decoded.event
         if isinstance(event, StepCompleted):
             self._completed(event)

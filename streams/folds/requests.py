@@ -30,29 +30,31 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Requests(msgspec.Struct):
-    """The open requests, in the order of reading."""
+    """Requests of other programs not answered yet, in the order of reading."""
 
     open: dict[str, OpenRequest] = {}
     """The open requests by their positions, `stream/partition@offset`."""
     commands: dict[str, None] = {}
-    """The positions of open requests other than tasks, in the order of reading."""
+    """Positions of the open requests that are not additions of tasks, in the order of reading."""
     places: dict[UUID, list[str]] = {}
-    """The positions of the open requests with a key, by key."""
+    """Positions of the open requests by request key."""
     counts: dict[int, int] = {}
     """Number of open requests, by partition."""
     behind: dict[int, int] = {}
-    """The first offset not folded, of partitions with the maximum number of open requests."""
+    """First offset not folded, by partition, for partitions with too many open requests."""
     answered: AnsweredRequests = msgspec.field(default_factory=AnsweredRequests)
     """The first request of each key."""
     early: set[str] = set()
-    """Positions of refused requests not read yet, in a partition read less far than their refusal's."""
+    """Positions of requests whose refusal, in another partition, was read first."""
     submitted: dict[UUID, UUID] = {}
-    """The key of each experiment submitted and not accepted yet."""
+    """Request key of each experiment submitted and not accepted yet."""
     refused: list[Refusal] = []
     """The newest refusals, in the order of reading: partitions have no common order."""
 
     def arrive(self, record: Record, event: CloudEvent, commands: Commands) -> None:
-        """Adds a request, unless its partition has too many open ones: the request is then left for later."""
+        """Adds a request; if its partition has too many open ones, reading of that partition stops before
+        the request.
+        """
         number = record.partition.number
         if number in self.behind or self.counts.get(number, 0) >= limits.OPEN_REQUESTS:
             self.behind.setdefault(number, record.offset)
@@ -69,11 +71,11 @@ class Requests(msgspec.Struct):
             self._open(position_text, request, brings_tasks=event.brings_tasks)
 
     def has_room(self, partition: int) -> bool:
-        """True if many requests of the partition may be added."""
+        """True if the partition has far fewer open requests than allowed, so that reading may continue."""
         return self.counts.get(partition, 0) <= limits.OPEN_REQUESTS // 2
 
     def answer(self, decoded: Decoded, commands: Commands) -> None:
-        """Folds an effective event, possibly the result of a request, or its refusal."""
+        """Folds an effective event, which may answer a request: a command's event with its key, or a refusal."""
         event = decoded.event
         head = decoded.head
         if isinstance(event, ExperimentRejected):
@@ -90,7 +92,9 @@ class Requests(msgspec.Struct):
         self._settle(head.correlation)
 
     def cut_off(self) -> list[OpenRequest]:
-        """Returns submissions in the log without acceptance: a kill came between, or their other half is missing."""
+        """Returns the requests of submissions without acceptance in the log: a crash came between, or the other half is
+        missing.
+        """
         used = (self.answered.get(key) for key in self.submitted.values())
         return [request for request in used if request is not None]
 

@@ -1,4 +1,4 @@
-"""The workers of an experiment: the live ones by slot, and the departed."""
+"""`Roster`: the workers of an experiment: live ones by id, and departed ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rftd.streams.log.envelope import Decoded
 
 
 class Gone(msgspec.Struct, frozen=True, kw_only=True):
-    """A departed worker: role, slot, and the error or the reason of the end."""
+    """A departed worker, with the error or reason of its end."""
 
     role: str
     slot: int
@@ -20,7 +20,7 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     """The code of the error that ended the worker, if it reported one."""
     reason: str = ""
     lost: bool = False
-    """True if the end was noticed by the supervisor."""
+    """True if the supervisor recorded the end, and not the worker itself."""
     host: str = ""
     pid: int = -1
     """The worker's process; -1 if its start was never read."""
@@ -32,7 +32,7 @@ class Roster(msgspec.Struct):
     live: dict[UUID, worker.WorkerStarted] = {}
     gone: dict[UUID, Gone] = {}
     last_of: dict[str, Gone] = {}
-    """The last worker to leave, by role."""
+    """The worker that departed last, by role."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds worker.started, worker.stopped and worker.lost; events of a departed worker change nothing."""
@@ -60,9 +60,7 @@ class Roster(msgspec.Struct):
         self.last_of[departure.role] = departure
 
     def explorers(self) -> list[worker.WorkerStarted]:
-        """Returns live explorers by slot; those of several machines may share one, and outside all slots they get no
-        work.
-        """
+        """Returns the live explorers with a slot, by slot; explorers on several machines may share a slot."""
         slots = range(limits.WORKER_SLOTS)
         live = (started for started in self.live.values() if started.role == "explorer" and started.slot in slots)
         return sorted(live, key=lambda started: (started.slot, started.worker))

@@ -1,4 +1,4 @@
-"""`RunState`: the basis of all decisions about one experiment, as a fold of its events."""
+"""`RunState`: everything known about one experiment, as a fold of its events; the basis of all decisions."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rftd.streams.log.topics import Partition, may_hold
 
 
 class KeptCheckpoints(msgspec.Struct):
-    """The announced checkpoints; their users check that the step is on the spine (rule 3)."""
+    """Checkpoints committed and not deleted; users still have to check that the step is on the spine (rule 3)."""
 
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
-    """Committed and not deleted, by (step, generation); the last committed is the last."""
+    """Events by (step, generation), in the order of commits."""
     _deleted: set[tuple[int, int]] = set()
     count: int = 0
     """Number of checkpoints ever committed, each counted once."""
     _committed: dict[tuple[int, int], set[UUID]] = {}
-    """Event ids of the kept ones: a repeated older event must not replace a newer one."""
+    """Event ids of each kept checkpoint, so that a repeated older event does not replace a newer one."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds checkpoint.committed and checkpoint.deleted; a repeated event changes nothing."""
@@ -58,7 +58,7 @@ class SpineParts(msgspec.Struct, kw_only=True):
 
 
 class RunParts(SpineParts, kw_only=True):
-    """All folds of one experiment, as stored in the snapshots of a daemon."""
+    """All folds of one experiment, as written in a daemon's snapshots."""
 
     groups: GroupFold
     replay_buffer: ReplayBuffer
@@ -67,7 +67,7 @@ class RunParts(SpineParts, kw_only=True):
 
 
 class RunState:
-    """The state of one experiment. Equal for every interleaving of its partitions (rule 6)."""
+    """The folded state of one experiment, equal for every order of reading its partitions (rule 6)."""
 
     def __init__(
         self,
@@ -76,9 +76,10 @@ class RunState:
         on_sign_of_life: Callable[[Heartbeat | WorkerStarted], None] | None = None,
         spine_only: bool = False,
     ) -> None:
-        """Creates an empty state; `on_sign_of_life` is called with every heartbeat and every joining worker.
+        """Creates an empty state; `on_sign_of_life` is called with every heartbeat and every worker.started.
 
-        `spine_only` is for followers of spine, weights and checkpoints: books without a chance to balance are not kept.
+        `spine_only` is for readers of spine, weights and checkpoints alone: the replay buffer, which could not balance,
+        is not folded.
         """
         self.experiment = experiment
         self.spine = Spine()
@@ -89,19 +90,21 @@ class RunState:
         self.roster = Roster()
         self.committed = KeptCheckpoints()
         self.touched: dict[UUID, BufferEntry | None] | None = None
-        """Experiences changed in the replay buffer, in their present state, for an index; None without an index."""
+        """Experiences changed in the replay buffer since the index last read them, with their present entries; None
+        without an index.
+        """
         self.evaluated_through: dict[int, int] = {}
-        """The step of each stage with no due evaluation up to it, for skipping a second check."""
+        """Step of each stage up to which no evaluation is due, so that it need not be checked again."""
         self._on_sign_of_life = on_sign_of_life
         self._spine_only = spine_only
 
     @property
     def checkpoints(self) -> dict[tuple[int, int], CheckpointCommitted]:
-        """Committed and not deleted, by (step, generation)."""
+        """Checkpoints committed and not deleted, by (step, generation)."""
         return self.committed.kept
 
     def adopt(self, parts: SpineParts) -> None:
-        """Sets the folds to a snapshot's; the state must be new."""
+        """Starts from a snapshot's folds; only on a new state."""
         self.spine = parts.spine
         self.weights = parts.weights
         self.committed = parts.committed
@@ -112,7 +115,7 @@ class RunState:
             self.roster = parts.roster
 
     def parts(self) -> RunParts:
-        """Returns all folds, for a snapshot: not a copy, so encode it while nothing is folded."""
+        """Returns all folds, for a snapshot. Not a copy: to be encoded before the next event is folded."""
         return RunParts(
             spine=self.spine,
             weights=self.weights,
@@ -124,7 +127,7 @@ class RunState:
         )
 
     def apply(self, decoded: Decoded) -> None:
-        """Folds one effective event of any stream, passing the event to the folds concerned."""
+        """Folds one effective event of any stream into the folds concerned."""
         match decoded.partition.stream:
             # Explorers write scores of evaluations to the stream of experiences.
             case topics.EXPERIENCES:
@@ -163,7 +166,7 @@ class RunState:
 
 
 def partitions_of(experiment: UUID) -> tuple[Partition, ...]:
-    """Returns every partition possibly holding an event of the experiment."""
+    """Returns every partition that may hold events of the experiment."""
     return tuple(
         partition
         for partition in topics.EVERY_PARTITION

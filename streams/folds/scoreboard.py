@@ -1,8 +1,6 @@
-"""`Scoreboard`: the figures of a stage's evaluations, version by version, with the resulting decisions; a fold of the
-spine.
+"""`Scoreboard`: the evaluation figures of a stage, version by version, and the decisions following from them; a fold.
 
-Evaluations may be completed in any order, so each figure is folded only after the figures of all earlier versions:
-decisions do not depend on the speed of workers. A decision is kept until the controller has written a record of it.
+Evaluations may be completed in any order, so each figure is folded only after those of earlier versions.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ BOUND: Final = "bound"
 PATIENCE: Final = "patience"
 RULE: Final = "rule"
 _ROUNDED: Final = 1e-9
-"""From 0.5 to 0.4 is a fall of 20 %, although 0.5 - 0.4 is computed as less than 0.1."""
+"""Tolerance for rounding: from 0.5 to 0.4 is a fall of 20 %, although 0.5 - 0.4 is computed as less than 0.1."""
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """A version with the value of the deciding figure in its evaluation."""
+    """A weight version with the figure by which checkpoints are ranked."""
 
     version: int
     generation: int
@@ -42,64 +40,68 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 class EvalVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A stop or a pause decided by an evaluation."""
+    """A decision of an evaluation to end or pause the stage."""
 
     cause: str
     """`bound`, `patience` or `rule`."""
     rule: int = -1
-    """Index of the rule among those of the stage."""
+    """Index of the rule among the stage's rules, for cause `rule`."""
     version: int
+    """Weight version of the evaluation."""
     value: float | None
-    """None if it was not a number."""
+    """The figure; None if it was not a finite number."""
     against: float | None
-    """The reference value: the best, the highest or the lowest one, or the bound."""
+    """The figure's reference: the best, highest or lowest earlier one, or the bound; None without one."""
 
 
 class RuleWatch(msgspec.Struct):
-    """The state of a rule between two crossings of the rule's threshold."""
+    """State of a rule on a figure, which applies once at each crossing of its threshold."""
 
     extreme: float | None = None
-    """The highest or lowest value since the stage began, or since the rule applied."""
+    """Highest or lowest figure since the stage began, or since the rule last applied; None before one."""
     armed: bool = True
-    """False from the rule's application until it no longer applies."""
+    """False after the rule has applied, until its condition no longer holds."""
 
 
 class Scoreboard(msgspec.Struct):
-    """The scores of the stage under way, with the pending decisions."""
+    """Evaluation figures of the current stage, with decisions not yet recorded by the controller."""
 
     stage: int = -1
     first_version: int = 0
     through: dict[str, int] = {}
-    """The stage's step up to which evaluations were folded, by taskset; -1 before the first."""
+    """Step of the stage up to which evaluations are folded, by taskset; -1 before the first."""
     waiting: dict[int, dict[str, EvalCompleted]] = {}
-    """Evaluations of later steps, by step and taskset."""
+    """Completed evaluations that wait for earlier ones, by step and taskset."""
     ranked: list[Ranked] = []
-    """The versions with kept checkpoints, the best first."""
+    """Versions whose checkpoints are kept as the best, best first."""
     base: float | None = None
-    """The deciding figure of the stage's first weights."""
+    """Figure of the stage's first weights by which early stopping is decided; None before it."""
     best: float | None = None
-    """The best value seen by early stopping."""
+    """Best figure seen by early stopping; None before one."""
     behind: int = 0
-    """Number of evaluations since then."""
+    """Number of evaluations since `best`."""
     watches: list[RuleWatch] = []
     """The states of the stage's rules, by index."""
     stop: EvalVerdict | None = None
+    """The first decision to end the stage; None without one."""
     pause: EvalVerdict | None = None
+    """A decision to pause the experiment, not recorded yet; None without one."""
     stopped: bool = False
     number: int = 0
-    """Number of choices so far."""
+    """Number of chosen checkpoints until now."""
     told: int = 0
-    """Number of the last written choice."""
+    """Number of the last choice recorded by the controller."""
     unwritten: list[CheckpointChosen] = []
+    """Choices not recorded yet."""
     chosen: dict[int, CheckpointChosen] = {}
-    """The newest written choice of each stage."""
+    """Choice recorded last for each stage."""
     lacking: list[str] = []
-    """Figures missing in an evaluation, until the warning was written."""
+    """Configured figures absent from an evaluation, until a warning is recorded."""
     lacked: set[str] = set()
-    """Figures already noted as missing."""
+    """Configured figures found absent until now."""
 
     def begin(self, stage: int, first_version: int, spec: StageSpec, forked: ExperimentForked | None) -> None:
-        """Restarts with a stage; a fork ignores the evaluations made by its parent."""
+        """Starts a stage; evaluations made by a fork's parent are ignored."""
         self.stage = stage
         self.first_version = first_version
         decisions = spec.trainer.by_evaluation
@@ -119,7 +121,7 @@ class Scoreboard(msgspec.Struct):
         self.lacked = set()
 
     def evaluated(self, event: EvalCompleted, spec: StageSpec) -> None:
-        """Folds an evaluation, once, and every later evaluation waiting for the folded version."""
+        """Folds a completed evaluation, once, in the order of versions; earlier ones have to be folded first."""
         through = self.through.get(event.taskset)
         step = event.version - self.first_version
         if event.stage != self.stage or through is None or step <= through:
@@ -135,12 +137,16 @@ class Scoreboard(msgspec.Struct):
             self._take(completed, spec.trainer.by_evaluation)
 
     def unsettled(self, spec: StageSpec) -> int | None:
-        """Returns the stage's first step whose evaluation may still decide something; None without such steps."""
+        """Returns the stage's first step whose evaluation is still to come and may decide something; None
+        without one.
+        """
         following = (self._following(taskset, spec) for taskset in self.through)
         return min((step for step in following if step is not None), default=None)
 
     def keeps(self, version: int, spec: StageSpec) -> bool:
-        """True for a version with a checkpoint among the best of the stage, or still able to be."""
+        """True if the version's checkpoint is among the best of the stage, or may be once its evaluation is
+        complete.
+        """
         best = spec.trainer.by_evaluation.best
         if best is None:
             return False
@@ -149,7 +155,9 @@ class Scoreboard(msgspec.Struct):
         return pending or any(ranked.version == version for ranked in self.ranked)
 
     def written(self, event: CheckpointChosen | StageStopped, spec: ExperimentSpec, planned: int) -> ExperimentSpec:
-        """Folds a decision written by the controller, once; returns the resulting specification."""
+        """Folds a decision recorded by the controller, once; returns the specification, with the stage shortened by a
+        stop.
+        """
         if isinstance(event, StageStopped):
             if event.stage != self.stage or self.stopped:
                 return spec
@@ -164,7 +172,7 @@ class Scoreboard(msgspec.Struct):
         return spec
 
     def lived(self, event: Event) -> None:
-        """Folds a pause or a warning: the controller's pending record is no longer due."""
+        """Folds a pause or a warning recorded by the controller, which is then not due any more."""
         if isinstance(event, ExperimentPaused) and event.cause == RULE:
             self.pause = None
         elif isinstance(event, ExperimentWarned):

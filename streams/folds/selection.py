@@ -1,6 +1,6 @@
-"""`Selection`: the rows drawn by selectors, and the rewards reported to selectors, by taskset.
+"""`Selection`: rows drawn by selectors, and rewards reported to selectors, by taskset.
 
-Both are kept for the stage under way alone, and of rewards only the newest: a selector forgets older rewards.
+Only the current stage's are stored, and only the newest rewards: a selector ignores older ones.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rftd.ops import limits
 from rftd.streams.events.task import GroupClosed, TasksDrawn
 
 REWARD: Final = struct.Struct("<qd")
-"""One closed group in `Rewards.kept`: its row, and the mean reward of its members."""
+"""Layout of one closed group in `Rewards.kept`: its row, and the mean reward of its members."""
 
 
 class DrawnTasks(msgspec.Struct, frozen=True):
-    """The rows of a draw, with the number of the first row's draw within the taskset."""
+    """The rows of one draw of a selector."""
 
     first: int
-    """The number of the first row's draw within the taskset."""
+    """Number of the first row among all rows drawn from the taskset, from 0."""
     rows: tuple[int, ...]
 
     def row_at(self, draw_number: int) -> int | None:
-        """Returns the row drawn with this number; None if it belongs to another draw."""
+        """Returns the row drawn as number `draw_number`; None if another draw has it."""
         return self.rows[draw_number - self.first] if 0 <= draw_number - self.first < len(self.rows) else None
 
 
@@ -35,15 +35,15 @@ class Rewards(msgspec.Struct):
     count: int = 0
     """Number of groups closed with a member."""
     kept: bytes = b""
-    """The newest of them, `REWARD` each: at least `limits.KEPT_REWARDS`, once there were that many."""
+    """The newest rewards, packed as `REWARD`: at least `limits.KEPT_REWARDS` once there were as many."""
 
     @property
     def first(self) -> int:
-        """The number of the first kept reward, from 0."""
+        """Number of the first reward in `kept`, counted from 0 over all groups."""
         return self.count - len(self.kept) // REWARD.size
 
     def add(self, row: int, value: float) -> None:
-        """Counts a group. The count alone decides on forgotten rewards, in every process."""
+        """Adds a group's mean reward; old rewards are dropped at counts equal in every process."""
         self.count += 1
         self.kept += REWARD.pack(row, value)
         if len(self.kept) >= 2 * limits.KEPT_REWARDS * REWARD.size:
@@ -54,7 +54,7 @@ class Selection(msgspec.Struct):
     """Draws and rewards of an experiment, by (stage, taskset)."""
 
     draws: dict[tuple[int, int], DrawnTasks] = {}
-    """The newest draw."""
+    """Newest draw."""
     rewards: dict[tuple[int, int], Rewards] = {}
 
     def draw(self, event: TasksDrawn) -> None:

@@ -23,10 +23,10 @@ ALL_ANSWERS_CUT: Final = "answers_cut"
 """Every answer reached its length limit, and none is trained, or every group has equal rewards."""
 ALL_ANSWERS_EMPTY: Final = "answers_empty"
 NO_TOKENS: Final = "no_tokens"
-"""No token is trained, and none of the causes above holds for the whole batch."""
+"""No token was trained, for a mixture of the causes above."""
 LEARNING_RATE_ZERO: Final = "learning_rate_zero"
 SOLVED: Final = "solved"
-"""Equal rewards in every group, and every answer is right: nothing is left to learn, and nothing is wrong."""
+"""All rewards of every group are equal, and every answer is right: the task is learned, and nothing is wrong."""
 REWARDS_EQUAL: Final = "rewards_equal"
 ADVANTAGE_ZERO: Final = "advantage_zero"
 """The advantage of every trained token is zero, although rewards differ."""
@@ -34,7 +34,7 @@ GRADIENT_ZERO: Final = "gradient_zero"
 FILTERED: Final = "filtered"
 """Every group is left out as uninformative, so no batch is formed."""
 ROLLOUTS_FAILED: Final = "rollouts_failed"
-"""Rollouts fail, so no group can be trained. Detected by the controller, not by this fold."""
+"""Rollouts fail, so that no group can be trained; detected by the controller, not by this fold."""
 
 CAUSES: Final = (
     NOT_FINITE,
@@ -50,7 +50,7 @@ CAUSES: Final = (
     FILTERED,
     ROLLOUTS_FAILED,
 )
-"""All causes, used as a label by metrics."""
+"""All causes, as values of a metrics label."""
 
 FILTERED_BATCHES: Final = 4
 """Batches' worth of consecutive uninformative groups, without other waiting ones, after which the signal counts as
@@ -69,22 +69,22 @@ _RIGHT: Final = 1.0
 
 
 class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change still to be declared by the controller."""
+    """A loss or return of the learning signal that the controller has to record."""
 
     number: int
     stage: int
     step: int
     cause: str
-    """Empty: the signal is back."""
+    """Cause of the loss; empty if the signal is back."""
     detail: str = ""
-    """The words of a skipped step."""
+    """Text of a skipped step; empty otherwise."""
     lowest: float = 0.0
     highest: float = 0.0
     """The lowest and the highest mean reward of a group."""
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Consecutive batches of a kind: the kind, the number of batches and the first step."""
+    """Consecutive batches of one kind: kind, number of batches and first step."""
 
     kind: str = ""
     batches: int = 0
@@ -99,34 +99,33 @@ class Streak(msgspec.Struct, frozen=True):
 
 
 class Signal(msgspec.Struct):
-    """The learning signal, the cause of a loss, and the changes still to be declared."""
+    """The learning signal of an experiment's newest batches: present, or lost for a cause."""
 
     cause: str = ""
-    """Cause of the newest batches' missing learning signal; empty if they have one."""
+    """Cause of the present loss; empty while batches have a learning signal."""
     same: Streak = Streak()
-    """The newest batches of one cause; the cause is empty for batches with a learning signal."""
+    """Newest consecutive batches with one cause (empty: with a learning signal)."""
     health: Streak = Streak()
-    """The newest batches all idle, or all not idle."""
+    """Newest consecutive batches that are all idle, or all not idle."""
     idle_batches: int = 0
     """Consecutive batches without a learning signal although the task is unsolved, since the last resume."""
     number: int = 0
-    """Number of changes so far."""
+    """Number of changes until now."""
     told: int = 0
-    """Number of the last declared change."""
+    """Number of the last change recorded by the controller."""
     undeclared: list[SignalChange] = []
     lost: SignalLost | None = None
-    """The declared loss not yet ended by a step."""
+    """The recorded loss, until a step ends it; None without one."""
     filtered: int = 0
-    """Experiences of uninformative groups retired since the last plan, while no others waited."""
+    """Number of experiences retired as uninformative since the last plan, while no others waited."""
     retired_ns: int = -1
     """Time of the last of those retirements, by the planner's clock: a repeated event is not counted twice."""
     best: float | None = None
-    """The highest reward in a batch of the stage with differing rewards."""
+    """Highest reward of any batch of the stage with differing rewards; None before one."""
 
     def lived(self, event: Event) -> None:
-        """Restarts the counts with a stage, and with a person's resume.
-
-        A lost signal stays lost until a step shows otherwise.
+        """Folds a life event: a new stage and a person's resume restart the counts; a lost signal stays lost until a
+        step ends it.
         """
         if isinstance(event, StageStarted | ExperimentResumed):
             self.idle_batches = 0
@@ -136,13 +135,14 @@ class Signal(msgspec.Struct):
             self.best = None
 
     def planned(self) -> None:
-        """Resets the count of uninformative experiences, as a batch was formed."""
+        """Restarts the count of uninformative experiences, because a batch was formed."""
         self.filtered = 0
 
     def executed(self, event: StepCompleted, *, last: bool, max_idle_steps: int = 0) -> None:
-        """Folds a new step; `last` marks the last step of the stage.
+        """Folds a trained step; `last` is True for the stage's last step.
 
-        An experiment pausing after fewer idle batches than a loss needs (0: never) loses its signal at the pause.
+        `max_idle_steps` (0: none) is the number of idle batches after which the experiment pauses; the signal is then
+        lost at the pause at the latest.
         """
         cause = self._cause_of(event, last=last)
         idle = _idle(cause)
@@ -155,7 +155,7 @@ class Signal(msgspec.Struct):
             self.best = highest if self.best is None else max(self.best, highest)
 
     def retired(self, event: ExperienceRetired, *, stage: int, step: int, batch: int) -> None:
-        """Folds uninformative groups; `step` is the step waiting for `batch` experiences."""
+        """Folds retirements of uninformative groups; `step` is the next step, to be filled with `batch` experiences."""
         groups = event.uninformative
         # For a decision split over several events because of many ids, the first counts: each has the bound of all.
         if groups is None or event.decided_at_ns <= self.retired_ns:
@@ -182,7 +182,7 @@ class Signal(msgspec.Struct):
         self._note(change)
 
     def declared(self, event: SignalLost | SignalRegained) -> None:
-        """Folds a declaration of the controller; a repeated one changes nothing."""
+        """Folds a loss or return recorded by the controller; a repeated event changes nothing."""
         if event.number > self.told:
             self.told = event.number
             self.lost = event if isinstance(event, SignalLost) else None

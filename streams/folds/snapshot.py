@@ -37,22 +37,22 @@ _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
-    """A fold, the positions reached by it, and the fences up to there."""
+    """A fold with the offsets up to which it was folded, and the fences known there."""
 
     experiment: UUID | None
-    """None for a fold of the whole log."""
+    """Experiment of the fold; None for a fold of the complete log."""
     marks: tuple[HeadRef, ...]
-    """The next offset of each partition, and the chain of the record before it (empty if none was read)."""
+    """Next offset of each partition, with the chain of the record before it (empty if none was read)."""
     fences: tuple[FenceOwner, ...]
     parts: P
 
     @property
     def positions(self) -> dict[Partition, int]:
-        """The next offset to be folded, for each partition."""
+        """Next offset to fold, by partition."""
         return {Partition(mark.stream, mark.partition): mark.next_offset for mark in self.marks}
 
     def heads(self, partitions: Mapping[Partition, int] | None = None) -> Heads:
-        """Returns the heads required of the log: of these partitions, or of all."""
+        """Returns the heads that a log must contain for the snapshot to be usable, of `partitions` or of all."""
         # Heartbeats are deleted on purpose; without a chain, no record of the partition was read that could be missed.
         remembered = {
             Partition(mark.stream, mark.partition): Mark(mark.next_offset, mark.chain)
@@ -65,7 +65,7 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
 
 
 class Nothing(msgspec.Struct):
-    """The empty parts of a snapshot read only for its remembered heads: Snapshot[Nothing] accepts any version."""
+    """Stand-in for the folds of a snapshot read only for its heads: Snapshot[Nothing] reads any version."""
 
 
 class _FirstPiece(msgspec.Struct, kw_only=True):
@@ -91,7 +91,7 @@ def pack(snapshot: Snapshot[P]) -> bytes:
 
 
 def unpack(content: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
-    """Decodes the snapshot in a file; parts unknown to `kind` are left out. Raises CodecError with the reason."""
+    """Decodes a snapshot file; folds that `kind` does not have are skipped. Raises CodecError with the reason."""
     view = memoryview(content)
     if bytes(view[: len(_MAGIC)]) != _MAGIC or len(content) < _HEAD_SIZE_BYTES:
         raise CodecError("it is no snapshot, or cut off")

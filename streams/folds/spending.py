@@ -1,4 +1,4 @@
-"""`Spending`: an experiment's use of its budgets, and the time of the last view by a person; a fold of the spine."""
+"""`Spending`: an experiment's use of its budgets, and when a person last read about it; a fold of the spine."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import GenerationStarted, StepCompleted
 
 BUDGET: Final = "budget"
-"""The cause of a pause after a budget is spent."""
+"""Cause of the pause after a budget is spent."""
 UNSEEN: Final = "unseen"
-"""The cause of a pause after too long a time without a view by a person."""
+"""Cause of the pause after `limits.unseen_days` without a reader."""
 _LOOKS: Final = (ExperimentSubmitted, ExperimentPrioritized, ExperimentStarted, ExperimentSeen)
 
 
@@ -29,21 +29,21 @@ class Spending(msgspec.Struct):
     """Time and tokens spent by an experiment, with the grants and the views that reset its pauses."""
 
     ran_ns: int = 0
-    """Running time in nanoseconds, up to `last_ns`."""
+    """Nanoseconds of running up to `last_ns`."""
     running: bool = False
     last_ns: int = 0
-    """The time of the newest record written by a daemon."""
+    """Time of the newest record written by a daemon."""
     row_tokens: int = 0
-    """Tokens of the steps of stages training on rows alone."""
+    """Tokens trained in stages without rollouts."""
     granted: int = 1
-    """Number of grants of the budgets: one, and one more with each resume after they were spent."""
+    """Number of times the budgets apply: 1, and one more for each resume after they were spent."""
     cause: str = ""
-    """The cause of its pause, if one of the two above."""
+    """`BUDGET` or `UNSEEN` during a pause with that cause; empty otherwise."""
     seen_ns: int = 0
-    """Time of the last view or command by a person."""
+    """Time of the last reader or command of a person."""
 
     def pass_time(self, event: Event, time_ns: int) -> None:
-        """Counts the time since the previous record, if the experiment ran until then."""
+        """Adds the time since the previous record to `ran_ns`, if the experiment was running."""
         # By the clocks of daemons alone: a trainer's clock spends no budget.
         if isinstance(event, StepCompleted | GenerationStarted):
             return
@@ -55,7 +55,7 @@ class Spending(msgspec.Struct):
         self.last_ns = time_ns
 
     def lived(self, event: Event) -> None:
-        """Folds a view, a command, a pause or a resume."""
+        """Folds a life event: a reader, a command, a pause or a resume."""
         looks = isinstance(event, _LOOKS)
         if isinstance(event, ExperimentPaused):
             self.cause = event.cause if event.cause in (BUDGET, UNSEEN) else self.cause
@@ -69,5 +69,5 @@ class Spending(msgspec.Struct):
             self.seen_ns = self.last_ns
 
     def ran_until_ns(self, now_ns: int) -> int:
-        """Returns the running time of the experiment by `now_ns`, in nanoseconds."""
+        """Returns the nanoseconds of running up to the time `now_ns`."""
         return self.ran_ns + (max(0, now_ns - self.last_ns) if self.running else 0)

@@ -22,7 +22,7 @@ from rftd.streams.spec.split_submission import LateHalf, halves_of, joined
 
 
 class Status(StrEnum):
-    """The state of an experiment's life, from `submitted` to one of the four final states."""
+    """State of an experiment, from `submitted` to one of four final states."""
 
     SUBMITTED = "submitted"
     QUEUED = "queued"
@@ -40,7 +40,7 @@ class Status(StrEnum):
 
 
 class Kept(StrEnum):
-    """The location of an experiment's files: in the experiment's folder, in an archive, or removed."""
+    """Where an experiment's files are: in its folder, in an archive, or removed."""
 
     HERE = "here"
     ARCHIVED = "archived"
@@ -58,92 +58,94 @@ class Spine(msgspec.Struct):
     """The fold of one experiment's spine: life, stages, plans, steps, evaluations and spending."""
 
     status: Status | None = None
+    """State of the experiment; None before its submission is read."""
     status_ns: int = 0
-    """Time of the last change of the status, or of its pause's cause, for people."""
+    """Time of the last change of the status or of the pause's cause; for display."""
     code: str = ""
     reason: str = ""
     cause: str = ""
-    """The cause of a pause without a command, as in experiment.paused."""
+    """Cause of an automatic pause, as in experiment.paused; empty otherwise."""
     released: bool = False
-    """True if its workers have left, during a pause ended only by a person."""
+    """True if the workers were released during a pause that only a person can end."""
     pauses: int = 0
-    """Number of pauses without a command, since the last new step."""
+    """Number of automatic pauses since the last new step."""
     priority: int = 0
-    """Its priority in the queue, as submitted or changed since; the highest goes first."""
+    """Priority in the queue; the highest starts first."""
     spec: ExperimentSpec | None = None
-    """The specification submitted first, or joined from it and the other half."""
+    """Specification as submitted, or joined from both submitted halves; None before its submission is read."""
     submitted_by: str = ""
     """The name of the submitting token."""
     submitted_as: str = ""
-    """The role of the token; another submitter's half does not change it."""
+    """Role of the submitting token; the submitter of the second half does not change it."""
     moves: tuple[tuple[experiment.FolderMove, ...], ...] = ()
-    """The folders moved by each import of the experiment, in the order of imports; `spec.config` has the old ones."""
+    """Folders moved by each import of the experiment, oldest import first; `spec.config` has the original ones."""
     late_half: LateHalf | None = None
-    """The half submitted after an import; its paths in `spec.config` moved with later imports alone."""
+    """Half submitted after an import, so that only later imports moved its paths in `spec.config`; None without one."""
     grants: tuple[experiment.Grant, ...] = ()
-    """The names in its specification allowed by the daemon's configuration at acceptance."""
+    """Names in the specification that the daemon's allow-lists permitted at acceptance."""
     tokenizers: tuple[str, ...] = ()
     """The sha256 of the copy of each stage's tokenizer.json; see experiment.accepted."""
     halves: frozenset[str] = frozenset()
-    """The halves in its submissions: `explore`, `train`."""
+    """Halves submitted: `explore`, `train`; empty for a complete experiment."""
     start: tuple[experiment.HeadRef, ...] = ()
+    """Heads of the log at the submission, below which nothing belongs to the experiment."""
     forked: experiment.ExperimentForked | None = None
-    """The history shared with another experiment, for a fork."""
+    """The history shared with a parent; None unless the experiment is a fork."""
     kept: Kept = Kept.HERE
     archive: experiment.ExperimentArchived | None = None
-    """The present or last archive of its files."""
+    """Present or last archive of the files; None if never archived."""
     payloads_dropped: bool = False
-    """True if its experiences have no token arrays in the log any more."""
+    """True if every token array of the experiment was dropped from the log."""
     payloads_dropped_through: int = 0
-    """The last step with experiences without token arrays in the log and in any archive."""
+    """Last step whose experiences have lost their token arrays, in the log and in any archive."""
     stage: int = -1
-    """The stage under way; -1 before the first."""
+    """Index of the current stage; -1 before the first."""
     first_version: int = 0
-    """The weight version at the beginning of the stage."""
+    """Weight version at the beginning of the current stage."""
     first_versions: dict[int, int] = {}
-    """The weight versions at the beginning of each stage, by stage."""
+    """Weight version at the beginning of each stage, by index."""
     stage_started_ns: int = 0
     stage_completed: bool = False
     planned: int = 0
-    """The last planned step."""
+    """Last step with a plan."""
     plan_offsets: dict[int, int] = {}
-    """The offsets of the newest steps' plans, for a new trainer; older ones must be read from the log."""
+    """Offsets of the newest steps' plans; older ones have to be searched in the log."""
     plans: dict[int, Plan] = {}
-    """Plans not executed in the present generation."""
+    """Plans not trained by the present generation, by step."""
     abandoned: dict[int, int] = {}
     """Number of abandoned batches, by step."""
     decided_at_ns: int = 0
-    """The last clock reading recorded by a decision (rule 9)."""
+    """Latest clock reading recorded by a decision (rule 9)."""
     generation: int = -1
     """The trainer's generation; -1 before the first one."""
     version: int = -1
-    """Number of steps executed in the present generation."""
+    """Weight version of the trainer: steps trained in the history of the present generation."""
     furthest: int = 0
-    """Number of steps executed in any generation."""
+    """Highest step trained by any generation."""
     environment: dict[str, str] = {}
     """The environment of the newest generation's trainer, as reported by it."""
     checksums: dict[tuple[int, int], str] = {}
     """The checksums of the newest weights, by executed (version, generation); see `made`."""
     begun: dict[tuple[int, int], str] = {}
-    """The checksums of a fork's first weights, by (version, generation)."""
+    """Checksums of a fork's first weights, by (version, generation)."""
     executed: Versions = msgspec.field(default_factory=Versions)
-    """(version, generation) of every step."""
+    """Every (version, generation) trained."""
     mark: step.SpineMark | None = None
-    """The digest of the spine carried by the newest step."""
+    """Digest of the spine recorded in the newest step; None before one."""
     evaluated: set[UUID] = set()
     request: weights.WeightsRequested | None = None
-    """The newest request of explorers."""
+    """Newest request of explorers for weights; None before one."""
     overdue: dict[tuple[int, int], int] = {}
-    """The version, or -1, of a window that waited too long for its weights, by (stage, window)."""
+    """Version used after a window waited too long for its weights, by (stage, window); -1 for none."""
     queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
     _queued: Recent = msgspec.field(default_factory=Recent)
-    """The newest ids of events folded by queues."""
+    """Ids of the newest folded events of task queues, so that a repeated one is ignored."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
     signal: Signal = msgspec.field(default_factory=Signal)
     scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
     spending: Spending = msgspec.field(default_factory=Spending)
     _lived: set[UUID] = set()
-    """Ids of the folded life events."""
+    """Ids of folded life events, so that a repeated one is ignored."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds one event of the spine; a repeated or obsolete event changes nothing."""
@@ -194,16 +196,16 @@ class Spine(msgspec.Struct):
 
     @property
     def recorded_ns(self) -> int:
-        """The last clock reading in the log used as the beginning of waits (rule 9)."""
+        """Latest clock reading recorded in the log, from which waits are counted (rule 9)."""
         return max(self.waits_since_ns, self.status_ns)
 
     @property
     def waits_since_ns(self) -> int:
-        """The earliest moment of the trainer's wait for its next batch: the last decision, or the stage's start."""
+        """Time since which the trainer may have waited for its next batch: the last decision, or the stage's start."""
         return max(self.decided_at_ns, self.stage_started_ns)
 
     def stage_spec(self) -> StageSpec:
-        """Returns the stage under way. Only after its start."""
+        """Returns the specification of the current stage; only after its start."""
         assert self.spec is not None and self.stage >= 0
         return self.spec.stages[self.stage]
 
@@ -214,21 +216,23 @@ class Spine(msgspec.Struct):
 
     @property
     def last_version(self) -> int:
-        """The last weight version of the stage under way."""
+        """Last weight version of the current stage."""
         return self.first_version + self.stage_spec().total_steps
 
     @property
     def shared_steps(self) -> int:
-        """Steps of the stage under way made by another experiment's history."""
+        """Number of the current stage's steps trained by the parent; 0 unless the experiment is a fork."""
         return max(0, self.forked.at_step - self.first_version) if self.forked else 0
 
     @property
     def caught_up(self) -> bool:
-        """True if the trainer has executed every batch ever completed, so planning may continue (rule 8)."""
+        """True if the present generation has trained every step ever trained, so that planning may continue
+        (rule 8).
+        """
         return self.generation >= 0 and self.version >= self.furthest
 
     def made(self, version: int, generation: int, checksum: str) -> bool:
-        """True if a step, or the beginning of a fork, made weights with this checksum (rule 3).
+        """True if a trained step, or the start of a fork, produced weights with this checksum (rule 3).
 
         For steps long ago only versions and generations are known: each version of a generation has a single trainer,
         and the step is reported before the announcement, so the announcement of an executed version is genuine.

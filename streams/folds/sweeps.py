@@ -13,22 +13,23 @@ from rftd.streams.events.sweep import SweepCancelled, SweepHalved, SweepPoint, S
 from rftd.streams.log.envelope import Decoded
 
 LABEL: Final = "sweep"
-"""The label of each run, with the name of its sweep."""
+"""Label with the name of the sweep, on each of its runs."""
 
 
 class RecordedSweep(msgspec.Struct, kw_only=True):
-    """One sweep, with its refusals, halvings and cancellation."""
+    """A sweep as recorded in the log, with refusals, halvings and cancellation."""
 
     id: UUID
     submitted: SweepSubmitted
     submitted_ns: int
     refused: dict[int, SweepRefused] = {}
-    """The runs refused at submission, by index."""
+    """Refused runs, by index."""
     cancelled: SweepCancelled | None = None
     halved: list[SweepHalved] = []
 
     @property
     def name(self) -> str:
+        """Name of the sweep."""
         return self.submitted.name
 
     @property
@@ -38,20 +39,20 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def next_halving(self) -> int | None:
-        """The weight version of the next halving; None if there is no further one."""
+        """Weight version of the next halving; None without a further one."""
         halving = self.submitted.halving
         versions = () if halving is None else halving.at[len(self.halved) :]
         return versions[0] if versions else None
 
     @property
     def firsts(self) -> list[int]:
-        """For each run the first one with equal settings."""
+        """For each run, the index of the first run with equal settings (another seed)."""
         first: dict[tuple[tuple[str, str], ...], int] = {}
         return [first.setdefault(tuple(run.settings.items()), number) for number, run in enumerate(self.points)]
 
     @property
     def stopped(self) -> dict[int, str]:
-        """The runs with stopped settings, with the reason."""
+        """Runs stopped by a halving, by index, with the reason."""
         reasons: dict[int, str] = {}
         for halved in self.halved:
             for score in halved.scores:
@@ -62,16 +63,16 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
 
     @property
     def contenders(self) -> list[int]:
-        """The indices of runs whose settings no halving has stopped."""
+        """Indices of the runs not stopped by a halving."""
         stopped = self.stopped
         return [point for point in range(len(self.points)) if point not in stopped]
 
     def hold_reason(self, version: int) -> str:
-        """Returns the reason of a run's pause while it waits for the others."""
+        """Returns the reason recorded for pausing a run until the others reach `version`."""
         return f"sweep {self.name}: waits at version {version} until the others are there"
 
     def key(self, point: int) -> UUID:
-        """Returns the request id of a run's submission: always equal, so a run is never started twice."""
+        """Returns the request key for submitting a run, always equal, so that a run is submitted once."""
         return derive(self.id, "run", point)
 
     def config(self, point: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`SyncFailure`: the failures of a weight sync: the one list for heartbeats and metrics."""
+"""`SyncFailure`: reasons for failed weight transfers, the one list for heartbeats and metrics."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Final
 
 
 class SyncFailure(StrEnum):
-    """The reason of a failure, as reported by heartbeats and metrics."""
+    """Reason of a failed weight transfer, as reported in heartbeats and metrics."""
 
     LOAD = "load"
-    """An explorer could not load announced weights; it tries again."""
+    """An explorer could not load published weights; it will try again."""
     FELL_BACK = "fell_back"
-    """The stage's channel could not carry the weights: they were sent through `checkpoint` instead."""
+    """The stage's channel could not carry the weights, and the channel `checkpoint` carried them instead."""
     LOST = "lost"
-    """Weights announced to explorers are gone."""
+    """Published weights have disappeared."""
 
 
 OTHER: Final = "other"
-"""The label of an unknown reason, at a daemon older than its workers."""
+"""Label of a reason unknown to this release, reported by a newer worker."""
 _REASONS: Final = frozenset(reason.value for reason in SyncFailure)
 
 
 def label_of_failure(reason: str) -> str:
-    """Returns a heartbeat's reason as a label of metrics: one of the list, or `other`."""
+    """Returns a reason from a heartbeat as a metrics label: a known one, or `other`."""
     return reason if reason in _REASONS else OTHER

@@ -14,16 +14,16 @@ from rftd.streams.spec.stage_tasks import is_queue
 
 
 class TaskQueue(msgspec.Struct):
-    """The positions of the added tasks. Two numbers are kept for each adding request."""
+    """The tasks added to one stage, by the positions of their records: two numbers per request."""
 
     rows: int = 0
     """Number of added tasks."""
     ended: bool = False
-    """True once no more tasks may be added."""
+    """True once no task may be added any more."""
     firsts: Ascending = msgspec.field(default_factory=Ascending)
-    """The row of the first task of each request."""
+    """Number of the first task of each request, from 0."""
     offsets: Ascending = msgspec.field(default_factory=Ascending)
-    """The offset of each request's record on the spine."""
+    """Offset on the spine of each request's record."""
 
     def add(self, event: TasksAdded, offset: int) -> None:
         """Counts the tasks of a record; tasks added after the end of the queue are ignored."""
@@ -39,7 +39,9 @@ class TaskQueue(msgspec.Struct):
         return len(self.offsets)
 
     def position_of(self, row: int) -> tuple[int, int]:
-        """Returns the offset of the record with task `row`, and its index there. Raises LookupError without one."""
+        """Returns the spine offset of the record with task number `row`, and the task's index in it. Raises
+        LookupError.
+        """
         if not 0 <= row < self.rows:
             raise LookupError(row)
         number = self.firsts.at_most(row)
@@ -63,9 +65,10 @@ class TaskQueues(msgspec.Struct):
         planned: int,
         first_versions: Mapping[int, int],
     ) -> ExperimentSpec:
-        """Folds an addition to a stage's queue, or the end of the queue; returns the resulting specification.
+        """Folds added tasks, or the end of a queue, which sets the stage's length; returns the resulting specification.
 
-        `planned` is the last step planned before the event; `first_versions` are the stages' first weight versions.
+        `offset` is the event's; `planned` is the last step planned before it; `first_versions` are the stages' first
+        weight versions.
         """
         if not (0 <= event.stage < len(spec.stages) and is_queue(spec.stages[event.stage])):
             return spec

@@ -1,4 +1,4 @@
-"""Published weight versions: announced, retired, lost, loaded by workers, and effective."""
+"""`Weights`: published weight versions: announced, retired, lost, loaded by workers."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from rftd.streams.log.envelope import Decoded, Head
 
 
 class Weights(msgspec.Struct):
-    """The announced versions; `newest` asks the spine for effective announcements (rule 3)."""
+    """Announcements of weights; callers pass the spine to learn which of them count (rule 3)."""
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
-    """Announcements not retired, and the base model's, which identify the beginning of a run for ever."""
+    """Announcements not retired, and that of the base model, by (version, generation)."""
     retired: Versions = msgspec.field(default_factory=Versions)
     """Retired versions, and versions never announced between two retired ones of a generation."""
     standing: list[tuple[int, int]] = []
-    """Published and not retired, in order: few, however long a run is."""
+    """Announced and not retired (version, generation), ascending; few in any run."""
     lost: set[int] = set()
-    """Retired versions still requested by rollouts: they run on the next one."""
+    """Retired versions that rollouts still ask for; the next version serves instead."""
     activated: dict[UUID, tuple[int, int]] = {}
     """The newest version loaded by each worker."""
     answer: weights.WeightsAnswered | None = None
     """The answer to the newest answered request."""
     _announced: dict[tuple[int, int], set[UUID]] = {}
-    """Ids of their events: a repeated older one must not replace a newer one."""
+    """Ids of the announcements' events, so that a repeated older one does not replace a newer one."""
     _epoch: int = 0
-    """The epoch of the newest trainer with announcements or retirements."""
+    """Highest epoch of a trainer with announcements or retirements."""
     _retired_by_it: Versions = msgspec.field(default_factory=Versions)
-    """The versions retired by this trainer: only a successor, resumed from older ones, announces them again."""
+    """Versions retired by the trainer of `_epoch`, which that trainer will not announce again."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds weights.published, weights.retired, weights.activated and weights.answered."""
@@ -108,34 +108,40 @@ class Weights(msgspec.Struct):
             self._announced.pop(key, None)
 
     def over(self, version: int, generation: int) -> bool:
-        """True if the present trainer retired the version: only a successor would announce the version again."""
+        """True if the present trainer retired the version for good; only a successor would announce it again."""
         return (version, generation) in self._retired_by_it
 
     def answered(self, request: weights.WeightsRequested) -> bool:
-        """True if the trainer has answered the request, or a later request."""
+        """True if the trainer has answered this request or a later one."""
         return self.answer is not None and weights.order_of(self.answer) >= weights.order_of(request)
 
     @property
     def newest_digest(self) -> bytes | None:
-        """The digest of the newest announcement not retired; None without one."""
+        """Digest of the newest announcement not retired; None without one."""
         return announcement_digest(self.published[self.standing[-1]]) if self.standing else None
 
     def counts(self, version: int, generation: int, spine: Spine) -> bool:
-        """True if (version, generation) was published, with a step on the spine and files not yet deleted."""
+        """True if these weights are announced and not retired, and produced by a step on the spine."""
         event = self.published.get((version, generation))
         if event is None or (version, generation) in self.retired:
             return False
         return version == 0 or spine.made(version, generation, event.step_checksum)
 
     def newest(self, spine: Spine, *, at_most: int | None = None) -> weights.WeightsPublished | None:
-        """Returns the newest effective version (of equal versions the newest generation), not above `at_most`."""
+        """Returns the newest counting announcement with a version up to `at_most`; of equal versions, the newest
+        generation's.
+
+        None without one.
+        """
         for key in reversed(self.standing):
             if (at_most is None or key[0] <= at_most) and self.counts(*key, spine):
                 return self.published[key]
         return None
 
     def of_version(self, version: int, spine: Spine) -> weights.WeightsPublished | None:
-        """Returns the newest effective generation of one version; for a lost version, the next version's."""
+        """Returns the counting announcement of a version, of the newest generation; for a lost version, the next
+        version's.
+        """
         later = self.standing[bisect_left(self.standing, (version,)) :]
         counting = [key for key in later if self.counts(*key, spine)]
         if version in self.lost:

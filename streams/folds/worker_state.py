@@ -1,4 +1,4 @@
-"""`WorkerState`: the work of a worker, or its wait: the one list for heartbeats, `rftd why`, metrics and rules."""
+"""`WorkerState`: what a worker is doing or waiting for, the one list for heartbeats, `rftd why`, metrics and rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class WorkerState(StrEnum):
-    """A worker's state, as reported by its heartbeat."""
+    """What a worker is doing or waiting for, as reported in its heartbeats."""
 
     LOAD = "load"
     OPEN_ENGINE = "open_engine"
@@ -29,12 +29,12 @@ class WorkerState(StrEnum):
 
 
 IDLE: Final = (WorkerState.WAIT_BATCH, WorkerState.WAIT_TASKS, WorkerState.WAIT_WEIGHTS, WorkerState.WAIT_VERSION)
-"""States of a worker able to work, and waiting for another role to provide work."""
+"""States of a worker that waits for work from another role."""
 OTHER: Final = "other"
-"""The label of an unknown state, at a daemon older than its workers."""
+"""Label of a state unknown to this release, reported by a newer worker."""
 _STATES: Final = frozenset(state.value for state in WorkerState)
 
 
 def label_of_state(state: str) -> str:
-    """Returns a heartbeat's state as a label of metrics: one of the list, or `other`."""
+    """Returns a state from a heartbeat as a metrics label: a known one, or `other`."""
     return state if state in _STATES else OTHER
