@@ -4,6 +4,7 @@ address   where the daemon is
 client    `Client`, `AsyncClient`: runs, reads and commands; `follow`: an experiment over restarts of the daemon
 run       `RunHandle`, `AsyncRunHandle`: one experiment, with its rows, waits and commands
 rows      `RowList`: typed rows, as pandas and polars take them
+rollouts  rollouts and groups as text; tokens and points of series as rows
 submission  a file or a mapping, in the daemon's form
 progress  an experiment's progress, in a cell, a terminal or a log
 cards     a run, a group and a rollout as HTML

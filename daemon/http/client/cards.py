@@ -68,10 +68,11 @@ def rollout_card(columns: dict[str, Any], texts: Sequence[tuple[str, str]] = ())
 _ROLLOUT: Final = ("reward", "advantage", "response_tokens", "staleness_versions", "finish", "step", "state")
 
 
-def group_card(title: str, cards: Sequence[Html]) -> Html:
-    """Returns the rollouts of one group side by side."""
+def group_card(title: str, texts: Sequence[tuple[str, str]], cards: Sequence[Html]) -> Html:
+    """Returns the rollouts of one group side by side, below the texts shared by all."""
     style = "display:grid;grid-template-columns:repeat(auto-fill,minmax(22em,1fr));gap:.4em"
-    return tag("div", tag("b", title), tag("div", *cards, style=style))
+    shared = (tag("div", tag("small", label), block(words)) for label, words in texts)
+    return tag("div", tag("b", title), *shared, tag("div", *cards, style=style))
 
 
 def _title(summary: ExperimentSummary) -> Html:

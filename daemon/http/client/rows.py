@@ -13,7 +13,7 @@ import msgspec
 from rftd.daemon.http.views.wire import wire_name
 from rftd.ops.errors import UsageError
 
-R = TypeVar("R", bound=msgspec.Struct)
+R = TypeVar("R")
 
 _FIGURES: Final = ("metrics", "figures")
 """Fields spread into columns under the names of their figures; other mappings keep the field's name as a prefix."""
@@ -32,9 +32,9 @@ class RowDict(dict[str, Any]):
         self.view = view
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "view":
+        if name.startswith("_") or name == "view":
             raise AttributeError(name)
-        return getattr(self.view, name)
+        return self[name] if name in self else getattr(self.view, name)
 
     def __repr__(self) -> str:
         return repr(self.view)
@@ -48,15 +48,15 @@ class RowList(list[R]):
 
     @classmethod
     def of(cls, views: Iterable[R], *, metrics: Sequence[str] | None = None) -> Self:
-        """Returns the rows of views. Raises UsageError for a metric missing in every row."""
+        """Returns the rows of views, which are structs. Raises UsageError for a metric missing in every row."""
         views = list(views)
         if metrics is not None and views:
-            known = {name for view in views for name in _figures(view)}
+            known = {name for view in views for name in _figures(cast("msgspec.Struct", view))}
             if unknown := next((name for name in metrics if name not in known), None):
                 near = difflib.get_close_matches(unknown, known, n=3)
                 fix = f"did you mean {', '.join(near)}?" if near else "leave `metrics` out to get all"
                 raise UsageError(f"no metric {unknown!r}", field="metrics", fix=fix)
-        return cls(cast(R, RowDict(view, metrics=metrics)) for view in views)
+        return cls(cast(R, RowDict(cast("msgspec.Struct", view), metrics=metrics)) for view in views)
 
     @overload  # type: ignore[override]
     def __getitem__(self, index: int) -> R: ...
@@ -83,8 +83,10 @@ class RowList(list[R]):
         return [dict(cast("RowDict", row)) for row in self]
 
     def _repr_html_(self) -> str:
-        from rftd.daemon.http.client.html import tag, text
+        from rftd.daemon.http.client.html import Html, tag, text
 
+        if self and hasattr(self[0], "_repr_html_"):
+            return tag("div", *(Html(cast(Any, row)._repr_html_()) for row in self[:_SHOWN_ROWS]))
         columns = self.columns
         head = tag("tr", *(tag("th", text(name)) for name in columns))
         lines = [

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
 
 from rftd.daemon.http.client.answer import Parameter
 from rftd.daemon.http.client.driving import blocking, driven
 from rftd.daemon.http.client.progress import WaitProgress
+from rftd.daemon.http.client.rollouts import (
+    SeriesPoint,
+    TextGroup,
+    TextRollout,
+    TokenFigures,
+    series_points,
+    token_rows,
+)
 from rftd.daemon.http.client.rows import RowDict, RowList
 from rftd.daemon.http.client.submission import overrides_of
 from rftd.daemon.http.views import commands, comparison, evaluations, experiences, experiments, history
+from rftd.daemon.http.views import series as series_views
+from rftd.daemon.http.views import text as text_views
+from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.commands import Receipt
 from rftd.daemon.http.views.comparison import Basis, ComparedStep
 from rftd.daemon.http.views.evaluations import PairedAnswer, Which
 from rftd.daemon.http.views.experiences import ExperienceView, Order, State
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.route import CommandRoute, ReadRoute
+from rftd.daemon.http.views.series import SeriesBasis
 from rftd.daemon.run.why.wait import Why
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 from rftd.storage.queries.experiences import ExperienceRow
@@ -34,6 +47,8 @@ if TYPE_CHECKING:
 B = TypeVar("B", bound=msgspec.Struct)
 
 _PAGE: Final = 1000
+_WINDOW: Final = 4096
+"""Number of tokens of one request."""
 _PATIENCE_S: Final = 3600.0
 """Longest absence of a daemon during `wait`: a machine may be restarted below it."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -117,8 +132,12 @@ class AsyncRunHandle:
         state: State | None = None,
         order: Order = "newest",
         limit: int | None = 50,
+        text: bool = False,
     ) -> RowList[ExperienceRow]:
-        """Returns the experiences passing the filter, at most `limit`; None for all."""
+        """Returns the experiences passing the filter, at most `limit`; None for all.
+
+        With `text`, rows have prompt, answer and truth too, see `rollouts`.
+        """
         first, last = _bounds(step)
         rows = await self._all(
             experiences.experiences,
@@ -131,7 +150,72 @@ class AsyncRunHandle:
             state=state,
             order=order,
         )
+        return cast("RowList[ExperienceRow]", await self._texts(rows)) if text else RowList.of(rows)
+
+    async def rollouts(
+        self,
+        *,
+        step: Steps = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        state: State | None = None,
+        order: Order = "newest",
+        limit: int | None = 10,
+    ) -> RowList[TextRollout]:
+        """Returns the experiences passing the filter as text, at most `limit`; None for all."""
+        rows = await self.experiences(
+            step=step, min_reward=min_reward, max_reward=max_reward, state=state, order=order, limit=limit
+        )
+        return await self._texts(rows)
+
+    async def rollout(self, id: str) -> TextRollout:
+        """Returns one experience as text, by its id or 8 or more digits of the beginning."""
+        return TextRollout((await self._connection.ask(text_views.experience_text, name=self.id, experience=id)).value)
+
+    async def group(self, id: str) -> TextGroup:
+        """Returns the rollouts of one group as text."""
+        page = (await self._connection.ask(text_views.group_text, name=self.id, group=id)).value
+        items = list(page.items)
+        while page.next is not None:
+            page = (await self._connection.ask(text_views.group_text, name=self.id, group=id, first=page.next)).value
+            items += page.items
+        return TextGroup(msgspec.structs.replace(page, items=items))
+
+    async def groups(self, step: Steps = None) -> list[TextGroup]:
+        """Returns the groups planned for a step as text; without a step, those of the newest batch."""
+        if step is None:
+            step = (await self.summary()).step
+        rows = await self.experiences(step=step, order="oldest", limit=None)
+        return [await self.group(id) for id in dict.fromkeys(row.group for row in rows)]
+
+    async def tokens(self, id: str, *, first: int = 0, n: int | None = None) -> RowList[TokenFigures]:
+        """Returns the tokens of an experience from `first` on, `n` of them or all: text, log-probability, advantage."""
+        rows: list[TokenFigures] = []
+        start: int | None = first
+        while start is not None and (n is None or len(rows) < n):
+            count = _WINDOW if n is None else min(_WINDOW, n - len(rows))
+            window = (
+                await self._connection.ask(token_views.tokens, name=self.id, experience=id, first=start, n=count)
+            ).value
+            rows += token_rows(window)
+            start = window.next
         return RowList.of(rows)
+
+    async def series(
+        self, *metrics: str, by: SeriesBasis = "step", points: int = 300, beside: Sequence[RunHandle] = ()
+    ) -> RowList[SeriesPoint]:
+        """Returns figures thinned to at most `points` buckets with mean, range and quantiles; default `reward`.
+
+        `beside` are further runs in the answer.
+        """
+        answer = await self._connection.ask(
+            series_views.series,
+            runs=[self.id, *(run.id for run in beside)],
+            metrics=list(metrics) or None,
+            by=by,
+            points=points,
+        )
+        return RowList.of(series_points(answer.value))
 
     async def answers(
         self, version: int, *, taskset: str | None = None, order: Which = "worst", limit: int = 20
@@ -198,6 +282,19 @@ class AsyncRunHandle:
         receipt = (await self._connection.send(commands.fork, body, name=self.id)).value
         return AsyncRunHandle(self._connection, receipt.id, receipt.name, position=receipt.position)
 
+    async def _texts(self, rows: Sequence[ExperienceRow]) -> RowList[TextRollout]:
+        """Returns experiences as text, read group by group."""
+        members: dict[str, TextRollout] = {}
+        counts = Counter(row.group for row in rows)
+        for row in rows:
+            if row.id in members:
+                continue
+            if counts[row.group] > 1:
+                members |= {rollout.id: rollout for rollout in (await self.group(row.group)).rollouts}
+            else:
+                members[row.id] = await self.rollout(row.id)
+        return RowList(members[row.id] for row in rows)
+
     async def _send(self, command: CommandRoute[B, Receipt], body: B) -> Receipt:
         return (await self._connection.send(command, body, name=self.id)).value
 
@@ -248,6 +345,12 @@ class RunHandle:
     answers = blocking(AsyncRunHandle.answers)
     experiences = blocking(AsyncRunHandle.experiences)
     experience = blocking(AsyncRunHandle.experience)
+    rollouts = blocking(AsyncRunHandle.rollouts)
+    rollout = blocking(AsyncRunHandle.rollout)
+    groups = blocking(AsyncRunHandle.groups)
+    group = blocking(AsyncRunHandle.group)
+    tokens = blocking(AsyncRunHandle.tokens)
+    series = blocking(AsyncRunHandle.series)
     lengths = blocking(AsyncRunHandle.lengths)
     compared = blocking(AsyncRunHandle.compared)
     pause = blocking(AsyncRunHandle.pause)

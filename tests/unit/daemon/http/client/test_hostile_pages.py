@@ -50,7 +50,7 @@ def test_a_run_with_foreign_text_is_harmless_html(page: ExperimentPage, words: s
 def test_a_group_of_rollouts_with_foreign_text_is_harmless_html(words: str) -> None:
     columns = {"id": words, "reward": 0.5, "finish": words, "state": words}
     cards = [rollout_card(columns, [("answer", words), (words[:1000], words)]) for _ in range(2)]
-    shown = group_card(words, cards)
+    shown = group_card(words, [(words[:1000], words)], cards)
     assert faults_of(shown) == []
     assert len(shown) < 2 * MOST_BYTES
     assert faults_of(curve([(0, 1.0), (1, float("nan")), (2, float("inf")), (3, 2.0)], label=words)) == []
