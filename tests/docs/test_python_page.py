@@ -89,7 +89,7 @@ def test_every_example_of_the_page_runs(there: Scene, capsys: pytest.CaptureFixt
     assert len(blocks) >= 7
     names: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, "<python.md>", "exec"), names)
+        exec(compile(block.text, "<python.md>", "exec"), names)
     said = capsys.readouterr().out
     assert "RFTD-NOF-001" in said
     assert "critic/rewards/mean" in said
