@@ -32,34 +32,42 @@ from rftd.streams.log.topics import TRUTH, Partition
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 20.0
-"""Time limit in seconds for searching the offsets of a long log; `rftd verify` reads all of them."""
+"""Maximum seconds `rftd doctor` searches a long log for missing offsets; `rftd verify` reads all of them."""
 _POLL_MS: Final = 200
 
 
 class KafkaBackend(LogBackend):
-    """A log at `kafka://HOST:PORT/?prefix=...`, or at addresses alone: see `KafkaSettings`."""
+    """The log backend of Kafka URLs (`kafka://HOST:PORT/?prefix=...`) and plain broker addresses; see
+    `KafkaSettings`.
+    """
 
     name = "Kafka"
     form = "kafka://HOST:PORT"
     option = "--kafka"
 
     def checked(self, text: str) -> LogUrl:
+        """Parses the URL; see `LogBackend.checked`."""
         return LogUrl(SCHEME, kafka_url(parse_kafka(text)))
 
     def place(self, url: LogUrl) -> str:
+        """Returns the cluster's addresses and prefix, for people; see `LogBackend.place`."""
         return f"Kafka at {parse_kafka(url.text).bootstrap}"
 
     def variables(self, url: LogUrl) -> tuple[str, ...]:
+        """Returns the name of the password's environment variable, if any; see `LogBackend.variables`."""
         settings = parse_kafka(url.text)
         return (settings.password_env,) if settings.sasl else ()
 
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> KafkaLog:
+        """Opens the log; see `LogBackend.open`."""
         return await KafkaLog.open(parse_kafka(url.text), clock=clock, ids=ids)
 
     async def identity(self, url: LogUrl) -> str:
+        """Returns the cluster's id with the topic prefix; see `LogBackend.identity`."""
         return await log_id(parse_kafka(url.text))
 
     async def diagnose(self, text: str) -> list[Diagnosis]:
+        """Checks brokers, topics, rights, settings and records, for `rftd doctor`; see `LogBackend.diagnose`."""
         try:
             settings = parse_kafka(text)
             async with asyncio.timeout(_TIMEOUT_S):
@@ -149,20 +157,20 @@ async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
 
 
 class DeletedRecords(NamedTuple):
-    """The records found missing by a search, and the progress of the search."""
+    """Missing records found by a search, and how much of the log was searched."""
 
     gone: list[tuple[Partition, Stretch]]
+    """Ranges of offsets with missing records, by partition."""
     looked: int
     """Number of offsets searched."""
     there: int
-    """Number of offsets in total."""
+    """Total number of offsets."""
 
 
 async def missing_records(settings: KafkaSettings, *, within_s: float) -> DeletedRecords:
-    """Finds the missing first records and the gaps of every partition of truth; the search for gaps ends after
-    `within_s` seconds.
+    """Searches every partition that must not lose records for missing first records and for gaps.
 
-    Raises the errors of `rftd.streams.kafka.connect`.
+    The search for gaps ends after `within_s` seconds. Raises the errors of `rftd.streams.kafka.connect`.
     """
     names = Names(settings.prefix)
     offsets = Offsets(settings, names)

@@ -22,11 +22,11 @@ from rftd.streams.kafka.settings import KafkaSettings
 
 CLIENT_ID: Final = "rftd"
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Wait for one answer in seconds; several of them fit into the minute of an append's retries."""
+"""Seconds to wait for one answer; several attempts fit into the minute of an append's retries."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
 IN_SYNC: Final = "check that its brokers run and enough replicas are in sync"
-"""The fix for brokers answering without carrying out the request."""
+"""Fix for brokers that answer without carrying out the request."""
 _WHERE: Final = "Kafka at {}"
 
 
@@ -187,7 +187,7 @@ _logger = logging.getLogger("rftd.kafka")
 
 
 class Quiet(logging.Handler):
-    """A log handler passing warnings and errors on as warnings, each message template once in `QUIET_S` seconds."""
+    """A log handler for aiokafka's warnings and errors, passing each message template on once per `QUIET_S` seconds."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -204,7 +204,7 @@ class Quiet(logging.Handler):
 
 
 def quiet() -> None:
-    """Installs the handler for aiokafka's loggers; idempotent."""
+    """Installs `Quiet` for aiokafka's loggers. Idempotent."""
     logger = logging.getLogger("aiokafka")
     if not any(isinstance(handler, Quiet) for handler in logger.handlers):
         logger.addHandler(Quiet())

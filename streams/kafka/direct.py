@@ -1,4 +1,4 @@
-"""Reads of a few records anywhere: waiting reads share a request, without a seek of any consumer."""
+"""`Direct`: reads of a few records at any offset; waiting reads share one request, and no consumer has to seek."""
 
 from __future__ import annotations
 
@@ -22,11 +22,9 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.topics import Partition
 
 FEW_RECORDS: Final = 256
-"""Maximum length of a direct read, in records: a longer one continues, and is better served by a consumer reading
-ahead.
-"""
+"""Maximum number of records of a direct read; longer reads are served better by a consumer that reads ahead."""
 _GAP_RECORDS: Final = 64
-"""Maximum gap in records between two reads of one partition for fetching them as one."""
+"""Maximum gap in records between two reads of one partition that are fetched together."""
 _PARTITION_SIZE_BYTES: Final = 4 * limits.MIB
 _REQUEST_SIZE_BYTES: Final = 16 * limits.MIB
 _BATCH_SIZE_BYTES: Final = 16 * 1024
@@ -45,7 +43,7 @@ class _PendingRead:
 
 
 class Direct:
-    """Records by offset. A single request is under way at a time: reads arriving meanwhile share the next request."""
+    """Reads of records by offset, one request at a time; reads arriving meanwhile share the next request."""
 
     def __init__(self, names: Names, offsets: Offsets, duplicates: Duplicates) -> None:
         self._names = names
@@ -57,7 +55,7 @@ class Direct:
         self._average_bytes: dict[Partition, float] = {}
 
     async def read(self, partition: Partition, start: int, end: int, max_size_bytes: int) -> list[Record]:
-        """Returns records of [start, end), at least one of them; [] if only a consumer can read there.
+        """Returns records of [start, end), at least one; empty if only a consumer can read there.
 
         A consumer is needed in every unusual case: no leader, truncated records, a failing broker.
         """
@@ -74,8 +72,7 @@ class Direct:
         return _cut(pending.found, max_size_bytes)
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
-        """Returns the chains of the records at these offsets, by partition and offset, as far as brokers have the
-        records.
+        """Returns the chains of the records at these offsets, as far as brokers have the records.
 
         Each partition is read in ascending order, a batch at a time: the records of a batch are fetched once.
         """
@@ -144,7 +141,7 @@ class Direct:
             return []
 
     async def _round(self, partition: Partition) -> None:
-        """Sends one request for all waiting reads; afterwards the earliest read of `partition` is over."""
+        """Sends one request for all waiting reads; it completes at least the earliest read of `partition`."""
         client = self._offsets.client
         leader = client.cluster.leader_for_partition(self._names.kafka(partition))
         requested: dict[Partition, _PendingRead] = {}

@@ -1,4 +1,4 @@
-"""Reads at any position, beside the tail: one consumer, continuing at the end of a partition's last read."""
+"""`Fetcher`: reads at any offset by one consumer, which continues where a partition's last read ended."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from rftd.streams.log.topics import Partition
 TIMEOUT_S: Final = 30.0
 """Seconds without any record after which a read fails."""
 PRIMED_RECORDS: Final = 2000
-"""Records below its start searched by a subscription for ids repeated later."""
+"""Number of records before its start in which a subscription looks for ids repeated later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 _SKIP_RECORDS: Final = 256
-"""Maximum gap to the stream's position for continuing there: a seek costs a request and the records already fetched."""
+"""Maximum number of records skipped by reading on; beyond that, a seek is cheaper."""
 _LEAST_AT_ONCE: Final = 64
 _BACK: Final = 16
 """Factor between two steps back in the search for a partition's last record."""
 _STREAMS: Final = 8
-"""Maximum number of partitions read sequentially at a time: each has a buffer."""
+"""Maximum number of partitions read sequentially at a time, each with a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
 """Size of a stream's waiting records above which aiokafka fetches no more for it."""
 
 
 class _Stream:
-    """One partition read sequentially."""
+    """One partition read sequentially, with records received and not returned yet."""
 
     def __init__(self, start: int) -> None:
         self.window = IdWindow()
@@ -50,10 +50,12 @@ class _Stream:
         self.size_bytes = 0
 
     def put(self, records: list[Record]) -> None:
+        """Adds received records."""
         self.records.extend(records)
         self.size_bytes += sum(len(record.head) + len(record.value) for record in records)
 
     def take(self, max_records: int, max_size_bytes: int) -> list[Record]:
+        """Removes and returns the next records within both limits, at least one."""
         records: list[Record] = []
         size = 0
         while self.records and len(records) < max_records:
@@ -67,7 +69,7 @@ class _Stream:
         return records
 
     def skip(self, below: int) -> int:
-        """Drops the records below an offset; returns the number of dropped ones."""
+        """Drops received records below the offset `below`; returns their number."""
         dropped = 0
         while self.records and self.records[0].offset < below:
             record = self.records.popleft()
@@ -78,7 +80,7 @@ class _Stream:
 
 
 class Fetcher:
-    """Reads records from any offset. Calls take turns; raises the errors of `rftd.streams.kafka.connect`."""
+    """Reads records from any offset, one call at a time; raises the errors of `rftd.streams.kafka.connect`."""
 
     def __init__(
         self,
@@ -103,9 +105,9 @@ class Fetcher:
     async def read(
         self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """Returns records of [start, end), at least one if there is one; [] if they are all truncated.
+        """Returns records of [start, end), at least one if there is one; empty if all are truncated.
 
-        With `primed`, repetitions of records up to `PRIMED_RECORDS` below `start` are marked.
+        With `primed`, repetitions of the `PRIMED_RECORDS` records before `start` are recognised.
         """
         async with self._turn:
             stream = self._streams.get(partition)
@@ -137,7 +139,7 @@ class Fetcher:
             return stream.window
 
     async def last(self, offsets: Mapping[Partition, int]) -> dict[Partition, Record]:
-        """Reads the records at these offsets; truncated ones are left out."""
+        """Returns the records at these offsets by partition; partitions with a truncated record are absent."""
         records: dict[Partition, Record] = {}
         async with self._turn:
             firsts = await self._offsets.starts(offsets)
@@ -154,7 +156,7 @@ class Fetcher:
         return records
 
     async def newest(self, partition: Partition, end: int) -> Record | None:
-        """Returns the last record below the partition's end if the end is a transaction's marker; None without one."""
+        """Returns the last record of a partition whose end is a transaction's marker; None if there is no record."""
         # Remembered: callers of `heads` ask often, and a partition may end with a marker for days.
         if self._newest.get(partition, (0, None))[0] != end:
             self._newest[partition] = end, await self._look_back(partition, end)
@@ -180,7 +182,7 @@ class Fetcher:
             return None
 
     async def stop(self) -> None:
-        """Disconnects from the cluster, if a read has connected before."""
+        """Disconnects from the cluster, if connected."""
         if self._consumer is not None:
             await self._consumer.stop()
 

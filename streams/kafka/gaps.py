@@ -26,18 +26,20 @@ _READ_UNCOMMITTED: Final = 0  # in Kafka's protocol
 
 
 class Gaps:
-    """The ranges of offsets without a record for readers, and the lost ones among them."""
+    """Ranges of offsets without a readable record, and the lost records among them."""
 
     def __init__(self, names: Names, offsets: Offsets) -> None:
         self.found: dict[Partition, Stretch] = {}
-        """The range from the first missing record to the last one, by partition with losses."""
+        """Range from the first to the last missing record, by partition with losses."""
         self._names = names
         self._offsets = offsets
         self._unjudged: dict[Partition, list[Stretch]] = {}
         self._turn = asyncio.Lock()
 
     def look(self, partition: Partition, due: int, messages: Sequence[Any]) -> int:
-        """Compares each message's offset with the one due, noting gaps; returns the offset due after these messages."""
+        """Compares the messages' offsets with the next expected one, `due`, and notes gaps; returns the next expected
+        offset.
+        """
         for message in messages:
             if message.offset > due:
                 self._unjudged.setdefault(partition, []).append(Stretch(due, message.offset))
@@ -45,7 +47,7 @@ class Gaps:
         return due
 
     async def missing(self, partition: Partition, first: int, end: int) -> list[Stretch] | None:
-        """Returns the ranges of [first, end) not explained by a transaction; None if no broker can tell."""
+        """Returns the ranges of [first, end) not taken by transactions; None if no broker can tell."""
         missing: list[Stretch] = []
         while first < end:
             transactional = await self._transactional_offsets(partition, first)
@@ -56,13 +58,15 @@ class Gaps:
         return missing
 
     async def lost(self, partition: Partition, first: int, end: int, repeated: Duplicates) -> int:
-        """Returns the number of offsets in [first, end) explained neither by a transaction nor by a repetition."""
+        """Returns the number of offsets in [first, end) taken neither by transactions nor by the repetitions
+        `repeated`.
+        """
         missing = await self.missing(partition, first, end)
         gaps = [Stretch(first, end)] if missing is None else missing
         return sum(not repeated.holds(partition, offset) for gap in gaps for offset in range(*gap))
 
     async def judge(self) -> None:
-        """Adds the missing records of newly noted gaps to `found`, as far as brokers can tell."""
+        """Adds the missing records of newly noted gaps to `found`, where a broker can tell."""
         if not self._unjudged:
             return
         async with self._turn:
@@ -98,10 +102,10 @@ class Gaps:
 
 
 class _Transactional(NamedTuple):
-    """The offsets taken by transactions within one answer."""
+    """Offsets taken by transactions, as read from one answer of a broker."""
 
     offsets: list[int]
-    """The ascending offsets of transactions' markers and records, aborted ones included."""
+    """Ascending offsets of transactions' markers and records, including aborted ones."""
     end: int
     """The offset after the last batch."""
 

@@ -1,7 +1,7 @@
-"""Appends to one partition: one batch in flight, the next fills meanwhile.
+"""`Lane`: appends to one partition: one batch in flight, while the next is being filled.
 
 queue of slices ─► batch ─► Kafka ─► places ─► acknowledgements
-                     └─ outcome unknown: new producer, read the partition's end back, send only missing drafts
+                              └─ outcome unknown: new producer, read the partition's end back
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from rftd.streams.log.chain import Mark
 from rftd.streams.log.topics import Partition
 
 READ_BACK_RECORDS: Final = 2000
-"""Records below the end searched for ids before this process's first write to a partition."""
+"""Number of newest records whose ids are read before this process's first write to a partition."""
 READ_BACK_MOST_RECORDS: Final = 50_000
-"""Maximum number of records read back after an unknown outcome, if the last acknowledgement lies further back."""
+"""Maximum number of records read back after an unknown outcome."""
 SILENT_S: Final = 3.0
 """Seconds without an acknowledgement after which appends count as failing."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
 SENDER_TURNS: Final = 4
-"""Turns of the loop needed by aiokafka's sender to take a batch; only then is the next one made."""
+"""Turns of the event loop until aiokafka's sender has taken a batch; only then is the next one built."""
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 
 
 class Partitions(Protocol):
-    """The part of the log called by a lane."""
+    """The methods of the log used by a lane."""
 
     async def end(self, partition: Partition) -> int:
         """Returns the next offset of a partition, from the cluster."""
         ...
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """Returns the ids of [start, end), as far as the records are retained."""
+        """Returns the ids of the records in [start, end), as far as retained."""
         ...
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Called with acknowledged drafts, in the same turn of the loop as their acknowledgement."""
+        """Called with drafts whose offsets are known, in the same turn of the loop as their acknowledgement."""
         ...
 
     def failing(self, error: RftdError | None) -> None:
-        """Called with the error of failing appends, and with None when they work again."""
+        """Called with the error of failing appends, and with None once they succeed again."""
         ...
 
 
 class Lane:
-    """The queue of one partition; `run` is its task."""
+    """The queue of appends to one partition; `run` is its task."""
 
     def __init__(
         self,
@@ -80,25 +80,27 @@ class Lane:
         self._grown = asyncio.Event()
         self._settled = False
         self._doubtful = False
-        """Records of an unknown outcome may lie after the end read back: unreadable before another record lands."""
+        """True if records of an unknown outcome may still appear beyond the end read back, once another record is
+        written.
+        """
         self._end: int | None = None
-        """The offset after the newest record of this process known to have landed."""
+        """Offset after the newest record of this process known to be in the log."""
         self._known = IdWindow()
-        """The ids read back."""
+        """Ids read back from the log."""
         self._failures = 0
         self._flying: Filling | None = None
         self._next: Filling | None = None
         self._single_records = False
-        """True for batches of one record, after the broker found a batch too large."""
+        """True if each batch has one record, after a broker refused a batch as too large."""
 
     def put(self, slice_: Slice) -> None:
-        """Queues drafts; `done` of the slice is set when all drafts have an offset, or fails."""
+        """Queues the drafts of a slice, whose `done` completes or fails later."""
         self._queue.append(slice_)
         self._prefill()
         self._grown.set()
 
     def find(self, key: bytes) -> int | None:
-        """Returns the offset of an id read back; None for an unknown id."""
+        """Returns the offset of an id that was read back; None if absent."""
         return self._known.find(key)
 
     @property
@@ -107,7 +109,7 @@ class Lane:
         return not self._queue
 
     async def run(self) -> None:
-        """Sends queued drafts until it is cancelled."""
+        """Sends queued drafts until cancelled."""
         while True:
             await self._grown.wait()
             self._grown.clear()
@@ -278,7 +280,7 @@ class Lane:
 
 
 _ANY_MS: Final = 2**63 - 1
-"""Kafka's largest bound, equal to none."""
+"""Kafka's largest time bound in milliseconds, which counts as none."""
 _UNITS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 _AHEAD: Final = "message.timestamp.after.max.ms"
 _BEHIND: Final = "message.timestamp.before.max.ms"
@@ -286,10 +288,9 @@ _EITHER: Final = "message.timestamp.difference.max.ms"  # before Kafka 3.6
 
 
 async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> UnreachableError:
-    """Builds the error of an append refused by the broker for its time: to be retried, as both causes can be fixed
-    meanwhile.
+    """Builds the error of an append refused by the broker for its time stamp; a retry helps once the cause is fixed.
 
-    `topic` is the cluster's name of the topic, `clock` the one used for dating the records.
+    `topic` is the topic's name on the cluster; `clock` dates the records.
     """
     now_ns = clock.now_ns()
     try:
@@ -306,7 +307,7 @@ async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> Unr
 
 
 def difference(configs: Mapping[str, str]) -> str:
-    """Describes the difference of the two clocks, as far as a topic's settings tell."""
+    """Returns text about the possible difference between the broker's clock and ours, from a topic's settings."""
     either_ms = configs.get(_EITHER, str(_ANY_MS))
     ahead_ms = int(configs.get(_AHEAD, either_ms))
     behind_ms = int(configs.get(_BEHIND, either_ms))

@@ -46,11 +46,11 @@ _logger = logging.getLogger("rftd.kafka")
 APPEND_TIMEOUT_S: Final = 60.0
 """Seconds of retries before an append raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000
-"""Number of appended ids remembered by this process: a retry of a remembered draft sends nothing."""
+"""Number of appended ids remembered by this process: a retry of such a draft sends nothing."""
 CLOSE_TIMEOUT_S: Final = 10.0
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
 TAIL_PATIENCE_S: Final = 0.5
-"""Seconds a read waits for the tail to bring a record; fetching it costs a busy process more than waiting."""
+"""Seconds for which a read waits for the tail to bring a record, before fetching it separately."""
 
 
 class KafkaLog:
@@ -58,7 +58,7 @@ class KafkaLog:
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         self.failure: RftdError | None = None
-        """The error of the last append, for readiness; None while appends work."""
+        """Error of the last append, for the readiness probe; None while appends succeed."""
         self._settings = settings
         self._clock = clock
         self._names = Names(settings.prefix)
@@ -102,10 +102,13 @@ class KafkaLog:
 
     @property
     def held_back(self) -> HeldBack | None:
-        """The records held back longest by another program's open transaction; see `SharedLog.held_back`."""
+        """Records unreadable for longest because of another program's open transaction; see `SharedLog.held_back`. None
+        without any.
+        """
         return self._tailing.held_back(self._clock.monotonic_s())
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Appends drafts, and returns their positions; see `EventLog.append`."""
         self._check_open()
         size = admit(drafts)
         if not drafts:
@@ -135,6 +138,7 @@ class KafkaLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Reads records of a partition; see `EventLog.read`."""
         self._check_open()
         await self._tailing.follow([partition])
         if start >= self._tail.head(partition).next_offset:
@@ -146,13 +150,19 @@ class KafkaLog:
         return await self.read_known(partition, start, max_records, max_size_bytes)
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """Returns the number of offsets in [first, end) explained neither by a repetition nor by a transaction."""
+        """Returns the number of offsets in [first, end) whose records are missing: neither repetitions nor taken by
+        transactions.
+        """
         return await self._gaps.lost(partition, first, end, self._duplicates)
 
     async def read_known(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """Reads below the known head: [] only if everything from `start` to the head is truncated or repeated."""
+        """Reads records below the known head; empty only if everything from `start` to the head was truncated or is
+        repeated.
+
+        With `primed`, repetitions of records shortly before `start` are recognised.
+        """
         head = self._tail.head(partition).next_offset
         while start < head:
             records = await self._read_raw(partition, start, head, max_records, max_size_bytes, primed)
@@ -164,10 +174,12 @@ class KafkaLog:
         return []
 
     def subscribe(self, positions: Mapping[Partition, int]) -> KafkaSubscription:
+        """Returns a subscription from these offsets on; see `EventLog.subscribe`."""
         self._check_open()
         return KafkaSubscription(self, self._tailing, self._pressure, positions)
 
     async def heads(self) -> Heads:
+        """Returns the present heads of all partitions, from the cluster."""
         self._check_open()
         ends = {p: end for p, end in (await self._offsets.ends(EVERY_PARTITION)).items() if end}
         # The cluster knows the ends, and only the last record its digest: it is fetched if the tail has no chain for
@@ -190,7 +202,9 @@ class KafkaLog:
         return heads
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """Returns the missing records of truth: those below a partition's first one, and the gaps met by readers."""
+        """Returns the missing records of streams that must not lose any: below a partition's first offset, and in gaps
+        met by readers.
+        """
         self._check_open()
         firsts = await self._offsets.starts(TRUTH)
         below = [(partition, Stretch(0, first)) for partition, first in firsts.items() if first]
@@ -199,6 +213,7 @@ class KafkaLog:
         return sorted(below + [(partition, gap) for partition, gap in gaps if gap.end > firsts.get(partition, gap.end)])
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Raises LogLossError unless the log has every remembered head; see `EventLog.check_heads`."""
         self._check_open()
         ends = await self._offsets.ends(remembered)
         for partition, mark in remembered.items():
@@ -214,6 +229,7 @@ class KafkaLog:
                 raise different(partition, remembered[partition])
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Deletes the records of a partition below an offset; see `EventLog.truncate`."""
         self._check_open()
         name = self._names.kafka(partition)
         end_offset = min(before_offset, (await self._offsets.ends([partition]))[partition])
@@ -230,13 +246,14 @@ class KafkaLog:
         self._tail.forget(partition, end_offset)
 
     async def close(self) -> None:
+        """Completes queued appends, and disconnects; see `EventLog.close`."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         # Shielded: a caller cancelled half-way must not leave producers and consumers connected.
         await asyncio.shield(self._closing)
 
     async def end(self, partition: Partition) -> int:
-        """Returns the next offset, from the cluster."""
+        """Returns the next offset of a partition, from the cluster."""
         return (await self._offsets.ends([partition]))[partition]
 
     async def read_back(self, partition: Partition, start: int, end: int) -> IdWindow:
@@ -244,7 +261,7 @@ class KafkaLog:
         return await self._fetcher.stretch(partition, start, end)
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Records the positions of a lane's batch, and the new head."""
+        """Records the positions of a batch's drafts, and the partition's new head; called by lanes."""
         self.failure = None
         for slice_, index in parts:
             key = slice_.keys[index]
@@ -253,13 +270,13 @@ class KafkaLog:
         raise_head(self._tail, partition, mark)
 
     def failing(self, error: RftdError | None) -> None:
-        """Records the error of failing appends; None once they work."""
+        """Sets `failure`: the error of failing appends, or None once they succeed again."""
         self.failure = error
 
     def _enqueue(self, drafts: Sequence[Draft]) -> list[Position | Part]:
-        """Returns for each draft its position, or the queued draft about to get one.
+        """Returns for each draft its position, or the queued draft that will get one.
 
-        It never waits: no other append comes in between, so equal ids of two callers meet here.
+        Never waits: no other append comes in between, so equal ids of two callers meet here.
         """
         slices: dict[Partition, Slice] = {}
         outcomes: list[Position | Part] = []

@@ -15,7 +15,7 @@ from rftd.streams.log.topics import EVERY_PARTITION, Partition
 
 
 class Names:
-    """Both directions between `Partition` and aiokafka's `TopicPartition`, for one prefix."""
+    """Conversion between `Partition` and Kafka's topic partitions, for one topic prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._kafka = {
@@ -25,20 +25,20 @@ class Names:
 
     @property
     def every(self) -> list[TopicPartition]:
-        """All partitions of all streams."""
+        """All partitions of all streams, in Kafka's form."""
         return list(self._ours)
 
     def kafka(self, partition: Partition) -> TopicPartition:
-        """Returns Kafka's name of a partition."""
+        """Returns the topic partition of a partition."""
         return self._kafka[partition]
 
     def ours(self, name: TopicPartition) -> Partition:
-        """Returns the partition with this name in Kafka."""
+        """Returns the partition of a topic partition."""
         return self._ours[name]
 
 
 def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
-    """Assigns every partition, all paused: a later change of the assignment would drop fetched records."""
+    """Assigns all partitions to a consumer, paused; changing the assignment later would drop fetched records."""
     consumer.assign(names.every)
     for name in names.every:
         consumer.seek(name, 0)
@@ -46,7 +46,9 @@ def assign_paused(consumer: AIOKafkaConsumer, names: Names) -> None:
 
 
 class Offsets:
-    """First and next offsets according to the cluster; raises the errors of `rftd.streams.kafka.connect`."""
+    """First and next offsets of partitions, asked from the cluster; raises the errors of
+    `rftd.streams.kafka.connect`.
+    """
 
     def __init__(self, settings: KafkaSettings, names: Names) -> None:
         self._settings = settings
@@ -57,7 +59,7 @@ class Offsets:
 
     @property
     def client(self) -> Any:
-        """The client of this consumer, with connections free of requests waiting for records."""
+        """aiokafka's client of this consumer, whose connections are not blocked by requests waiting for records."""
         return self._consumer._client
 
     async def start(self) -> None:
@@ -88,5 +90,5 @@ class Offsets:
         return {self._names.ours(name): offset for name, offset in offsets.items()}
 
     async def stop(self) -> None:
-        """Disconnects from the cluster."""
+        """Disconnects from the cluster. Idempotent."""
         await self._consumer.stop()

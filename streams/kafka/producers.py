@@ -1,4 +1,6 @@
-"""Drafts before the append: slices, a batch in the making, and the single idempotent producer."""
+"""Records on their way to Kafka: `Slice` (one append's drafts for a partition), `Filling` (a batch being filled),
+`Producers`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ UNPLACED = -1
 
 
 class Slice:
-    """The drafts of one append for one partition, in order, with their ids and the offsets known so far."""
+    """The drafts of one append for one partition, with their ids and, once known, their offsets."""
 
     def __init__(self, partition: Partition, deadline_s: float) -> None:
         self.partition = partition
@@ -30,28 +32,28 @@ class Slice:
         self.keys: list[bytes] = []
         self.offsets: list[int] = []
         self.next = 0
-        """The lowest index without an offset."""
+        """Lowest index of a draft without an offset."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A cancelled append leaves nobody to take its error.
         self.done.add_done_callback(looked_at)
 
     def add(self, draft: Draft, key: bytes) -> int:
-        """Adds a draft and its id; returns the draft's index in the slice."""
+        """Adds a draft with its id, and returns its index in the slice."""
         self.drafts.append(draft)
         self.keys.append(key)
         self.offsets.append(UNPLACED)
         return len(self.drafts) - 1
 
     def position(self, index: int) -> Position:
-        """Returns the position of a landed draft."""
+        """Returns the position of the draft at `index`, whose offset is known."""
         return Position(self.partition, self.offsets[index])
 
     def place(self, index: int, offset: int) -> None:
-        """Notes the offset of a draft in the log."""
+        """Records the offset of the draft at `index`."""
         self.offsets[index] = offset
 
     def settle(self) -> bool:
-        """True if every draft has an offset; `done` is then set."""
+        """Completes the append (`done`) and returns True if every draft has an offset; otherwise returns False."""
         while self.next < len(self.offsets) and self.offsets[self.next] != UNPLACED:
             self.next += 1
         if self.next < len(self.offsets):
@@ -61,34 +63,34 @@ class Slice:
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Ends the wait of the append with an error, unless already over."""
+        """Fails the append with an error, unless it has ended already."""
         if not self.done.done():
             self.done.set_exception(error)
 
 
 def looked_at(future: asyncio.Future[Any]) -> None:
-    """Marks a future's error as retrieved, as the waiter may have left."""
+    """Marks a future's error as retrieved, so that asyncio logs no warning if the waiter has been cancelled."""
     if not future.cancelled():
         future.exception()
 
 
 Part = tuple[Slice, int]
-"""One draft of a slice, by its index."""
+"""A draft, as its slice and its index there."""
 
 
 class Filling:
-    """Drafts of one request, in order, already encoded for `producer`."""
+    """A batch being filled for one request of `producer`, with drafts already encoded."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
         self.producer = producer
         self.batch = producer.create_batch()
         self.parts: list[Part] = []
         self.last_sum = b""
-        """The digest of the last record."""
+        """Digest of the last record added."""
         self.full = False
 
     def add(self, slice_: Slice, index: int, now_ms: int) -> bool:
-        """Adds a draft to the batch; False if the batch is full. A batch takes at least one draft."""
+        """Adds a draft; False if the batch is full. A batch takes at least one draft, of any size."""
         draft = slice_.drafts[index]
         digest = sum_of(draft.head, draft.value)
         subject, headers = headers_of(draft, slice_.keys[index], digest)
@@ -101,17 +103,18 @@ class Filling:
 
 
 BATCH_SIZE_BYTES: Final = 512 * 1024
-"""Size of a full batch; a single larger record is sent as a batch."""
+"""Size from which a batch counts as full; a larger record is a batch by itself."""
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
 FLUSH_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger("rftd.kafka")
 
 
 class Producers:
-    """The current producer. The producer's session with the broker makes retries inside aiokafka exactly-once.
+    """The process's current Kafka producer, replaced after each append with an unknown outcome.
 
-    No transactions and no transactional id: rule 2 fences in band, alike on every backend, and a broker fencing a
-    producer by id would only stop a single one of several processes, all allowed to write.
+    The producer's session with the broker makes retries inside aiokafka exactly-once. No transactions and no
+    transactional id: rule 2 fences in band, alike on every backend, and a broker fencing a producer by id would only
+    stop a single one of several processes, all allowed to write.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -144,9 +147,9 @@ class Producers:
             return self._current
 
     async def retire(self, producer: AIOKafkaProducer) -> None:
-        """Ends a producer: sequence numbers are of no use after an unknown outcome.
+        """Closes a producer after an unknown outcome, because its sequence numbers are of no use any more.
 
-        Batches of other lanes under way with the producer fail and are settled by reading back.
+        Batches of other partitions in flight with it fail, and their outcome is found out by reading back.
         """
         async with self._turn:
             if self._current is producer:  # several lanes share it, and each failing one asks for this
@@ -154,7 +157,7 @@ class Producers:
                 await _abandon(producer)
 
     async def stop(self) -> None:
-        """Sends the batches under way, for at most `FLUSH_TIMEOUT_S` seconds, and disconnects."""
+        """Sends the batches in flight, for at most `FLUSH_TIMEOUT_S` seconds, and disconnects."""
         async with self._turn:
             producer = self._current
             self._current = None
@@ -188,7 +191,7 @@ async def _abandon(producer: Any) -> None:
 
 
 class _Pending(set[Any]):
-    """aiokafka's batches under way; a batch put back for a retry is removed twice."""
+    """aiokafka's set of batches in flight; a batch put back for a retry is removed twice."""
 
     def remove(self, element: Any) -> None:
         self.discard(element)

@@ -43,16 +43,16 @@ _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):
-    """The envelope carried by the headers of one record."""
+    """The parts of a record's envelope as carried by Kafka's headers."""
 
     key: bytes
-    """Equal for two records with one id; empty without an id."""
+    """Bytes derived from the event id, equal for repetitions of a record; empty without an id."""
     head: bytes
     sum: bytes
 
 
 def key_of(draft: Draft) -> bytes:
-    """Returns the id of a draft as carried by its record."""
+    """Returns the bytes by which repetitions of a draft are recognised."""
     return str(draft.id).encode()
 
 
@@ -178,19 +178,19 @@ def _uuid_text(id: UUID) -> bytes:
 
 
 WINDOW_RECORDS: Final = 16_384
-"""Number of newest ids remembered by a reader for a partition: a repetition further away counts as a new record."""
+"""Number of newest ids a reader remembers per partition; a repetition further away counts as a new record."""
 DUPLICATES_MAX: Final = 65_536
-"""Number of repetitions remembered for a partition; `rftd verify` finds the ones further apart."""
+"""Number of repetitions remembered per partition; `rftd verify` finds those further apart."""
 
 
 class IdWindow:
-    """The newest ids of one partition, each with the offset of its first record."""
+    """The newest ids of one partition, with the offset of each id's first record."""
 
     def __init__(self, records: int = WINDOW_RECORDS) -> None:
         self._offsets: Newest[bytes, int] = Newest(records)
 
     def admit(self, key: bytes, offset: int) -> bool:
-        """False if an earlier record has this id; else the id is remembered."""
+        """Remembers an id with its offset; False if an earlier record in the window has the id."""
         if not key:
             return True
         first = self._offsets.get(key)
@@ -206,13 +206,15 @@ class IdWindow:
 
 
 class Duplicates:
-    """The offsets of repeated records, found by any reader passing them and left out by all."""
+    """Offsets of repeated records, shared by all readers of the process: each adds what it finds, and skips what is
+    known.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[Partition, dict[int, None]] = {}
 
     def add(self, partition: Partition, offset: int) -> None:
-        """Remembers a repetition; the oldest ones are forgotten."""
+        """Remembers the offset of a repetition, forgetting the oldest."""
         offsets = self._offsets.setdefault(partition, {})
         offsets[offset] = None
         if len(offsets) > DUPLICATES_MAX:

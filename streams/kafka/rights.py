@@ -34,7 +34,7 @@ WRITES: Final[Mapping[str, frozenset[str]]] = {
     "trainer": _OF_WORKERS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
     "explorer": _OF_WORKERS | {topics.EXPERIENCES, topics.WEIGHTS},
 }
-"""The streams written by each role; the daemon's are all of them, as its user also runs the workers of one machine."""
+"""Streams written by each role; a daemon's user writes all, because it may also run workers."""
 
 
 class Right(msgspec.Struct, frozen=True, order=True):
@@ -46,11 +46,13 @@ class Right(msgspec.Struct, frozen=True, order=True):
 
 
 Allowed = Mapping[str, frozenset[str]]
-"""A user's operations on each topic reported by the broker."""
+"""Operations allowed to the user on each topic, as reported by the broker."""
 
 
 def missing_rights(role: str, allowed: Allowed, prefix: str) -> Iterator[Right]:
-    """Yields the rights needed by the role and not held by the user; topics without a report lack none."""
+    """Yields the rights needed by the role and not allowed to the user; topics the broker reported nothing about are
+    skipped.
+    """
     for stream in topics.TOPICS:
         name = prefix + stream
         if name not in allowed:
@@ -60,7 +62,7 @@ def missing_rights(role: str, allowed: Allowed, prefix: str) -> Iterator[Right]:
 
 
 def in_words(rights: Iterable[Right]) -> str:
-    """Formats the rights as one text, several topics together; empty for none."""
+    """Returns the rights as text, grouped by operation; empty for none."""
     operations: dict[str, list[str]] = {}
     for right in rights:
         operations.setdefault(right.topic, []).append(right.operation)

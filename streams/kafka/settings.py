@@ -25,16 +25,16 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Address and login of one Kafka cluster. The password is never stored here: see `password_env`."""
 
     bootstrap: str
-    """Addresses of several of its brokers: `host:port,host:port`."""
+    """Addresses of some brokers: `host:port,host:port`."""
     prefix: str = ""
-    """Topic name = prefix + stream name, for several logs on one cluster."""
+    """Prefix of the topics' names, so that one cluster can have several logs."""
     security: str = "PLAINTEXT"
     """One of `SECURITY`."""
     mechanism: str = ""
-    """One of `MECHANISMS` with SASL, else empty."""
+    """One of `MECHANISMS` with SASL; empty otherwise."""
     username: str = ""
     password_env: str = "RFTD_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable, not its value
-    """The environment variable read when connecting."""
+    """Name of the environment variable with the password, read when connecting."""
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
@@ -45,7 +45,7 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def codec(self) -> str | None:
-        """The compression of batches: zstd, but none for brokers on this machine, without a network to relieve.
+        """Compression of batches: zstd, but none by default for brokers on this machine, where no network is relieved.
 
         Token ids and log-probabilities shrink by a quarter, at the cost of as much time as all other work on a record.
         """
@@ -70,7 +70,8 @@ _OPTIONS: Final = tuple(name for name in _TYPES if name not in ("bootstrap", "us
 
 
 def parse_kafka(text: str) -> KafkaSettings:
-    """Parses `host:9092,host2:9092` or `kafka://user@host:9092,host2/?prefix=x.&security=SASL_SSL&...`.
+    """Parses broker addresses (`host:9092,host2:9092`) or a URL
+    (`kafka://user@host:9092/?prefix=x.&security=SASL_SSL&...`).
 
     Raises ConfigError with the fix, also for a password in the text; the message never repeats the password.
     """

@@ -1,4 +1,4 @@
-"""A subscription to Kafka: the shared one, on partitions followed by the tail."""
+"""`KafkaSubscription`: a subscription to partitions read by the process's one tailing consumer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rftd.streams.log.topics import Partition
 
 RETRY_S: Final = 0.5
 GRACE_S: Final = 5.0
-"""Extra seconds for a fetch begun in time."""
+"""Additional seconds for a fetch that began within the wait."""
 
 
 class FollowedLog(Protocol):
-    """The part of the log read by the subscription."""
+    """The methods of the log used by a subscription."""
 
     @property
     def tail(self) -> Tail: ...
@@ -30,7 +30,7 @@ class FollowedLog(Protocol):
 
 
 class _Source:
-    """The log in the form needed by `TailSubscription`: reads looking for repetitions from before the start."""
+    """The log as read by `TailSubscription`, with repetitions of records before the start recognised."""
 
     def __init__(self, log: FollowedLog) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class _Source:
 
 
 class KafkaSubscription(TailSubscription):
-    """A `Subscription` on partitions followed by the tail, without repeated records."""
+    """A `Subscription` to partitions followed by `Tailing`, skipping repeated records."""
 
     def __init__(
         self, log: FollowedLog, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]
@@ -55,7 +55,9 @@ class KafkaSubscription(TailSubscription):
         self._partitions_followed = tuple(positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
-        """Returns the next records; while the brokers are away none arrive, without an error."""
+        """Returns the next records, waiting at most `wait_s` seconds; empty, and no error, while the brokers do not
+        answer.
+        """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s
         while True:
@@ -79,5 +81,6 @@ class KafkaSubscription(TailSubscription):
         return records
 
     async def close(self) -> None:
+        """Ends the subscription, so that its unread records no longer pause the tail."""
         self._pressure.gone(id(self))
         await super().close()

@@ -1,6 +1,6 @@
-"""`Tailing`: a consumer feeding the ring of newest records for all followers.
+"""`Tailing`: one consumer per process, reading the newest records of all followed partitions into memory.
 
-`Pressure` counts records unread by followers: a partition pauses while unread records fill half the ring.
+`Pressure` counts the records not yet read by followers: a partition pauses while they fill half of that memory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from rftd.streams.log.tail import Tail
 from rftd.streams.log.topics import Partition
 
 PATIENCE_S: Final = 2.0
-"""Seconds a partition waits for its slowest follower; afterwards the follower reads from the cluster by itself."""
+"""Seconds for which a partition waits for its slowest follower; after that, the follower reads from the
+cluster itself.
+"""
 
 
 class Pressure:
-    """The progress of each follower, and the partitions waiting for slow ones."""
+    """How far each follower has read, and which partitions pause for slow followers."""
 
     def __init__(self, room_bytes: int, clock: Clock) -> None:
         self._room_bytes = room_bytes
@@ -43,24 +45,24 @@ class Pressure:
         self._ignored: dict[Partition, int] = {}
 
     def read(self, follower: int, positions: Mapping[Partition, int]) -> None:
-        """Notes a follower's next offsets, the basis for estimating unread bytes."""
+        """Records how far a follower has read, from which its unread bytes are estimated."""
         self._followers[follower] = positions
 
     def gone(self, follower: int) -> None:
-        """Forgets a follower; unread records of the follower no longer count."""
+        """Removes a follower; its unread records no longer count."""
         self._followers.pop(follower, None)
 
     def slowest(self, partition: Partition, floor: int = 0) -> int | None:
-        """Returns the lowest next offset, not below `floor`, of a partition's followers; None without followers."""
+        """Returns the lowest next offset of a partition's followers, at least `floor`; None without followers."""
         offsets = (positions[partition] for positions in self._followers.values() if partition in positions)
         return min((offset for offset in offsets if offset >= floor), default=None)
 
     def began(self, partition: Partition, offset: int) -> None:
-        """Notes the beginning of the tail: followers below catch up by reading from the cluster."""
+        """Records the offset at which the tail began; followers behind it read from the cluster first."""
         self._ignored[partition] = offset
 
     def arrived(self, records: Sequence[Record]) -> None:
-        """Notes the sizes of records added to the tail."""
+        """Records the sizes of records added to the tail."""
         partition = records[0].partition
         average = sum(len(record.head) + len(record.value) for record in records) / len(records)
         # A moving average: unread bytes are only estimated, for the ring forgets records before their followers read
@@ -68,7 +70,7 @@ class Pressure:
         self._average_bytes[partition] = 0.7 * self._average_bytes.get(partition, average) + 0.3 * average
 
     def changes(self, positions: Mapping[Partition, int]) -> Iterator[tuple[Partition, bool]]:
-        """Yields each partition to pause (True) or to resume (False), given the tail's next offsets."""
+        """Yields partitions to be paused (True) or resumed (False) now; `positions` are the tail's next offsets."""
         now_s = self._clock.monotonic_s()
         unread = {partition: self._unread_bytes(partition, at) for partition, at in positions.items()}
         crowded = sum(unread.values()) > self._room_bytes
@@ -85,7 +87,7 @@ class Pressure:
                 yield partition, False
 
     def pauses(self, partition: Partition) -> bool:
-        """True if the partition is paused now."""
+        """True while the partition is paused."""
         return partition in self._paused_at_s
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
@@ -101,12 +103,12 @@ WAIT_MS: Final = 500
 POLL_MS: Final = 200
 RETRY_S: Final = 0.5
 MOMENT_S: Final = 2.0
-"""Seconds within which an ending transaction goes unnoticed by users."""
+"""Seconds for which an open transaction is not reported: most end sooner."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
 
 
 class Tailing:
-    """The consumer feeding `tail` with each followed partition's newest records; `run` is its task."""
+    """The consumer reading newest records of followed partitions into `tail`; `run` is its task."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class Tailing:
         clock: Clock,
     ) -> None:
         self.failed: RftdError | None = None
-        """The error after which nothing can be followed any more: records were lost or damaged."""
+        """Error that ended the tail for good: records were lost or damaged. None normally."""
         self._settings = settings
         self._names = names
         self._offsets = offsets
@@ -138,23 +140,27 @@ class Tailing:
         self._consumer: AIOKafkaConsumer | None = None
 
     def due(self, partition: Partition, offset: int) -> bool:
-        """True if the tail will bring the record in a moment. A partition joins only after the poll under way."""
+        """True if the tail is about to read the record at this offset; a partition newly followed joins only after the
+        present poll.
+        """
         next_ = self._next.get(partition)
         flows = partition in self._flowing and not self._pressure.pauses(partition)
         return next_ is not None and next_ <= offset and flows
 
     def held_back(self, now_s: float) -> HeldBack | None:
-        """Returns the records held back longest by an open transaction; None within `MOMENT_S`, or without one."""
+        """Returns the records unreadable for longest because of an open transaction; None if there are none for over
+        `MOMENT_S`.
+        """
         oldest = min(self._transactions.values(), key=lambda held: held.since_s, default=None)
         return oldest if oldest is not None and now_s - oldest.since_s > MOMENT_S else None
 
     def find(self, partition: Partition, key: bytes) -> int | None:
-        """Returns the first offset of an id among the partition's newest records, if the partition is followed."""
+        """Returns the offset of an id among the newest records of a followed partition; None if absent."""
         window = self._windows.get(partition)
         return window.find(key) if window is not None else None
 
     async def follow(self, partitions: Iterable[Partition]) -> None:
-        """Returns once these partitions are followed and the tail knows their ends."""
+        """Adds partitions, and waits until the tail knows their ends."""
         if self.failed is not None:
             raise self.failed
         if all(partition in self._next for partition in partitions):
@@ -178,7 +184,7 @@ class Tailing:
             self._began.set()
 
     async def run(self) -> None:
-        """Reads until it is cancelled, through every outage of the brokers."""
+        """Reads until cancelled, reconnecting after outages of the brokers."""
         await self._began.wait()
         while self.failed is None:
             try:
@@ -192,7 +198,7 @@ class Tailing:
                 await asyncio.sleep(RETRY_S)  # an immediate error, again and again, must not fill the loop
 
     async def stop(self) -> None:
-        """Disconnects from the cluster."""
+        """Disconnects from the cluster. Idempotent."""
         if self._consumer is not None:
             await self._consumer.stop()
 
@@ -254,7 +260,7 @@ class Tailing:
             await asyncio.sleep(RETRY_S)
 
     def fail(self, error: RftdError) -> None:
-        """Ends the following: every subscription raises the error."""
+        """Ends the tail with an error, raised by every subscription from then on."""
         self.failed = error
         self._tail.wake_all()
 
@@ -281,6 +287,6 @@ class Tailing:
 
 
 def raise_head(tail: Tail, partition: Partition, mark: Mark) -> None:
-    """Informs the tail's followers of a partition reaching at least to `mark`."""
+    """Informs followers of `tail` that the partition reaches at least to `mark`."""
     if mark.next_offset > tail.head(partition).next_offset:
         tail.advance((), {partition: mark})

@@ -23,13 +23,13 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
-"""A topic's max.message.bytes: the largest record, with its headers and its batch's."""
+"""A topic's max.message.bytes: the largest record with its headers, plus its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 BROKER_TIME: Final = "LogAppendTime"
 POLL_S: Final = 0.02
 DEAD_ASKED: Final = 50
-"""Maximum number of consecutive requests to dead brokers still named by the cluster."""
+"""Maximum number of consecutive requests to brokers that the cluster still lists, but that are dead."""
 _EXISTS: Final = 36
 _REPLICA_AWAY: Final = 9
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
@@ -37,24 +37,24 @@ _FOREVER: Final = "-1"
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting of a topic differing from the table of streams."""
+    """A setting of a topic that differs from the table of streams."""
 
     topic: str
     setting: str
     found: str
     expected: str
     fatal: bool
-    """True if the log must not be opened."""
+    """True if the log must not be opened with this setting."""
     fix: str
 
     @property
     def what(self) -> str:
-        """The difference in words."""
+        """The difference as text for people."""
         return f"{self.setting} of {self.topic} is {self.found}, not {self.expected}"
 
 
 class _TopicState(NamedTuple):
-    """The state of a topic on the cluster."""
+    """A topic as it exists on the cluster."""
 
     partitions: int
     replicas: int
@@ -62,7 +62,7 @@ class _TopicState(NamedTuple):
 
 
 def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
-    """Returns the settings of a topic created with `replicas` copies.
+    """Returns the settings for creating a topic with `replicas` copies.
 
     Acknowledged records are on at least two copies, if there are two: `acks=all` alone waits for the copies in sync,
     possibly the leader alone.
@@ -287,7 +287,7 @@ def _compare(name: str, topic: Topic, replicas: int, configs: dict[str, str]) ->
 
 
 def setting_command(name: str, setting: str, new_value: str) -> str:
-    """Formats the command for changing a setting of a topic to this value."""
+    """Returns the shell command that sets a topic's setting to `new_value`."""
     return f"kafka-configs.sh --alter --topic {name} --add-config {setting}={new_value}"
 
 

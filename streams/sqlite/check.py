@@ -1,4 +1,6 @@
-"""Verification of the embedded log: of the newest bytes at start-up, and of the whole index of ids offline."""
+"""Verification of the embedded log: of the newest bytes at each start, and of the complete index of ids by `rftd
+verify`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _EVERY = 1 << 62
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """Number, size and heads of the records read by a scan, all intact."""
+    """Result of a scan that found no damage: number, size and heads of the records read."""
 
     records: int
     size_bytes: int
@@ -66,7 +68,7 @@ def verify_newest(
 
 
 def check_remembered(connection: apsw.Connection, remembered: Heads, heads: Heads) -> None:
-    """Compares remembered heads with the rows. Raises LogLossError."""
+    """Raises LogLossError if a remembered head is not among the file's records; `heads` are the present ones."""
     parts = {part_row.partition: part_row for part_row in schema.stored_parts(connection)} if remembered else {}
     for partition, mark in remembered.items():
         part_row = parts.get(partition)
@@ -133,9 +135,9 @@ def _integrity(connection: apsw.Connection, path: Path) -> None:
 
 
 _AT_ONCE: Final = 8192
-"""Number of records with ids looked up together."""
+"""Number of records whose ids are looked up together."""
 _ERRORS: Final = 20
-"""Upper bound of the reported findings of SQLite: a damaged page yields hundreds."""
+"""Maximum number of SQLite's findings reported: a damaged page yields hundreds."""
 
 
 def wrong_ids(folder: Path) -> Iterator[str]:

@@ -1,9 +1,4 @@
-"""Turns at Python's global lock (GIL) for the log's threads while the event loop is saturated.
-
-Without them the GIL starves the threads: a loop with constant work releases it only around `select`, takes it back
-before a waiting thread wakes up, and resets the thread's claim. Measured with a loop at 100 %: commits of seconds
-instead of milliseconds. A shorter switch interval does not help: each `select` makes a waiting thread count anew.
-"""
+"""`GilYield`: pauses a busy event loop briefly, so that the log's threads get Python's global lock (GIL)."""
 
 from __future__ import annotations
 
@@ -13,17 +8,17 @@ from types import TracebackType
 from typing import Final
 
 CALM_INTERVAL_S: Final = 0.005
-"""Seconds before the first check of a wait: most waits are over by then, and a check costs a turn of the loop."""
+"""Seconds of waiting before the first check; most waits are shorter, and a check costs a turn of the loop."""
 SATURATED_INTERVAL_S: Final = 0.001
 """Seconds between two pauses of a saturated loop."""
 PAUSE_S: Final = 0.0001
 """Length of a pause in seconds: the loop loses at most a tenth of the interval."""
 SATURATED: Final = 0.7
-"""The share of an interval spent computing by the loop's thread, above which the loop counts as saturated."""
+"""Share of the loop's time spent computing from which the loop counts as saturated."""
 
 
 class GilYield:
-    """`with gil_yield:` around a wait for a thread: a saturated loop pauses 0.1 ms in each 1 ms; an unsaturated one
+    """A context around waiting for a thread: a saturated event loop pauses 0.1 ms in each 1 ms, an unsaturated one
     never.
     """
 

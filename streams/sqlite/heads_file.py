@@ -34,7 +34,7 @@ _decoder = msgpack_decoder(_Slot)
 
 
 class HeadsFile:
-    """Writes the log's heads to the file at each commit, alternating between two checksummed slots."""
+    """The file `log.heads`: the log's heads as of the last commit, written alternately to two checksummed slots."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -19,7 +19,7 @@ _NETWORK: Final = (
 
 
 class LockFile:
-    """An exclusive lock on a folder, held until `release` or the end of the process."""
+    """An exclusive lock on a data folder, valid until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
@@ -42,7 +42,7 @@ class LockFile:
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Lets another process open the folder; idempotent."""
+        """Unlocks the folder for other processes. Idempotent."""
         # The file stays: removing it could remove a file locked by another process in the meantime.
         if self._file >= 0:
             os.close(self._file)
@@ -50,7 +50,9 @@ class LockFile:
 
 
 def refuse_network_file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """Raises ConflictError if `folder` lies on a network file system, as far as the kernel tells (Linux)."""
+    """Raises ConflictError if `folder` is on a network file system, according to Linux's `mounts`; other systems are
+    not checked.
+    """
     if not mounts.exists():
         return
     resolved = folder.resolve()  # a link on a local disk may lead to a network one

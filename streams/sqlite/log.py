@@ -70,12 +70,12 @@ class SqliteLog:
 
     @property
     def tail(self) -> Tail:
-        """Heads, followers and newest records, shared by all readers on the event loop."""
+        """Present heads, followers and newest records, shared by all readers on the event loop."""
         return self._tail
 
     @property
     def failure(self) -> RftdError | None:
-        """The error of the last append, for readiness; None while appends work."""
+        """Error of the last append, for the readiness probe; None while appends succeed."""
         return self._writer.failure
 
     @property
@@ -85,10 +85,11 @@ class SqliteLog:
 
     @property
     def blocked(self) -> Blocked | None:
-        """The obstacle to emptying the write-ahead log; None while there is none, or while the log is small."""
+        """Why the write-ahead log cannot be emptied; None if it can, or is small."""
         return self._store.wal.blocked
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Appends drafts durably, and returns their positions; see `EventLog.append`."""
         self._check_open()
         return await append_in_parts(drafts, self._writer.append)
 
@@ -100,6 +101,7 @@ class SqliteLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Reads records of a partition; see `EventLog.read`."""
         self._check_open()
         recent = self._tail.recent(partition, start, max_records, max_size_bytes)
         if recent is not None:
@@ -108,33 +110,43 @@ class SqliteLog:
         return await self._reader.read(partition, start, end, max_records, max_size_bytes)
 
     def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        """Returns a subscription from these offsets on; see `EventLog.subscribe`."""
         self._check_open()
         return TailSubscription(self, positions)
 
     async def heads(self) -> Heads:
+        """Returns the present heads of all partitions."""
         return self._tail.heads
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Raises LogLossError unless the log has every remembered head; see `EventLog.check_heads`."""
         self._check_open()
         await self._reader.check_heads(remembered, self._tail)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Deletes the records of a partition below an offset; see `EventLog.truncate`."""
         self._check_open()
         await self._writer.truncate(partition, before_offset)
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        """Replaces stored values without changing the hash chain, to drop payloads (`thin`) or restore them; see
+        `Store.rewrite`.
+        """
         self._check_open()
         await self._writer.rewrite(partition, values, thin=thin)
 
     async def give_back(self) -> int:
+        """Returns unused pages of the file to the file system; returns the number of remaining unused pages."""
         self._check_open()
         return await self._writer.give_back()
 
     async def used_bytes(self) -> int:
+        """Returns the size of the file's used pages in bytes."""
         self._check_open()
         return await self._reader.used_bytes()
 
     async def close(self) -> None:
+        """Completes queued appends, and releases file and lock; see `EventLog.close`."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close())
         # Shielded: a caller cancelled half-way must not leave the lock held and the writer's thread alive.

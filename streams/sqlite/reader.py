@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class ReaderThreads:
-    """A small pool of threads, each with a connection; a read sees every commit made before the read began."""
+    """A small pool of threads with read-only connections; each read sees every earlier commit."""
 
     def __init__(self, path: Path, gil_yield: GilYield, threads: int = 2) -> None:
         self._path = path
@@ -39,7 +39,9 @@ class ReaderThreads:
     async def read(
         self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int
     ) -> list[Record]:
-        """Returns checked records from `start` on; `end` is the partition's head as far as the caller knows."""
+        """Returns checked records of a partition from `start` on, up to both limits; `end` is the partition's head
+        known to the caller.
+        """
         return await self._on_thread(
             lambda connection: read_rows(connection, partition, start, end, max_records, max_size_bytes)
         )
@@ -69,7 +71,7 @@ class ReaderThreads:
         return await self._on_thread(start)
 
     async def check_heads(self, remembered: Heads, tail: Tail) -> None:
-        """Compares remembered heads with the file; `tail` knows its end. Raises LogLossError."""
+        """Raises LogLossError unless the file has every remembered head; `tail` knows the present heads."""
         for partition, mark in remembered.items():
             start = Mark(*await self.start_of(partition))
             head = tail.head(partition)
@@ -82,7 +84,7 @@ class ReaderThreads:
                     raise different(partition, mark)
 
     def close(self) -> None:
-        """Waits for reads under way and closes the connections; blocks."""
+        """Closes the connections after the reads in progress; blocks."""
         self._closed = True
         self._pool.shutdown()
         for connection in self._connections:

@@ -36,9 +36,9 @@ _COMPRESS_TO_BYTES: Final = 64 * 1024
 _HALF_PAGE_BYTES: Final = 7900
 """Maximum size of a value whose row still shares a page of 16 KiB with another, beside their heads and sums."""
 _WHOLE_PAGE_BYTES: Final = 14 * 1024
-"""Maximum size of a value worth compressing below half a page; a longer one takes a second page anyway."""
+"""Maximum size of a value that is compressed to fit in half a page; a longer one needs a second page anyway."""
 _WORTH_IT: Final = 0.9
-"""Maximum compressed size as a share of the value's size; zstd hardly shrinks a value left larger by snappy."""
+"""Maximum ratio of compressed to original size; above it, the value is stored uncompressed."""
 _ZSTD_LEVEL: Final = 1
 
 
@@ -87,7 +87,7 @@ def row_sum(id: bytes, chain: bytes, head: bytes, stored: bytes, form: int) -> b
 
 
 def damaged(partition: Partition, offset: int, fault: str) -> LogCorruptError:
-    """Builds the error of a record differing from its written state."""
+    """Builds the error of a damaged record; `fault` describes the damage."""
     return LogCorruptError(
         f"{partition}@{offset} {fault}",
         where=f"{partition}@{offset}",

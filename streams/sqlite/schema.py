@@ -26,17 +26,19 @@ PAGE_SIZE_BYTES: Final = 16384
 CACHE_SIZE_KIB: Final = 8 * 1024
 """Page cache of the append-only writing connection; the operating system caches the ids it reads."""
 CHECKPOINT_PAGES: Final = 1000
-"""Pages in the write-ahead log above which they are moved into the database, beside the writer."""
+"""Pages of the write-ahead log from which a separate thread copies them into the database."""
 CHECKPOINT_REST_PAGES: Final = 200
-"""Maximum number of pages left to the writer itself, at the end of a round."""
+"""Maximum number of pages that the separate thread leaves for the writer to copy."""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
-"""Pages above which the writer moves all of them itself, unless a reader is in the way: the writer never waits."""
+"""Pages from which the writer copies all of them itself, unless a reader prevents it: the writer never waits."""
 BUSY_TIMEOUT_MS: Final = 5000
-"""Wait of a writing transaction for another one; emptying the write-ahead log never waits."""
+"""Maximum milliseconds for which a writing transaction waits for another one; emptying the write-ahead log
+never waits.
+"""
 GIVEN_BACK_PAGES: Final = 256
-"""Pages returned to the file system at once, between two commits."""
+"""Number of unused pages returned to the file system between two commits."""
 INDEXED_AT_ONCE: Final = 8192
-"""Number of ids gathered before a move to `ids`."""
+"""Number of ids collected in memory before they are moved to the table `ids`."""
 PLACE_BITS: Final = 44
 """A location in `ids` is partition id << 44 | offset."""
 
@@ -63,7 +65,7 @@ FIND_IDS: Final = tuple(
     "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
     for count in range(ROWS_AT_ONCE + 1)
 )
-"""The statements for finding several ids, by the number of ids."""
+"""Statements finding several ids, by the number of ids."""
 ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
 ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
@@ -97,7 +99,9 @@ class Statements:
 
 
 class StoredPart(NamedTuple):
-    """A partition as stored in the database: `start` is its first retained offset and the chain before it."""
+    """A partition as stored; `start` is its first retained offset with the chain before it, `head` the next offset with
+    its chain.
+    """
 
     id: int
     partition: Partition
@@ -124,7 +128,9 @@ def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
 
 
 def indexed_ends(connection: apsw.Connection) -> dict[int, int]:
-    """Returns, by partition id, the offset below which records have their ids in `ids`; absent means 0."""
+    """Returns, by partition id, the offset below which all records' ids are in the table `ids`; partitions without any
+    are absent.
+    """
     rows: list[Any] = connection.execute(_INDEXED).fetchall()
     return dict(rows)
 

@@ -31,7 +31,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
 
 class _WrittenPart:
-    """A partition's state in the writer's memory."""
+    """State of a partition as of the last commit, in the writer's memory."""
 
     def __init__(self, id: int, start: Mark, start_size: int) -> None:
         self.id = id
@@ -42,7 +42,7 @@ class _WrittenPart:
 
 
 class _Run:
-    """The rows added to one partition by a transaction, and the partition's end after them."""
+    """Rows to be added to one partition by the present transaction."""
 
     def __init__(self, part: _WrittenPart) -> None:
         self.part = part
@@ -63,7 +63,7 @@ class Store:
         self._ids: IdIndex | None = None
         self._checkpointer = Checkpointer(path)
         self.wal = WalKeeper(path, self._checkpointer)
-        """The keeper of the write-ahead log."""
+        """Decides when the write-ahead log is emptied."""
         try:
             self._open()
         except (apsw.Error, OSError, TypeError, ValueError) as error:
@@ -72,7 +72,7 @@ class Store:
 
     @property
     def heads(self) -> Heads:
-        """The heads of all partitions with records, present or truncated."""
+        """Heads of all partitions that ever had a record."""
         return {partition: part_state.head for partition, part_state in self._parts.items()}
 
     @property
@@ -127,10 +127,10 @@ class Store:
             raise translate(error, str(self._path)) from error
 
     def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Replaces the values in the rows at these offsets: with values lacking their payload (`thin`), or with whole
-        ones.
+        """Replaces the stored values at these offsets: by values without their payload (`thin`), or by complete ones.
 
-        A whole value must match the hash chain: raises LogCorruptError otherwise. Offsets without a record are skipped.
+        A complete value must match the hash chain: raises LogCorruptError otherwise. Offsets without a record are
+        skipped.
         """
         try:
             self._recover()
@@ -168,7 +168,7 @@ class Store:
         return chain
 
     def give_back(self) -> int:
-        """Returns unused pages to the file system, a part at a time; returns the number of remaining unused pages."""
+        """Returns some unused pages to the file system; returns the number of unused pages left in the file."""
         try:
             self._recover()
             self.connection.execute(f"PRAGMA incremental_vacuum({schema.GIVEN_BACK_PAGES})").fetchall()
@@ -184,7 +184,9 @@ class Store:
             raise translate(error, str(self._path)) from error
 
     def settle(self) -> None:
-        """Does the work deferred until producers have their answers; committed records are safe either way."""
+        """Does work postponed until the producers are answered: moves ids to the table, and empties the write-ahead
+        log. Records are safe without it.
+        """
         if self._connection is None:
             return
         try:

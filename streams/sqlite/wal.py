@@ -1,11 +1,7 @@
-"""The write-ahead log (WAL) of the embedded log: when to empty it, and the processes in the way.
+"""Emptying of the embedded log's write-ahead log (WAL): when to do so, and which processes prevent it.
 
-`Checkpointer` copies it into the database beside the writer, `WalKeeper` decides when the rest is moved.
-
-A reader with an open transaction keeps SQLite from emptying the WAL: commits continue and it grows. So nothing here
-waits for readers. The thread beside the writer copies all pages free to copy, the writer tries now and then, with
-growing pauses, and the processes in the way are named: readers lock bytes of the `-shm` file, and the kernel lists the
-owners of locks.
+`Checkpointer` copies it into the database in parallel to the writer, `WalKeeper` decides when the writer copies the
+rest.
 """
 
 from __future__ import annotations
@@ -24,15 +20,14 @@ import msgspec
 from rftd.streams.sqlite import schema
 
 PASSES: Final = 6
-"""Maximum number of passes in one round: a writer filling the log as fast as it is copied would never let a round end.
-"""
+"""Maximum number of passes over the WAL per request, so that a fast writer cannot keep the thread busy for ever."""
 
 
 class Checkpointer:
-    """A thread with a separate connection, sparing the writer the wait for its copying.
+    """A thread copying the WAL into the database over its own connection, so that the writer seldom has to.
 
-    A write-ahead log starts anew only when all of it is copied and nobody writes. So each round copies the present
-    pages, again and again, until few remain, and leaves those to the writer (`nearly_done`). An error ends a round:
+    A WAL restarts only when all of it is copied and nobody writes. So, on each request, the thread copies the present
+    pages, pass after pass, until few remain, and leaves those to the writer (`nearly_done`). After an error it stops:
     nothing is lost, the writer's own checkpoints remain, and they report the error.
     """
 
@@ -42,30 +37,30 @@ class Checkpointer:
         self._closing = False
         self._nearly_done = False
         self.copied = 0
-        """Pages of the write-ahead log already in the database, as of the last pass."""
+        """Pages of the WAL already copied into the database, as of the last pass."""
         self._round_under_way = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="log-checkpointer", daemon=True)
         self._thread.start()
 
     @property
     def nearly_done(self) -> bool:
-        """True once after each round, when the writer's own checkpoint is short."""
+        """True after the thread has copied nearly all pages, until read: the writer's own checkpoint is then short."""
         done = self._nearly_done
         self._nearly_done = False
         return done
 
     def want(self) -> None:
-        """Starts a round on the thread unless one is under way; returns at once."""
+        """Asks the thread to copy the WAL, unless it already does; returns at once."""
         self._wanted.set()
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """A block without a round under way: SQLite refuses a second checkpoint at once, without waiting."""
+        """A context during which the thread copies nothing, because SQLite refuses two checkpoints at a time."""
         with self._round_under_way:
             yield
 
     def close(self) -> None:
-        """Ends the thread; blocks while a pass is under way."""
+        """Ends the thread, waiting for its present pass."""
         self._closing = True
         self._wanted.set()
         self._thread.join()
@@ -112,14 +107,14 @@ LOCKS: Final = Path("/proc/locks")
 _READ_MARKS: Final = range(123, 128)
 """Bytes of the `-shm` file locked by SQLite's readers during a transaction."""
 FIRST_WAIT_S: Final = 0.05
-"""Wait in seconds between the first two tries to empty a large WAL; each later wait is twice as long."""
+"""Seconds between the first two attempts to empty a large WAL; each later pause is twice as long."""
 LONGEST_WAIT_S: Final = 2.0
 GROWTH: Final = 1.25
-"""Growth factor of the WAL since the last try, above which the next try does not wait."""
+"""Growth of the WAL since the last attempt, as a factor, from which the next attempt is made at once."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process reading the log's file within a transaction."""
+    """A process that prevents emptying the WAL by a read transaction on the log's file."""
 
     pid: int
     name: str
@@ -127,23 +122,23 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Blocked(msgspec.Struct, frozen=True):
-    """A write-ahead log not possible to empty, and the processes in the way."""
+    """A large WAL that cannot be emptied, and the processes preventing it."""
 
     size_bytes: int
     since_s: float
-    """The first failed try to empty the WAL, on the monotonic clock."""
+    """Monotonic time of the first failed attempt."""
     holders: tuple[Holder, ...]
-    """Empty if the system does not report the holders of locks, and once they have ended."""
+    """Processes with open read transactions; empty if the system does not report them, or they have ended."""
 
     @property
     def who(self) -> str:
-        """The holders in words, at most five of them."""
+        """Names and ids of at most five of these processes, as text."""
         named_processes = [f"process {holder.pid} ({holder.name})" for holder in self.holders[:5]]
         return " or ".join(named_processes) or "an unknown process"
 
     @property
     def told(self) -> str:
-        """The message for people: the processes in the way, and the fix."""
+        """Message for users, with the processes and a fix."""
         return (
             f"the log's write-ahead file has {self.size_bytes >> 20} MiB and cannot be emptied while {self.who} "
             "keeps a transaction open on it; appends continue; fix: end that process, or its transaction"
@@ -152,7 +147,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class HasWal(Protocol):
-    """A log writing through a write-ahead log, with size and obstacle readable."""
+    """A log with a write-ahead log of known size."""
 
     @property
     def wal_size_bytes(self) -> int:
@@ -161,22 +156,21 @@ class HasWal(Protocol):
 
     @property
     def blocked(self) -> Blocked | None:
-        """The obstacle to emptying the write-ahead log; None while there is none, or while the log is small."""
+        """Why the WAL cannot be emptied; None if it can, or is small."""
         ...
 
 
 class WalKeeper:
-    """Decides when to move the WAL into the database; used by the thread owning the writing connection.
-
-    Other threads may read `blocked` and `pages`.
+    """Decides when to empty the WAL; used by the thread that owns the writing connection. Other threads may read
+    `blocked` and `pages`.
     """
 
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self.blocked: Blocked | None = None
         self.pages = 0
-        """Pages of the write-ahead log, as of the last commit."""
+        """Pages of the WAL as of the last commit."""
         self.tries = 0
-        """Number of tries to empty the WAL since it was last small."""
+        """Number of attempts to empty the WAL since it was last small."""
         self._path = path
         self._checkpointer = checkpointer
         self._now_s = now_s
@@ -186,11 +180,11 @@ class WalKeeper:
 
     @property
     def retry_s(self) -> float | None:
-        """Seconds until the next `look` without a write in between; None if no look is needed."""
+        """Seconds after which `look` has to be called even without a commit; None if that is not necessary."""
         return self._wait_s if self.pages >= schema.CHECKPOINT_FORCED_PAGES else None
 
     def look(self, connection: apsw.Connection) -> None:
-        """Has the WAL moved into the database if it has grown. Never waits for a reader."""
+        """Empties the WAL if it has grown enough; never waits for a reader. To be called after each commit."""
         if self.pages < schema.CHECKPOINT_PAGES:
             self._emptied()
         elif self.pages < schema.CHECKPOINT_FORCED_PAGES:
@@ -252,9 +246,9 @@ class WalKeeper:
 
 
 def holders(path: Path) -> tuple[Holder, ...] | None:
-    """Lists the other processes with an open transaction on the log at `path`; this process if it is the only one.
+    """Returns the other processes with an open transaction on the log at `path`; this process if it is the only one.
 
-    None if the system does not report the holders of locks.
+    None if the system does not report the holders of file locks.
     """
     try:
         inode = os.stat(f"{path}-shm").st_ino

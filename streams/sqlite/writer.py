@@ -21,23 +21,25 @@ from rftd.streams.sqlite.store import Commit, Store
 
 
 class _Task:
-    """A call on the store other than an append, in line with the appends."""
+    """Work for the writing thread other than an append, executed in the order of the queue."""
 
     __slots__ = ("after", "done", "work")
 
     def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
         self.work = work
         self.after = after
-        """The call on the event loop after the work succeeded."""
+        """Function called on the event loop after the work succeeded."""
         self.done = done
 
 
 _Job = QueuedAppend | _Task | None
-"""None ends the thread."""
+"""Work for the writing thread; None ends the thread."""
 
 
 class WriterThread:
-    """Group commit: producers on the event loop, one writing thread, one wake-up of the loop per commit."""
+    """The one thread that writes: commits all queued appends as one transaction, and wakes the event loop once per
+    commit.
+    """
 
     def __init__(
         self, store: Store, heads_file: HeadsFile, tail: Tail, gil_yield: GilYield, point: Callable[[str], None]
@@ -46,7 +48,7 @@ class WriterThread:
         self._heads_file = heads_file
         self._heads = store.heads
         self._unpublished: Heads = {}
-        """Heads committed but not yet published to followers, because a step after the commit failed."""
+        """Heads that were committed but not passed on to followers, because a later step failed."""
         self._tail = tail
         self._gil_yield = gil_yield
         self._point = point
@@ -54,7 +56,7 @@ class WriterThread:
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._next_jobs: list[_Job] = []
-        """The job that ended a group: already taken from the queue, and the next in order."""
+        """A job taken from the queue that did not fit into the last group, to be executed next."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._failure: RftdError | None = None
@@ -63,7 +65,7 @@ class WriterThread:
 
     @property
     def failure(self) -> RftdError | None:
-        """The error of the last commit; None while appends work."""
+        """Error of the last commit; None while commits succeed."""
         return self._failure
 
     async def append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
@@ -81,7 +83,7 @@ class WriterThread:
                 self._idle.set()
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
-        """Returns once the records below `before_offset` are deleted from the file and from the ring."""
+        """Deletes the records below `before_offset` from the file and the newest records in memory."""
 
         def truncate() -> int:
             self._store.truncate(partition, before_offset)
@@ -90,7 +92,7 @@ class WriterThread:
         await self._do(truncate, lambda: self._tail.forget(partition, before_offset))
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Returns once the rows at these offsets hold these values, and the ring no longer has the old ones."""
+        """Replaces the values of the records at these offsets, in the file and in memory; see `Store.rewrite`."""
 
         def rewrite() -> int:
             self._store.rewrite(partition, values, thin=thin)
@@ -99,7 +101,7 @@ class WriterThread:
         await self._do(rewrite, lambda: self._tail.drop(partition, values))
 
     async def give_back(self) -> int:
-        """Returns unused pages to the file system, and then the number of unused pages still in the file."""
+        """Returns unused pages to the file system; returns the number of unused pages left in the file."""
         return await self._do(self._store.give_back, lambda: None)
 
     async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
@@ -109,7 +111,7 @@ class WriterThread:
             return await done
 
     async def close(self) -> None:
-        """Returns once everything queued is written and the thread has ended."""
+        """Writes everything queued, and ends the thread."""
         while self._under_way:
             self._idle.clear()
             await self._idle.wait()

@@ -1,4 +1,4 @@
-"""`AppendGate`: the permission to append through the log's socket, and the heads remembered by returning clients."""
+"""`AppendGate`: when clients of the log's socket may append: after the loss check, except for stopped experiments."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class AppendGate:
-    """A gate for appends: closed until all survivors have reported, then closed only to stopped experiments."""
+    """Permission to append: refused to everyone until `open`, and afterwards only for drafts of stopped experiments."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Witness], Awaitable[None]] | None = None
-        """The callback for a client with remembered heads missing from the log; the client is answered after it."""
+        """Async callback for a client that remembers heads missing in the log; awaited before the client is
+        answered.
+        """
         self.witnesses: list[Witness] = []
-        """The heads remembered by such clients, in the order of their arrival."""
+        """Heads remembered by such clients, in the order of arrival."""
         self._barred: frozenset[UUID] = frozenset()
         self._opened = asyncio.Event()
         self._came: set[int] = set()
         self._coming = asyncio.Event()
 
     def open(self, barred: Collection[UUID] = ()) -> None:
-        """Lets appends pass from now on, except for the `barred` experiments."""
+        """Admits appends from now on, except for the experiments `barred`."""
         self._barred = frozenset(barred)
         self._opened.set()
 
     async def check(self, drafts: Iterable[Draft]) -> None:
-        """Returns once these drafts may be appended. Raises LogLossError for drafts of a stopped experiment."""
+        """Waits until these drafts may be appended. Raises LogLossError for drafts of a stopped experiment."""
         # A worker of the previous daemon reconnects within a second and may know of a loss unnoticed here: its own
         # appends, and all others, wait for its report.
         await self._opened.wait()
@@ -49,19 +51,19 @@ class AppendGate:
                 )
 
     def came(self, pid: int) -> None:
-        """Records that a process has reported its remembered heads."""
+        """Records that process `pid` has connected and reported its remembered heads."""
         self._came.add(pid)
         self._coming.set()
 
     async def refused(self, pid: int, heads: Heads) -> None:
-        """Records heads remembered by a process and missing from the log."""
+        """Records the remembered heads of process `pid` that are missing in the log."""
         witness = Witness(f"process {pid}, which was connected before", heads)
         self.witnesses.append(witness)
         if self.listener is not None:
             await self.listener(witness)
 
     async def wait_for(self, pids: Collection[int], timeout_s: float) -> None:
-        """Returns once these processes have reported, or after `timeout_s` seconds."""
+        """Waits until these processes have reported their heads, at most `timeout_s` seconds."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._came.issuperset(pids):

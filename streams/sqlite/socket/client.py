@@ -26,13 +26,13 @@ from rftd.streams.sqlite.socket.server import LONGEST_WAIT_S
 RETRY_INTERVAL_S: Final = 0.05
 """Pause in seconds between two tries to reach an absent daemon; a restart takes a second or more."""
 ANSWER_TIMEOUT_S: Final = 30.0
-"""Seconds of silence after which a connected daemon counts as gone."""
+"""Seconds without a reply after which a connected daemon counts as dead."""
 
 T = TypeVar("T")
 
 
 class SocketBackend(LogBackend):
-    """`unix:PATH`: the embedded log of the daemon listening there."""
+    """The log backend of URLs `unix:PATH`: the embedded log of the daemon listening at that path."""
 
     name = "a daemon's socket"
     form = "unix:PATH"
@@ -40,12 +40,15 @@ class SocketBackend(LogBackend):
     chained = True
 
     def checked(self, text: str) -> LogUrl:
+        """Parses `unix:PATH`; see `LogBackend.checked`."""
         return LogUrl("unix", text)
 
     def place(self, url: LogUrl) -> str:
+        """Returns the socket's path; see `LogBackend.place`."""
         return f"the socket {_path_of(url)}"
 
     async def open(self, url: LogUrl, *, clock: Clock, ids: Ids) -> SocketLog:
+        """Connects to the daemon; see `LogBackend.open`."""
         return await SocketLog.connect(_path_of(url))
 
 
@@ -71,7 +74,7 @@ class SocketLog:
         self._remembered: Heads = {}
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._queue: list[QueuedAppend] = []
-        """Calls of `append` waiting to share a frame."""
+        """Appends waiting to be sent together in one frame."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._closed = False
@@ -86,9 +89,11 @@ class SocketLog:
 
     @property
     def failure(self) -> RftdError | None:
+        """None: errors of appends are raised by each call."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Appends drafts through the daemon, and returns their positions; see `EventLog.append`."""
         self._check_open()
         return await append_in_parts(drafts, self._append)
 
@@ -100,6 +105,7 @@ class SocketLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Reads records of a partition, from the log's file if possible; see `EventLog.read`."""
         if self._file is not None and self._readable:
             self._check_open()
             try:
@@ -116,28 +122,35 @@ class SocketLog:
     async def fetch(
         self, positions: Mapping[Partition, int], *, wait_s: float, max_records: int = limits.FETCH_RECORDS
     ) -> list[Record]:
-        """Returns records at or above `positions`, the first partitions first; empty if none came within `wait_s`."""
+        """Returns records at or above `positions`, those of the first partitions first; empty if none arrived within
+        `wait_s`.
+        """
         offsets = list(positions.items())
         reply = await self._ask(lambda id: wire.Fetch(id, offsets, wait_s, max_records), wait_s=wait_s)
         assert isinstance(reply, wire.Records)
         return reply.records
 
     def subscribe(self, positions: Mapping[Partition, int]) -> SocketSubscription:
+        """Returns a subscription from these offsets on; see `EventLog.subscribe`."""
         self._check_open()
         return SocketSubscription(self, positions)
 
     async def heads(self) -> Heads:
+        """Returns the present heads of all partitions, from the daemon."""
         reply = await self._ask(wire.AskHeads)
         assert isinstance(reply, wire.HeadsAre)
         return dict(reply.heads)
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Raises LogLossError unless the log has every remembered head; see `EventLog.check_heads`."""
         await self._ask(lambda id: wire.CheckHeads(id, wire.to_wire(remembered)))
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Deletes the records of a partition below an offset; see `EventLog.truncate`."""
         await self._ask(lambda id: wire.Truncate(id, partition, before_offset))
 
     async def close(self) -> None:
+        """Closes the connection; see `EventLog.close`."""
         self._closed = True  # before the wait: no new append joins, and appends under way still retry
         while self._under_way:
             self._idle.clear()
@@ -302,9 +315,11 @@ class SocketSubscription:
 
     @property
     def positions(self) -> Mapping[Partition, int]:
+        """Next offset to be returned, by partition."""
         return dict(self._positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        """Returns the next records, waiting at most `wait_s` seconds; see `Subscription.next`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:
@@ -320,4 +335,5 @@ class SocketSubscription:
                 return records
 
     async def close(self) -> None:
+        """Ends the subscription."""
         return

@@ -18,7 +18,7 @@ from rftd.streams.sqlite.socket.frames import FrameReader
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection to the server, pairing replies with requests; once lost, it stays lost.
+    """One client connection, matching replies with requests; after a loss it is not reconnected, but replaced.
 
     It reads from the transport into its own buffer: asyncio's streams would copy each frame into and out of theirs.
     """
@@ -58,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def lost(self) -> bool:
-        """True once the connection was closed by either side."""
+        """True once either side has closed the connection."""
         return self._transport is None or self._transport.is_closing()
 
     def submit(self, make: wire.Make) -> asyncio.Future[wire.Reply]:
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         return answer
 
     def unanswered(self, timeout_s: float) -> UnreachableError:
-        """Closes the connection because no reply came. Returns the error to raise."""
+        """Closes the connection because no reply came in time, and returns the error to raise."""
         # A suspended process keeps its socket open: only a new connection finds its successor.
         self.hang_up()
         return UnreachableError(f"the daemon did not answer within {timeout_s:g} s", fix="check if it is suspended")
@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def hang_up(self) -> None:
-        """Ends the connection at once; waiting requests fail with UnreachableError. Idempotent."""
+        """Closes the connection at once; waiting requests fail with UnreachableError. Idempotent."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -11,7 +11,7 @@ PREFIX_BYTES: Final = 4
 _ROOM_BYTES: Final = 256 * 1024
 """Size of the buffer for one read of the socket, a little more than the kernel's default buffer."""
 _KEPT_BYTES: Final = 8 * limits.MIB
-"""Maximum buffer size kept for the next frame; the memory of a longer frame is released once it was read."""
+"""Maximum buffer size reused for the next frame; larger buffers are released after use."""
 
 
 def seal(frame: bytearray) -> None:
@@ -31,7 +31,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_ROOM_BYTES))
         self._start = self._end = 0
-        """The range of bytes already written and not yet part of a body."""
+        """Start of the bytes received and not yet returned in a body."""
 
     def room(self) -> memoryview:
         """Returns the memory for the next bytes; invalidates the bodies returned by `filled`."""

@@ -28,17 +28,23 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 
 
 class Hello(_Message, frozen=True, tag=1):
-    """The greeting, first on each connection: the client's protocol, and the heads acknowledged to the client."""
+    """First message of each connection: the client's protocol version, and the heads acknowledged to the
+    client before.
+    """
 
     protocol: int
     heads: WireHeads
 
 
 class Append(_Message, frozen=True, tag=2):
+    """Request to append drafts, answered by `Appended`."""
+
     drafts: list[Draft]
 
 
 class ReadFrom(_Message, frozen=True, tag=3):
+    """Request for records of one partition from an offset, answered by `Records`."""
+
     partition: Partition
     start: int
     max_records: int
@@ -46,7 +52,7 @@ class ReadFrom(_Message, frozen=True, tag=3):
 
 
 class Fetch(_Message, frozen=True, tag=4):
-    """A long poll: answered when a partition grows beyond its position, or after `wait_s`."""
+    """Long poll, answered by `Records` when a partition grows beyond its position, or empty after `wait_s` seconds."""
 
     positions: list[tuple[Partition, int]]
     wait_s: float
@@ -54,49 +60,63 @@ class Fetch(_Message, frozen=True, tag=4):
 
 
 class AskHeads(_Message, frozen=True, tag=5):
+    """Request for the present heads, answered by `HeadsAre`."""
+
     pass
 
 
 class CheckHeads(_Message, frozen=True, tag=6):
+    """Request to check that the log has these heads, answered by `DoneReply` or `Failed`."""
+
     heads: WireHeads
 
 
 class Truncate(_Message, frozen=True, tag=7):
+    """Request to delete records below an offset, answered by `DoneReply`."""
+
     partition: Partition
     before_offset: int
 
 
 class Cancel(_Message, frozen=True, tag=8):
-    """The notice of a request `id` abandoned by its client. It is not answered."""
+    """Notice that the client no longer waits for request `id`; not answered."""
 
 
 class Appended(_Message, frozen=True, tag=21):
+    """Positions of appended drafts."""
+
     positions: list[Position]
     heads: WireHeads
-    """The heads of the partitions of the append, to be remembered by the client."""
+    """Heads of the partitions appended to, to be remembered by the client."""
 
 
 class Records(_Message, frozen=True, tag=22):
+    """Records of a read or a poll."""
+
     records: list[Record]
 
 
 class HeadsAre(_Message, frozen=True, tag=23):
+    """The present heads."""
+
     heads: WireHeads
 
 
 class DoneReply(_Message, frozen=True, tag=24):
+    """Reply to a request without a result."""
+
     pass
 
 
 class Welcome(_Message, frozen=True, tag=26):
-    """The answer to a greeting whose protocol and heads were accepted."""
+    """Reply to an accepted greeting."""
 
     file: str
-    """The path of the log's file, readable by clients on this machine; empty if there is none."""
+    """Path of the log's file, which clients on this machine may read directly; empty if there is none."""
 
 
 class Failed(_Message, frozen=True, tag=25):
-    """The reply to a request with an error, carrying the code and the texts of the error."""
+    """Reply with an error: its code and texts."""
 
     code: str
     what: str

@@ -22,21 +22,21 @@ from rftd.streams.sqlite.socket.append_gate import AppendGate, pid_of
 from rftd.streams.sqlite.socket.frames import FrameReader
 
 REQUESTS_PER_CONNECTION: Final = 256
-"""Number of one client's requests under way at which the server stops reading the socket until some are answered."""
+"""Number of unanswered requests of one client at which the server stops reading from its socket."""
 LONGEST_WAIT_S: Final = 30.0
-"""Maximum length of a poll in seconds: the answer also tells the client that the server lives."""
+"""Maximum seconds of a long poll; the empty answer also tells the client that the server is alive."""
 LARGEST_READ_SIZE_BYTES: Final = limits.FRAME_SIZE_BYTES // 4
-"""Maximum payload of one answer: a record's head, offset and chain must fit into the frame beside it."""
+"""Maximum payload of one answer, leaving room in the frame for a record's head, offset and chain."""
 
 
 class LogServer:
-    """A server of `log` at the Unix socket `path`, whose file has mode 0600.
+    """Serves a log to other processes of the same user, at the Unix socket `path` (mode 0600).
 
     Clients receive `file`, the log's own path, and read it directly: 50 MB/s of experiences need not pass through here.
     """
 
     def __init__(self, log: EventLog, path: Path, *, file: Path | None = None, door: AppendGate | None = None) -> None:
-        """Creates the server; without a `door` every client may append at once."""
+        """`door` decides when clients may append; without it, they may at once."""
         self.log = log
         self.door = door
         self.path = path
@@ -97,7 +97,7 @@ class _Connection(asyncio.BufferedProtocol):
             task.cancel()
 
     def hang_up(self) -> None:
-        """Ends the connection; requests under way are cancelled, so their outcome is unknown to the client."""
+        """Closes the connection, and cancels unanswered requests, so that the client cannot know their outcome."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -186,7 +186,7 @@ class _Connection(asyncio.BufferedProtocol):
         return wire.DoneReply(request.id)
 
     async def _hear(self, heads: Heads) -> None:
-        """Raises LogLossError if the client remembers heads missing from the log; the door is informed first."""
+        """Raises LogLossError if the client remembers heads missing in the log, after informing the gate."""
         try:
             await self._log.check_heads(heads)
         except LogLossError:
@@ -207,7 +207,7 @@ class _Connection(asyncio.BufferedProtocol):
             await subscription.close()
 
     def _regulate(self) -> None:
-        """Reads the socket only while there is room for requests and their answers."""
+        """Stops and resumes reading from the socket, depending on the room for requests and answers."""
         if self._transport is None or self._transport.is_closing():
             return
         with suppress(RuntimeError):  # already paused, or already reading
