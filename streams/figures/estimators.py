@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
-"""The share of intervals containing the true value."""
+"""Probability with which a confidence interval contains the true value."""
 _EXACT_PAIRS: Final = 1000
 """Maximum number of decided pairs for an exact sign test; beyond it the normal distribution is as good."""
 
@@ -41,7 +41,10 @@ def best_at(values: NDArray[np.floating[Any]], k: int) -> float:
 
 
 def worst_at(values: NDArray[np.floating[Any]], k: int) -> float:
-    """Estimates the mean over tasks of the lowest of `k` tries, as `best_at` of the highest."""
+    """Estimates the mean over tasks of the lowest of `k` tries  # values: [tasks, tries]
+
+    Unbiased: the mean over all choices of k tries.
+    """
     return -best_at(-values, k)
 
 
@@ -103,7 +106,9 @@ def bootstrap(
 
 
 def sign_test(won: int, lost: int) -> float:
-    """Computes the probability of a division at least as uneven by chance, two-sided; equal pairs do not count."""
+    """Computes the two-sided probability that chance divides the decided pairs at least as unevenly; equal pairs do not
+    count.
+    """
     pairs = won + lost
     if pairs == 0:
         return 1.0

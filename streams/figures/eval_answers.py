@@ -1,4 +1,4 @@
-"""`EvalAnswers`: the texts kept by an evaluation in an artifact, and the selection of the kept answers."""
+"""`EvalAnswers`: texts of an evaluation's answers, stored as an artifact, and the choice of answers to store."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rftd.streams.log.bounds import Count, Finite, Index
 _LARGEST_SIZE_BYTES: Final = 8 * limits.EVAL_ANSWERS_CHARS
 """Maximum unpacked size: a character takes up to four bytes, and there are figures beside the texts."""
 _ENDS: Final = 8
-"""One in this many kept answers is among the best, and one among the worst."""
+"""One in this many stored answers is among the best, and one among the worst."""
 
 
 class EvalAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to a held-out row, as text."""
+    """One answer to a held-out row, as text with its score."""
 
     row: Index
     attempt: Index = 0
-    """Index of the answer among those to its row."""
+    """Index among the answers to its row, from 0."""
     reward: Finite
     right: bool | None = None
     """None if the reward does not report correctness."""
@@ -43,11 +43,11 @@ class EvalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     truth: str = ""
     category: str = ""
     error: str = ""
-    """Reason for a missing answer."""
+    """Why there is no answer; empty if there is one."""
 
 
 class EvalAnswers(msgspec.Struct, frozen=True, kw_only=True):
-    """The kept answers to a range of held-out rows, by row and attempt."""
+    """The stored answers to a range of held-out rows, by row and attempt."""
 
     answers: tuple[EvalAnswer, ...]
 
@@ -76,7 +76,8 @@ def unpacked(data: bytes) -> tuple[EvalAnswer, ...]:
 
 
 def kept_places(rewards: Sequence[float], names: Sequence[str], most: int) -> list[int]:
-    """Selects the indices of the kept answers, in order: all, or of more than `most` the best, the worst and a sample.
+    """Returns the indices of the answers to store, ascending: all, or, of more than `most`, the best, the worst and a
+    sample.
 
     The sample depends on the names alone, making rows comparable between two versions.
     """

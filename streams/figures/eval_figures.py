@@ -1,4 +1,4 @@
-"""The figures of an evaluation beside its score: accuracy, uncertainty, several tries, lengths, categories."""
+"""Figures of an evaluation besides its score: accuracy, uncertainty, several tries, lengths, categories."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ACCURACY: Final = "accuracy/mean"
 TRIES: Final = "tries"
-"""Answers to each row; absent for one."""
+"""Figure with the number of answers per row; absent for one answer."""
 MOST_CATEGORIES: Final = 64
 """Maximum number of categories with figures: the first by name."""
 _RESAMPLES: Final = 1000
@@ -56,9 +56,9 @@ def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:
 
 
 def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
-    """Returns the possible names of a taskset's figures, except those of parts and categories.
+    """Returns the names of the figures a taskset may have, except those of reward parts and categories.
 
-    The names of accuracy exist if the taskset's reward reports right answers.
+    Figures of accuracy exist only if the taskset's reward reports right answers.
     """
     tries = taskset.repeat_times
     ends = ("mean", "low", "high", "stderr")
@@ -76,7 +76,7 @@ def figure_names(taskset: TasksetSpec) -> tuple[str, ...]:
 
 
 def is_open_figure(name: str) -> bool:
-    """True for the figure of a reward part or of a category, with names known only to the evaluation itself."""
+    """True for the figure of a reward part or a category, whose names are known only after an evaluation."""
     ends = ("/answers", "/score", "/accuracy")
     return part_of(name) is not None or (name.startswith("category/") and name.endswith(ends))
 

@@ -33,27 +33,29 @@ def loss_of(metrics: Metrics) -> float | None:
 
 
 def critic_loss_of(metrics: Metrics) -> float | None:
-    """Returns the loss of the critic's values; None without a critic. In the critic's warm-up it is the only loss."""
+    """Returns the critic's loss; None without a critic. During the critic's warm-up it is the only loss."""
     return metrics.get("critic/vf_loss")
 
 
 def kl_of(metrics: Metrics) -> float | None:
-    """Returns the KL divergence to the reference; without one, to the weights that drew the tokens."""
+    """Returns the KL divergence to the reference model, or else to the weights that sampled the tokens; None without
+    either.
+    """
     return _first(metrics, _KL)
 
 
 def grad_norm_of(metrics: Metrics) -> float | None:
-    """Returns the norm of the gradient before clipping."""
+    """Returns the gradient norm before clipping; None if the engine does not report it."""
     return _first(metrics, _GRADIENT)
 
 
 def response_length_of(metrics: Metrics) -> float | None:
-    """Returns the mean number of response tokens."""
+    """Returns the mean number of response tokens; None for a batch without rollouts."""
     return _first(metrics, _LENGTH)
 
 
 def staleness_of(metrics: Metrics) -> float | None:
-    """Returns the mean staleness of the batch's rollouts, in weight versions."""
+    """Returns the mean staleness of the batch's rollouts in weight versions; None for a batch without rollouts."""
     return _first(metrics, _STALENESS)
 
 

@@ -1,6 +1,8 @@
-"""`Scoreboard`: the evaluation figures of a stage, version by version, and the decisions following from them; a fold.
+"""`Scoreboard`: the evaluation figures of a stage, version by version, and the decisions following from them; a fold of
+the spine.
 
-Evaluations may be completed in any order, so each figure is folded only after those of earlier versions.
+Evaluations may be completed in any order, so each figure is folded only after the figures of all earlier versions:
+decisions do not depend on the speed of workers. A decision stays pending until the controller has recorded it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`Lane`: appends to one partition: one batch in flight, while the next is being filled.
 
 queue of slices ─► batch ─► Kafka ─► places ─► acknowledgements
-                              └─ outcome unknown: new producer, read the partition's end back
+                     └─ outcome unknown: new producer, read the partition's end back, send only missing drafts
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rftd.streams.log.topics import Partition
 READ_BACK_RECORDS: Final = 2000
 """Number of newest records whose ids are read before this process's first write to a partition."""
 READ_BACK_MOST_RECORDS: Final = 50_000
-"""Maximum number of records read back after an unknown outcome."""
+"""Maximum number of records read back after an unknown outcome, even if the last acknowledgement lies further back."""
 SILENT_S: Final = 3.0
 """Seconds without an acknowledgement after which appends count as failing."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Admission of appends: limits checked before any write, large appends cut into parts, and a bounded queue."""
+"""Admission of appends: checks limits before writing, cuts large appends into parts, and limits the queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def admit(drafts: Sequence[Draft]) -> int:
 
 
 def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]:
-    """Yields the drafts in order, cut into runs of at most `size_bytes`; a larger record is a run alone."""
+    """Yields the drafts in order, in parts of at most `size_bytes`; a larger record is a part by itself."""
     start = total = 0
     for index, draft in enumerate(drafts):
         size = len(draft.head) + len(draft.value)
@@ -48,7 +48,7 @@ def split(drafts: Sequence[Draft], size_bytes: int) -> Iterator[Sequence[Draft]]
 
 
 class QueuedAppend:
-    """Drafts waiting to be written, and the future on which their producer waits."""
+    """Drafts in the writer's queue, with the future through which the producer gets their positions."""
 
     __slots__ = ("acknowledged", "drafts", "size_bytes")
 
@@ -78,7 +78,7 @@ async def append_in_parts(
 
 
 class Room:
-    """Free capacity of a bounded queue, in records and in bytes; used on one event loop."""
+    """Free capacity of a queue limited in records and bytes; used on one event loop."""
 
     def __init__(self, records: int, size_bytes: int) -> None:
         self._records_limit = records
@@ -88,9 +88,7 @@ class Room:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def reserve(self, records: int, size_bytes: int) -> None:
-        """Returns once there is room, reserved for the caller; an empty queue accepts any size. Cancelling reserves
-        nothing.
-        """
+        """Waits for capacity, and reserves it; an empty queue accepts any size. Cancelling reserves nothing."""
         # First come, first served: small appends slipping past a large one could let the large one wait for ever.
         if self._waiting or not self._fits(records, size_bytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,7 +112,7 @@ class Room:
         self._wake()
 
     def release(self, records: int, size_bytes: int) -> None:
-        """Returns reserved capacity to the queue and wakes the first waiter."""
+        """Frees reserved capacity, and wakes the first waiter."""
         self._records -= records
         self._size -= size_bytes
         assert self._records >= 0 and self._size >= 0

@@ -1,4 +1,4 @@
-"""Appends waiting for space: a full disk stops progress, and never loses a worker's records."""
+"""Appends waiting for disk space: a full disk delays a worker's records, and loses none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def append_when_space(
     clock: Clock,
     on_full: Callable[[LogFullError], None] | None = None,
 ) -> list[Position]:
-    """Appends the drafts and returns the positions; while the log has no space, the drafts are retried without end.
+    """Appends the drafts and returns their positions, retrying for as long as the log has no space.
 
     Drafts beyond the limits of an append are appended in parts, one after the other. An append is no transaction
     anyway: a crash between two parts leaves a prefix, as a crash within an append may. `on_full` is called with each

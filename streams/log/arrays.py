@@ -80,9 +80,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return flat if len(self.shape) == 1 else flat.reshape(self.shape)
 
     def within(self, largest: float) -> bool:
-        """True if the absolute value of every number is at most `largest`; false for NaN. Loads the bytes as `view`
-        does.
-        """
+        """True if no number's absolute value exceeds `largest`, and none is NaN. Loads the bytes as `view` does."""
         import numpy as np
 
         return bool((np.abs(self.view()) <= largest).all())
@@ -93,7 +91,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.artifact.startswith(_DROPPED)
 
     def dropped(self) -> Self:
-        """Returns the array without its bytes, named by their sha256."""
+        """Returns the array without its bytes, with their sha256 instead."""
         if self.is_dropped or not (self.data or self.artifact):
             return self
         sha256 = self.artifact or hashlib.sha256(self.data).hexdigest()

@@ -21,16 +21,16 @@ from rftd.streams.log.log import EventLog
 
 
 class LogUrl(msgspec.Struct, frozen=True):
-    """The address of a log as typed by a person; only `LogBackend.checked` decides if the address is valid."""
+    """The address of a log as typed by a person; `LogBackend.checked` decides whether it is valid."""
 
     scheme: str
-    """The name of the backend: the text before the URL's first colon."""
+    """Name of the backend: the text before the first colon."""
     text: str
     """The whole URL, scheme included."""
 
 
 class LogBackend(ABC):
-    """A kind of event log opened by URL. Subclasses are constructed without arguments and hold no state."""
+    """One kind of event log, opened by URL. Subclasses are constructed without arguments and have no state."""
 
     name: ClassVar[str]
     """The name used in sentences: `no payload can be dropped on NAME`."""
@@ -39,7 +39,7 @@ class LogBackend(ABC):
     option: ClassVar[str] = "--log"
     """The command line's option for the URL of such a log."""
     serves: ClassVar[bool] = True
-    """True if a daemon can serve on the log; False for the log of a daemon already serving."""
+    """True if a daemon can use the log; False for a connection to another daemon's log."""
     chained: ClassVar[bool] = False
     """True if a record's `chain` covers the records before it: one process writes each partition."""
 
@@ -52,9 +52,7 @@ class LogBackend(ABC):
         """Returns the name of a checked URL's location for people: `Kafka at host:9092`."""
 
     def variables(self, url: LogUrl) -> tuple[str, ...]:
-        """Returns the environment variables read by `open` for a checked URL, such as the name of a password's
-        variable.
-        """
+        """Returns the names of environment variables read by `open`, such as that of a password."""
         return ()
 
     @abstractmethod
@@ -65,7 +63,7 @@ class LogBackend(ABC):
         """
 
     async def identity(self, url: LogUrl) -> str:
-        """Returns an identity unique to the log at a checked URL, copies included; empty if the backend has none.
+        """Returns an identity different for every log, even for a copy; empty if the backend has none.
 
         Raises UnreachableError if the address does not answer.
         """

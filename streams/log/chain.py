@@ -14,7 +14,7 @@ from rftd.ops.errors import LogLossError
 from rftd.streams.log.topics import Partition
 
 GENESIS: Final = bytes(16)
-"""The chain before a partition's first record."""
+"""Chain before the first record of a partition."""
 
 _HELD_SIZE_BYTES: Final = 2047
 _RELEASED_SIZE_BYTES: Final = 128 * 1024
@@ -26,14 +26,14 @@ _AT_ONCE_SIZE_BYTES: Final = _HELD_SIZE_BYTES - len(GENESIS) - 4
 
 
 class Mark(NamedTuple):
-    """A remembered head: the next offset of a partition and the chain of the record before."""
+    """A head: the next offset of a partition, and the chain of the record before that offset."""
 
     next_offset: int
     chain: bytes
 
 
 Heads = dict[Partition, Mark]
-"""The heads of a log as remembered by a survivor; a partition absent here was empty."""
+"""The heads of a log, by partition; an empty partition is absent."""
 
 
 def link(previous: bytes, head: bytes, value: bytes) -> bytes:
@@ -56,7 +56,9 @@ def link(previous: bytes, head: bytes, value: bytes) -> bytes:
 
 
 def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> None:
-    """Compares a remembered head with a partition's head and start, without reading a record. Raises LogLossError."""
+    """Compares a remembered head with a partition's present head and start, without reading records. Raises
+    LogLossError.
+    """
     if mark.next_offset > head.next_offset:
         raise LogLossError(
             f"{partition}@{mark.next_offset - 1} was acknowledged and is gone: the log ends before {head.next_offset}",
@@ -70,7 +72,7 @@ def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> 
 
 
 def different(partition: Partition, mark: Mark) -> LogLossError:
-    """Returns the error for a remembered head with another record in its place now."""
+    """Builds the error for a remembered head whose position now has another record."""
     return LogLossError(
         f"{partition}@{mark.next_offset - 1} is not the record that was acknowledged",
         where=f"{partition}@{mark.next_offset - 1}",

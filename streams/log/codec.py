@@ -28,7 +28,7 @@ _UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError,
 
 
 class Writer:
-    """An author of events: stamps source, time, role and epoch on every draft."""
+    """Encodes events as drafts, stamped with source, time, role and epoch of one writing process."""
 
     def __init__(self, *, source: str, clock: Clock, ids: Ids, role: str = "", epoch: int = 0) -> None:
         self.source = source
@@ -38,7 +38,7 @@ class Writer:
         self._ids = ids
 
     def under(self, *, role: str, epoch: int) -> Writer:
-        """Returns a writer with an equal source, writing under a role and an epoch acquired by a fence."""
+        """Returns a writer of this source under a role and the epoch acquired by its fence."""
         return Writer(source=self.source, clock=self._clock, ids=self._ids, role=role, epoch=epoch)
 
     def draft(
@@ -105,7 +105,7 @@ def encode_value(event: Event) -> bytes:
 
 
 def decode_head(record: Record) -> Head:
-    """Decodes only the attributes, for routing. Raises CodecError."""
+    """Decodes only the attributes of a record, for routing. Raises CodecError."""
     try:
         return _head_decoder.decode(record.head)
     except UNREADABLE as error:
@@ -135,7 +135,7 @@ def decode_with(head: Head, record: Record) -> Decoded:
 
 
 def decode_as(record: Record, kind: type[E]) -> E:
-    """Decodes the event of a record and checks its type. Raises CodecError."""
+    """Decodes the event of a record, which must have type `kind`. Raises CodecError."""
     event = decode(record).event
     if not isinstance(event, kind):
         raise CodecError(f"expected {kind.__name__}, found {type(event).__name__}", where=place(record))

@@ -63,7 +63,9 @@ def head_of(record: Record) -> Head | None:
 
 
 def check_route(head: Head, record: Record) -> None:
-    """Raises CodecError if the type is unknown, or if the partition does not match the type or the experiment."""
+    """Raises CodecError for an unknown event type, or a record in a partition where its type or experiment does not
+    belong.
+    """
     # Folds rely on the order of one partition: a copy of an event in another partition would be folded at any time.
     definition = definition_named(head.type)
     stream = record.partition.stream
@@ -88,7 +90,7 @@ def letter_id(letter: RecordDeadLettered) -> UUID:
 
 
 class DeadLetterBox:
-    """Appends dead letters, pointers to skipped records. A daemon has a single box, used by the projector."""
+    """Appends dead letters, that is pointers to skipped records; used by the projector, once per daemon."""
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
         self._log = log
@@ -96,7 +98,7 @@ class DeadLetterBox:
         self._clock = clock
 
     async def report(self, letters: Sequence[RecordDeadLettered]) -> None:
-        """Appends the letters missing from the log and returns once each is in it. Waits for space."""
+        """Appends the letters not yet in the log, waiting for disk space if necessary."""
         # The projector reports before its position passes the record: after a crash in between it reports again, with
         # equal ids.
         drafts = [

@@ -10,7 +10,7 @@ from rftd.streams.log.topics import TASKS, Partition
 
 
 class Decision(NamedTuple):
-    """An event decided by a role and about to be appended; without a partition, bound for the experiment's own."""
+    """An event decided by a role and not appended yet; without a `partition`, it goes to the experiment's own."""
 
     event: Event
     partition: Partition | None = None

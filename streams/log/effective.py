@@ -28,15 +28,15 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 Wanted = Callable[[Head], bool]
-"""A reader's filter by a record's attributes: True for wanted records."""
+"""A filter by a record's attributes; records for which it returns False are not decoded."""
 
 
 class Ruling(NamedTuple):
-    """The decoded event of a record with a known type, and its effect or lack of effect."""
+    """A decoded event, and whether it takes effect."""
 
     decoded: Decoded
     effective: bool
-    """False: void, by a fence or for lack of one."""
+    """False if the record is void: its writer did not own the role at that position."""
 
 
 def ruling(record: Record, fences: FenceView, head: Head | None = None) -> Ruling:
@@ -104,7 +104,7 @@ async def effective_records(
 
 
 def of_experiment(experiment: UUID) -> Wanted:
-    """Returns a filter for the records of one experiment and for those without an experiment."""
+    """Returns a filter accepting records of one experiment, and records of no experiment."""
 
     def is_wanted(head: Head) -> bool:
         return head.experiment is None or head.experiment == experiment

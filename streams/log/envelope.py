@@ -43,7 +43,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
 
 
 class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An encoded event before its append; `head` and `value` are stored and hashed unchanged."""
+    """An encoded event to be appended; `head` and `value` are stored and hashed unchanged."""
 
     partition: Partition
     id: UUID
@@ -57,7 +57,7 @@ class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event at its position in the log."""
+    """An encoded event at its position in the log."""
 
     partition: Partition
     offset: int
@@ -72,7 +72,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Decoded(msgspec.Struct, frozen=True, gc=False):
-    """A record's position, attributes and payload, the payload upcast to the current version of its type."""
+    """A decoded event with its position and attributes, upcast to the current version of its type."""
 
     partition: Partition
     offset: int
@@ -81,7 +81,7 @@ class Decoded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Stretch(NamedTuple):
-    """The range of offsets [first, end) of a partition."""
+    """A range of offsets [first, end) of a partition."""
 
     first: int
     end: int

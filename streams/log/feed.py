@@ -1,4 +1,4 @@
-"""`Feed`: delivers the records of a subscription; none is passed before its handler returned."""
+"""`Feed`: delivers a subscription's records to a handler, again if the handler raised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rftd.streams.log.topics import Partition
 
 
 class Feed:
-    """Records for one handler. A record on which the handler raises is delivered again, before all later ones.
+    """Delivers records to one handler; a record on which the handler raises is delivered again before any later one.
 
     A subscription delivers each record once: without a feed, a reader continuing after an error would skip the
     remaining records.
@@ -22,7 +22,7 @@ class Feed:
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset to be handled, for each partition."""
+        """Offset of the next record to handle, by partition."""
         positions = self._subscription.positions
         if not self._pending:
             return positions
@@ -31,8 +31,8 @@ class Feed:
         return {**positions, **first}
 
     async def pump(self, wait_s: float, take: Callable[[Record], None]) -> int:
-        """Passes arrived records to `take`, waiting at most `wait_s` for the first one; returns the number of handled
-        ones.
+        """Calls `take` with each arrived record, waiting at most `wait_s` for the first one; returns the number
+        handled.
 
         Raises the errors of `take`.
         """
@@ -48,5 +48,5 @@ class Feed:
         return handled
 
     async def close(self) -> None:
-        """Ends the subscription; pending records are dropped, and read again by the next subscription."""
+        """Ends the subscription; unhandled records are read again by the next one."""
         await self._subscription.close()

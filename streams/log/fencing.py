@@ -15,20 +15,18 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import holder_source
 
 LEAP: Final = 1 << 20
-"""Upper bound of the epochs skipped by one fence: rivals leave few unused, and a fence at the last number has no
-successor.
-"""
+"""Maximum number of epochs skipped by one fence, so that no fence exhausts the numbers."""
 
 
 class Role(NamedTuple):
-    """A leased role of one experiment: controller, planner, dispatcher or trainer."""
+    """A role owned by one process at a time: controller, planner, dispatcher or trainer of one experiment."""
 
     experiment: UUID | None
     name: str
 
 
 class Owner(NamedTuple):
-    """The holder of a role in a partition, and its epoch."""
+    """The owner of a role in a partition, by the last effective fence."""
 
     epoch: int
     id: UUID
@@ -37,7 +35,7 @@ class Owner(NamedTuple):
 
 
 class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a `FenceView`, as stored in a snapshot."""
+    """The owner of one role in one partition, as written in snapshots."""
 
     stream: str
     partition: int
@@ -57,7 +55,9 @@ class FenceView:
     """
 
     def __init__(self, owners: Iterable[FenceOwner] = (), *, midway: bool = False) -> None:
-        """Creates a view; `midway`, it believes any epoch and any fence of a role until the role's first fence."""
+        """Starts from `owners`. With `midway`, for reading from the middle of a log, any epoch is accepted before a
+        role's first fence.
+        """
         self._midway = midway
         self._owners: dict[tuple[Partition, Role], Owner] = {
             (Partition(line.stream, line.partition), Role(line.experiment, line.role)): _owner(
@@ -67,7 +67,7 @@ class FenceView:
         }
 
     def owners(self) -> tuple[FenceOwner, ...]:
-        """Returns the owners of all roles, one line for each partition and role, for storing in a snapshot."""
+        """Returns the owner of each role in each partition, for a snapshot."""
         return tuple(
             FenceOwner(
                 stream=partition.stream,
@@ -86,12 +86,14 @@ class FenceView:
         return owner.epoch if owner else 0
 
     def owner(self, partition: Partition, role: Role) -> UUID | None:
-        """Returns the holder of the role in a partition; None before its first fence."""
+        """Returns the owner of the role in a partition; None before its first fence."""
         owner = self._owners.get((partition, role))
         return owner.id if owner else None
 
     def admit(self, partition: Partition, head: Head, event: Event) -> bool:
-        """True if the record has an effect; an effective fence is applied. Call it once for each record, in order."""
+        """Returns whether a record takes effect, and applies effective fences. To be called once per
+        record, in order.
+        """
         if isinstance(event, Fence):
             return self._fenced(partition, head, event)
         definition = definition_of(type(event))

@@ -1,4 +1,4 @@
-"""A follower: reads partitions into a fold and remembers the offset reached in each."""
+"""`Follower`: reads partitions into a fold, and knows the offset reached in each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rftd.streams.log.topics import Partition
 
 
 class Fold(Protocol):
-    """Pure state: applies effective events one by one, without clock, chance or access to the log."""
+    """Pure state changed by effective events, one by one, without clock, chance or access to the log."""
 
     def apply(self, decoded: Decoded) -> None:
         """Applies one effective event. Events of one partition arrive in its order, partitions in any interleaving."""
@@ -29,10 +29,11 @@ class Fold(Protocol):
 
 
 class Follower:
-    """Feeds the effective events of one experiment (and those of no experiment) to a fold.
+    """Folds the effective events of one experiment, and those of no experiment, as `rftd.streams.log.effective` defines
+    them.
 
-    `rftd.streams.log.effective` defines effective events; the payloads of other experiments' records are not decoded.
-    Several tasks of one process may call a follower: they take turns.
+    Payloads of other experiments' records are not decoded. Several tasks of one process may call a follower: they take
+    turns.
     """
 
     def __init__(
@@ -46,14 +47,12 @@ class Follower:
         fences: FenceView | None = None,
         heads: Heads | None = None,
     ) -> None:
-        """Subscribes at `positions`; `fences` and `heads` describe the log there, for a fold not begun at the
-        beginning.
-        """
+        """Starts at `positions`; `fences` and `heads` describe the log there, for a fold restored from a snapshot."""
         self.fences = fences or FenceView()
         self.folded = 0
-        """Number of records read."""
+        """Number of records read by this follower."""
         self.witness: Callable[[Record], None] | None = None
-        """Called with every record read from now on, effective or not."""
+        """Function called with every record read from now on, effective or not; None for none."""
         self._chains = {partition: mark.chain for partition, mark in (heads or {}).items()}
         self._log = log
         self._fold = fold
@@ -64,11 +63,11 @@ class Follower:
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset to be folded, for each partition."""
+        """Offset of the next record to fold, by partition."""
         return self._feed.positions
 
     def marks(self) -> tuple[HeadRef, ...]:
-        """Returns the fold's position in each partition, with the chain there if the record was read."""
+        """Returns the position reached in each partition, with the chain there (empty if no record was read)."""
         return tuple(
             HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
             for partition, offset in sorted(self.positions.items())
@@ -117,7 +116,7 @@ class Follower:
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Stops all folding while the block runs: the fold may be read on another thread."""
+        """A context during which nothing is folded, so that the fold may be read on another thread."""
         async with self._one_reader:
             yield
 

@@ -17,7 +17,7 @@ _SEQUENCES: Final = 1 << 48
 _STAGES: Final = 1 << 12
 # In Python `-` binds closer than `<<`, `<<` closer than `&`, and `&` closer than `|`.
 _TAKEN: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
-"""The bits taken from the derived id."""
+"""Bits of the id taken from the derived id."""
 _FIXED: Final = 8 << 76 | 2 << 62
 """The version and the variant of a UUID of this form."""
 
@@ -39,7 +39,7 @@ def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:
 
 
 def place_of_group(experiment: UUID | None, id: UUID) -> GroupPlace | None:
-    """Decodes stage and sequence of a group's id; None for a retry of a failed group."""
+    """Decodes stage and sequence from a group's id; None for the id of a retried group, which does not encode them."""
     number = id.int
     group_place = GroupPlace(number >> 64 & _STAGES - 1, number & _SEQUENCES - 1)
     # Encoded again and compared whole: any UUID of version 8 has such digits, and only a group's has the derived bits.

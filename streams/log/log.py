@@ -38,11 +38,11 @@ from rftd.streams.log.topics import Partition
 
 
 class Subscription(Protocol):
-    """A reader of several partitions with its position in each; used by one task at a time."""
+    """Reads several partitions from given offsets on; used by one task at a time."""
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset to be read, for each subscribed partition."""
+        """Offset of the next record to return, by partition."""
         ...
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
@@ -62,7 +62,9 @@ class EventLog(Protocol):
 
     @property
     def failure(self) -> RftdError | None:
-        """The error of the last append, for readiness; None while appends work, and for a log in another process."""
+        """Error of the last append, for the readiness probe; None while appends succeed, and for another
+        process's log.
+        """
         ...
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
@@ -89,7 +91,7 @@ class EventLog(Protocol):
         ...
 
     def subscribe(self, positions: Mapping[Partition, int]) -> Subscription:
-        """Creates a subscription starting at the given offsets."""
+        """Returns a subscription beginning at these offsets."""
         ...
 
     async def heads(self) -> Heads:
@@ -97,39 +99,39 @@ class EventLog(Protocol):
         ...
 
     async def check_heads(self, remembered: Heads) -> None:
-        """Returns if every remembered head is in this log unchanged; raises LogLossError naming the first missing."""
+        """Returns if the log has every remembered head, unchanged. Raises LogLossError naming the first missing one."""
         ...
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
-        """Deletes records below `before_offset`; only retention of streams outside `TRUTH` calls it."""
+        """Deletes records below `before_offset`; used only for streams with a retention time (outside `TRUTH`)."""
         ...
 
     async def close(self) -> None:
-        """Releases everything; appends under way are completed first. Idempotent."""
+        """Completes the appends in progress, and releases all resources. Idempotent."""
         ...
 
 
 def start_of(partitions: Iterable[Partition]) -> dict[Partition, int]:
-    """Returns positions at the first record of each partition."""
+    """Returns offset 0 for each partition: positions at the beginning of the log."""
     return dict.fromkeys(partitions, 0)
 
 
 class HeldBack(NamedTuple):
-    """Records of a partition hidden from all readers by another program's open transaction."""
+    """Records that readers cannot see yet, because another program's transaction is still open."""
 
     partition: Partition
     first: int
-    """The offset to be read next, after the transaction's end."""
+    """Offset of the first hidden record."""
     end: int
     since_s: float
-    """Time of the first sighting, by the log's monotonic clock."""
+    """Time at which the open transaction was first noticed, on the log's monotonic clock."""
 
 
 @runtime_checkable
 class SharedLog(Protocol):
-    """A log writable by other programs, in transactions."""
+    """A log to which other programs can write, also in transactions."""
 
     @property
     def held_back(self) -> HeldBack | None:
-        """The records held back longest by an open transaction; None without one."""
+        """Records hidden for longest by an open transaction; None if there are none."""
         ...

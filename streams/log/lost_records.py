@@ -1,4 +1,4 @@
-"""Losses: heads remembered by survivors of a log but missing from it (rule 10)."""
+"""Losses: heads remembered outside the log, by files or processes, and missing in it (rule 10)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rftd.streams.log.topics import TRUTH, Partition
 
 
 class Witness(NamedTuple):
-    """A survivor, described in words, and the heads remembered by it."""
+    """A holder of remembered heads, such as a checkpoint or a worker, described in words, with the heads."""
 
     by: str
     heads: Heads
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """One remembered head missing from the log, with the experiments possibly affected."""
+    """One remembered head missing in the log, with the experiments that may have lost records."""
 
     head: LostHead
     experiments: tuple[UUID, ...] | None = None
-    """Experiments not ended in the remaining log at the loss's first sighting; None: all experiments not ended."""
+    """Experiments not ended when the loss was first detected; None if unknown: every experiment not ended."""
 
     @property
     def partition(self) -> Partition:
@@ -42,17 +42,17 @@ class Loss(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> Mark:
-        """The head in the form compared by a log."""
+        """The remembered head: next offset and chain."""
         return Mark(self.head.next_offset, self.head.chain)
 
     @property
     def where(self) -> str:
-        """The position of the last remembered record."""
+        """Position of the last remembered record."""
         return f"{self.partition}@{self.head.next_offset - 1}"
 
     @property
     def what(self) -> str:
-        """The loss and its witness, in words."""
+        """Text naming the loss, and who remembers the head."""
         if not self.head.chain:
             return f"{self.where} was deleted, and more before it (evidence: {self.head.by})"
         if self.head.end < self.head.next_offset:
@@ -63,7 +63,7 @@ class Loss(msgspec.Struct, frozen=True):
 
 
 class Life(NamedTuple):
-    """An experiment's id, end and accepted losses, as needed to judge further losses."""
+    """Id, end and accepted losses of an experiment, from which it follows whether a loss concerns it."""
 
     id: UUID
     ended: bool
@@ -73,16 +73,16 @@ class Life(NamedTuple):
 
 @runtime_checkable
 class Deletable(Protocol):
-    """A log with records deletable by other programs, leaving offsets without a record."""
+    """A log whose records other programs can delete, leaving gaps of offsets."""
 
     async def deleted(self) -> list[tuple[Partition, Stretch]]:
-        """Returns the missing records of truth, as far as partitions were read."""
+        """Returns the ranges of missing records, as far as partitions were read."""
         ...
 
 
 @runtime_checkable
 class ManyChains(Protocol):
-    """A log able to return the chains of many records for less than the cost of comparing each."""
+    """A log that returns the chains of many records faster than `check_heads` compares them one by one."""
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
         """Returns the chains of the readable records at these offsets, by partition and offset."""
@@ -90,7 +90,7 @@ class ManyChains(Protocol):
 
 
 async def deleted_from(log: EventLog) -> list[Loss]:
-    """Returns the losses evident from the offsets of the log's partitions, with no need for a witness."""
+    """Returns losses that show in the log itself, as gaps of offsets; empty for logs without such gaps."""
     deletions = await log.deleted() if isinstance(log, Deletable) else []
     return [
         Loss(LostHead(*partition, stretch.end, b"", _sign(stretch), stretch.end)) for partition, stretch in deletions
@@ -118,7 +118,9 @@ async def losses_of(log: EventLog, witnesses: Iterable[Witness]) -> list[Loss]:
 
 
 def comparable(witnesses: Iterable[Witness]) -> dict[HeadRef, str]:
-    """Returns the heads of truth comparable with a log, each with the first witness remembering it."""
+    """Returns the heads to be compared with a log, each with its first witness; streams that may be truncated are left
+    out.
+    """
     remembered: dict[HeadRef, str] = {}
     for witness in witnesses:
         for partition, mark in witness.heads.items():
@@ -129,9 +131,8 @@ def comparable(witnesses: Iterable[Witness]) -> dict[HeadRef, str]:
 
 
 def newest_of(remembered: Mapping[HeadRef, str]) -> dict[HeadRef, str]:
-    """Returns the furthest heads of each partition: the ones that an append may hide.
-
-    Memories below a head in the log stay true, or lost, whatever is appended.
+    """Returns the highest remembered heads of each partition, which an append could hide; lower ones stay
+    comparable.
     """
     ends: dict[tuple[str, int], int] = {}
     for ref in remembered:
@@ -141,7 +142,7 @@ def newest_of(remembered: Mapping[HeadRef, str]) -> dict[HeadRef, str]:
 
 
 async def losses_among(log: EventLog, remembered: Mapping[HeadRef, str]) -> list[Loss]:
-    """Returns the remembered heads missing from the log, compared by chain where the log can return chains cheaply."""
+    """Returns the remembered heads missing in the log, compared by chains if the log has `ManyChains`."""
     unread = await _unread(log, remembered) if isinstance(log, ManyChains) else list(remembered)
     lost = [ref for layer in _layers(unread) for ref in await _missing(log, layer)]
     if not lost:
@@ -161,7 +162,9 @@ async def _unread(log: ManyChains, remembered: Iterable[HeadRef]) -> list[HeadRe
 
 
 def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
-    """Returns the running experiments with records possibly among the loss, and not accepted by their owner."""
+    """Returns the running experiments to which records of the loss may have belonged, and whose owner has not accepted
+    it.
+    """
     ref = loss.head.ref
     return [
         life.id
@@ -174,9 +177,9 @@ def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
 
 
 def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted: Collection[HeadRef]) -> bool:
-    """True if records of an experiment, ended or not, may have been among the loss, and no person accepted the loss.
+    """True if records of this experiment, ended or not, may be among the loss, and nobody accepted it.
 
-    `start` are heads with no record of the experiment below them.
+    `start` are heads below which the experiment has no record; `accepted` are the heads accepted as lost for it.
     """
     if loss.partition not in partitions_of(experiment) or loss.head.ref in accepted:
         return False
@@ -184,7 +187,7 @@ def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted
 
 
 def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[Loss, list[UUID]]]:
-    """Yields losses accepted by nobody, or not for every experiment stopped by them, with the stopped experiments."""
+    """Yields each loss that still stops experiments, with those experiments; also losses nobody has accepted."""
     accepted = {ref for life in lives for ref in life.accepted}
     for loss in losses:
         stopped = affected(loss, lives)
@@ -193,7 +196,9 @@ def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[L
 
 
 async def remembered_within(log: EventLog) -> list[Witness]:
-    """Returns the heads of the log remembered by its own events. Reads the streams of such events whole."""
+    """Returns the heads remembered by the log's own events, such as checkpoints and fences. Reads their streams
+    completely.
+    """
     witnesses: list[Witness] = []
     with_heads = [definition for definition in definitions() if carries(definition.kind, RememberedHeads)]
     names = {definition.name for definition in with_heads}
@@ -239,7 +244,7 @@ def heads_of(refs: Iterable[HeadRef]) -> Heads:
 
 
 def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
-    """Builds the error of an experiment stopped by losses, with the choice left to a person."""
+    """Builds the error of an experiment (`name`) stopped by losses, with the operator's choices as the fix."""
     more = f" (and {len(losses) - 1} more)" if len(losses) > 1 else ""
     return LogLossError(
         f"{losses[0].what}{more}",

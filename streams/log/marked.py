@@ -1,9 +1,9 @@
-"""A fact beside a field: the annotation carries a mark, by which readers find every field of one kind.
+"""Marks in field annotations, by which all fields of one kind are found in any struct.
 
     path: Annotated[str, Meta(extra={"mark": StoredPath(...)})]
 
-A list of fields kept elsewhere forgets the next field; a mark is written beside the field. Two kinds of
-marks: `LogPlace` for positions in the log, `StoredPath` for paths.
+A list of fields elsewhere would lack the newest field; a mark is written next to the field. Two kinds of marks:
+`LogPlace` for positions in the log, `StoredPath` for paths.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rftd.streams.log.bounds import Offset
 
 S = TypeVar("S", bound=msgspec.Struct)
 Change = Callable[[Any, Any, Any], Any]
-"""Computes a field's new value from its mark, its old value and the struct holding it."""
+"""A function computing a field's new value from its mark, its old value and the struct holding it."""
 _Step = Callable[[Any, Any, Change], Any]
 """Computes a changed value from a value, the struct holding it, and the change."""
 
 
 class FieldMark:
-    """Base of marks in annotations; each subclass is a family with its own search."""
+    """Base of marks; each subclass is a family that is searched separately."""
 
 
 def marked(mark: FieldMark) -> Meta:
@@ -106,18 +106,18 @@ def _for_elements(step: _Step) -> _Step:
 
 
 class PlaceKind(Enum):
-    """The meaning of a position for the event holding it."""
+    """What a position in an event refers to."""
 
     RECORD = "record"
-    """The offset of a record of the experiment, below the event."""
+    """Offset of an earlier record of the experiment."""
     POINTER = "pointer"
-    """The offset of a record possibly missing, or of another experiment."""
+    """Offset of a record that may be missing, or another experiment's."""
     READ = "read"
-    """The end of the range read of a partition (rule 6)."""
+    """Offset up to which the writer had read a partition (rule 6)."""
     HEADS = "heads"
     """Heads remembered by the writer (rule 10)."""
     START = "start"
-    """Heads with no record of the experiment below them."""
+    """Heads below which the experiment has no record."""
     DIGEST = "digest"
     """A digest over records with changing positions, meaningless in another log."""
     HISTORY = "history"
@@ -125,9 +125,7 @@ class PlaceKind(Enum):
 
 
 class LogPlace(FieldMark):
-    """Marks a field as a position. The holder's `partition` completes an offset, and so does its `stream` unless set
-    here.
-    """
+    """Marks a field as a position in the log; the stream is set here, or in the struct's field `stream`."""
 
     def __init__(self, kind: PlaceKind, stream: str = "") -> None:
         self.kind: Final = kind
@@ -135,7 +133,7 @@ class LogPlace(FieldMark):
 
 
 class RememberedHeads(LogPlace):
-    """Marks a field as heads: later readers of the event are witnesses of them (`rftd.streams.log.lost_records`)."""
+    """Marks a field as heads that later readers compare with the log (`rftd.streams.log.lost_records`)."""
 
     def __init__(self) -> None:
         super().__init__(PlaceKind.HEADS)
@@ -154,10 +152,10 @@ HISTORY: Final = marked(LogPlace(PlaceKind.HISTORY))
 
 
 class PathUse(Enum):
-    """The meaning of a path for its experiment."""
+    """What a path in an event or specification is to its experiment."""
 
     INPUT = "input"
-    """Read by the experiment and carried by no export: a model, an adapter, a dataset."""
+    """Read by the experiment and contained in no export: a model, an adapter, a dataset."""
     OWN = "own"
     """Written by the experiment, and created if missing."""
     RELATIVE = "relative"
@@ -185,7 +183,7 @@ InputPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.INPUT))]
 OwnPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.OWN))]
 RelativePath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.RELATIVE))]
 InputArguments: TypeAlias = Annotated[dict[str, Any], marked(StoredPath(PathUse.INPUT, arguments=("path",)))]
-"""Arguments of a registered part, with a `path` read by the part."""
+"""Arguments of a plug-in, in which the key `path` is an input path."""
 
 
 def moved(value: S, move: Callable[[str], str]) -> S:

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Newest(Generic[K, V]):
-    """A mapping of the newest keys, up to a bound. A key set again keeps its age and gets the new value."""
+    """A mapping limited to its newest keys; setting a key again keeps the key's age."""
 
     def __init__(self, most: int) -> None:
         self._most = most

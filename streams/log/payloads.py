@@ -24,13 +24,13 @@ from rftd.streams.log.start import start_of_experiment
 from rftd.streams.log.topics import Partition
 
 AT_ONCE: Final = 128
-"""Number of records rewritten in one transaction."""
+"""Number of records rewritten per transaction."""
 _PRODUCED: Final = definition_of(ExperienceProduced)
 
 
 @runtime_checkable
 class PayloadLog(Protocol):
-    """A log with rewritable records: the embedded one. On Kafka a record never changes."""
+    """A log whose records can be rewritten: the embedded log. On Kafka a record never changes."""
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
         """Replaces the values of records: with values lacking the payload (`thin`), or with the original values.
@@ -49,11 +49,11 @@ class PayloadLog(Protocol):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Number and size of records with a dropped or restored payload."""
+    """Counts of an operation dropping or restoring payloads."""
 
     records: int
     size_bytes: int
-    """Bytes removed from the records, or added to them by restoring."""
+    """Bytes removed from the records by dropping, or added by restoring."""
     before: int = 0
     """Number of records already without payload."""
 
@@ -65,7 +65,7 @@ NOTHING: Final = Dropped(0, 0)
 
 
 async def drop_all(log: EventLog, experiment: UUID) -> Dropped:
-    """Drops the payload of every experience of an experiment; does nothing on a log without this ability."""
+    """Drops the payloads of all experiences of an experiment; does nothing on a log that cannot."""
     if not isinstance(log, PayloadLog):
         return NOTHING
     dropped = NOTHING
@@ -93,7 +93,7 @@ async def drop_at(log: EventLog, positions: Iterable[tuple[int, int]]) -> Droppe
 
 
 async def bring_back(log: EventLog, partition: Partition, values: Mapping[int, bytes]) -> Dropped:
-    """Restores the payload of those of these records without one; the other records stay unchanged.
+    """Restores the payloads at these offsets; records that still have their payload stay unchanged.
 
     Raises LogCorruptError for a value other than the record's original.
     """
@@ -124,7 +124,9 @@ async def give_back(log: EventLog, *, until: Callable[[], bool] = lambda: False)
 
 
 def worth_it(whole_bytes: int, thin_bytes: int) -> bool:
-    """True if a record becomes shorter: the arrays of the shortest experiences are no longer than their digests."""
+    """True if dropping makes the record shorter; the arrays of very short experiences are no longer than
+    their digests.
+    """
     return thin_bytes < whole_bytes
 
 

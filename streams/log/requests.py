@@ -65,7 +65,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
     def shown(self, name: str) -> str:
-        """Decodes an attribute for people; empty for anything but a short text."""
+        """Returns an attribute for display; empty unless it is a short text."""
         try:
             return self.text(name)
         except UsageError:
@@ -80,12 +80,16 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def brings_tasks(self) -> bool:
-        """True for tasks, or their end: they keep their order, and commands may pass them."""
+        """True for a request adding tasks or ending a queue: such requests stay in order, and commands may overtake
+        them.
+        """
         return self.shown("type") in _OF_TASKS
 
     @property
     def digest(self) -> bytes:
-        """16 bytes over the meaning of the request: sent again with another `time`, a request has an equal digest."""
+        """Digest (16 bytes) of the request's content without its time, so that a request sent again has an equal
+        digest.
+        """
         hasher = blake2b(digest_size=16)
         for raw in (self.type, self.subject, self.datacontenttype, self.data, self.data_base64):
             content = bytes(raw)
@@ -113,7 +117,7 @@ def request_in(record: Record) -> CloudEvent | None:
 
 
 def is_request(record: Record) -> bool:
-    """True if the record is another program's request, which is neither an event nor a dead letter."""
+    """True if the record is on the topic of requests, where other programs write CloudEvents instead of events."""
     return request_in(record) is not None
 
 

@@ -16,7 +16,9 @@ EVERY_S: Final = 60.0
 
 
 async def enforce_retention(log: EventLog, clock: Clock) -> None:
-    """Truncates records older than their stream's retention, every minute, until cancelled; a full disk delays it."""
+    """Deletes records older than their stream's retention time, every minute, until cancelled; a full disk
+    delays it.
+    """
     while True:
         for topic in TOPICS.values():
             if topic.retention_s is not None:

@@ -1,4 +1,4 @@
-"""A leased role: appends fences, stamps an epoch, and counts an append only once read back unfenced."""
+"""`RoleLease`: ownership of a role: appends fences, and confirms each append by reading it back unfenced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rftd.streams.log.writers import holder_source
 
 
 class RoleLease:
-    """A process's ownership of a role of an experiment, in the partitions written by the role."""
+    """One process's ownership of a role of an experiment, in all partitions to which the role writes."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class RoleLease:
         ids: Ids,
         again: bool = False,
     ) -> RoleLease:
-        """Acquires the role: appends its fences and returns once they were read back and won.
+        """Acquires the role by appending its fences and reading them back.
 
-        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first, or,
-        for a former owner taking the role `again`, if another owner has it now.
+        The follower must cover the partitions and have caught up. Raises FencedError if a rival's fence came first;
+        with `again` (a former owner), also if another owner has the role by now.
         """
         partitions = tuple(partitions)
         if again:
@@ -89,8 +89,7 @@ class RoleLease:
         return lease
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
-        """Appends the drafts and returns the positions, once the drafts were read back and the owner still holds the
-        role.
+        """Appends drafts and returns their positions once they were read back under this lease.
 
         Raises FencedError if a newer owner exists: the drafts then have no effect, and the process must stop.
         """
@@ -103,16 +102,16 @@ class RoleLease:
         return positions
 
     async def confirm(self) -> None:
-        """Returns if the owner holds the role according to the present log: call it before changes beyond a fence's
-        reach.
+        """Raises FencedError unless this lease still holds according to the log's present end.
 
-        Raises FencedError. A process may still be suspended between this check and the next action.
+        To be called before changes a fence cannot undo, such as deleting files; the process may still be suspended
+        between check and change.
         """
         await self._follower.catch_up()
         self.check()
 
     def check(self) -> None:
-        """Raises FencedError if a newer owner was seen."""
+        """Raises FencedError if the follower has read a newer owner's fence."""
         _check_owner(self._follower, self._role, self._partitions, self._owner)
 
 

@@ -27,12 +27,12 @@ from rftd.streams.log.topics import Partition, partition_of
 
 
 class SharedHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """An experiment up to a weight version: the spine, and the first event of a fork from there."""
+    """The history shared by a fork: an experiment up to a weight version, with the fork's first event."""
 
     spine: Spine
-    """The spine of the experiment that executed the step, as far as the log goes."""
+    """Spine of the experiment that trained the step, folded to the log's end."""
     forked: ExperimentForked
-    """The first event of a fork; without evaluations, as those depend on the fork's evaluation tasksets."""
+    """First event of the fork, still without evaluations, which depend on the fork's tasksets."""
 
 
 async def shared_history(log: EventLog, experiment: UUID, at_step: int) -> SharedHistory:
@@ -85,7 +85,7 @@ async def plan_offsets(log: EventLog, experiment: UUID, *, first: int) -> dict[i
 
 
 class _Plans:
-    """A fold: the offsets of standing plans from a step on."""
+    """A fold of the offsets of plans, from a step on; plans abandoned later are removed."""
 
     def __init__(self, first: int) -> None:
         self.offsets: dict[int, int] = {}

@@ -40,11 +40,11 @@ class SpineDigest:
 
     @property
     def mark(self) -> SpineMark:
-        """The digest of all records read so far."""
+        """Digest of the spine as of the last record added."""
         return SpineMark(self._start, self.end, self._digest)
 
     def take(self, record: Record) -> None:
-        """Adds a record of any partition; records of other experiments, and known ones, change nothing."""
+        """Adds a record of any partition; records of other experiments and repeated ones are ignored."""
         if record.partition != self.partition or record.offset < self.end:
             return
         if self.is_new(record):
@@ -52,12 +52,12 @@ class SpineDigest:
         self.end = record.offset + 1
 
     def recall(self, record: Record) -> None:
-        """Remembers the id of a record before the mark, for skipping its repetition."""
+        """Remembers the id of a record before the mark, so that its repetition is ignored."""
         if record.partition == self.partition and record.offset < self.end:
             self.is_new(record)
 
     def is_new(self, record: Record) -> bool:
-        """True for a record of the experiment with a new id, remembered from now on."""
+        """True for a record of the experiment with an id not seen before, which is then remembered."""
         head = head_of(record)
         if head is None or head.experiment != self._experiment or head.id in self._ids:
             return False
@@ -91,13 +91,13 @@ async def follow_digest(
 
 
 class SpineTrail:
-    """The digest during a check of the spine: its value at every offset where a mark may still end."""
+    """Digests of a spine during a check, available at every offset where a mark may still end."""
 
     _LENGTH: Final = 1 << 16  # offsets kept; a mark further back is computed again from the log
 
     def __init__(self) -> None:
         self.mark: SpineMark | None = None
-        """The newest mark already judged."""
+        """Newest mark compared so far; None before one."""
         self.broken = False
         self._start = -1
         self._digest = GENESIS
@@ -112,7 +112,7 @@ class SpineTrail:
         self._trail.append((record.offset + 1, self._digest))
 
     def at(self, mark: SpineMark) -> bytes | None:
-        """Returns the digest expected of a mark; None if the records covered by it have to be read again."""
+        """Returns the digest that a mark should have; None if the records covered by it have to be read again."""
         first_offset = self.mark.start if self.mark is not None else self._start
         if (self.mark is None and mark.start > first_offset) or not self._trail or self._trail[0][0] > mark.end:
             return None
@@ -122,7 +122,7 @@ class SpineTrail:
         return self._trail[0][1]
 
     def goes_on(self, mark: SpineMark, digest: bytes, later_records: list[Record]) -> None:
-        """Restarts at a mark computed again from the log; `later_records` are the records after it already added."""
+        """Continues from a mark computed again from the log; `later_records` are those already added after it."""
         self._digest = digest
         self._trail.clear()
         self._trail.append((mark.end, digest))

@@ -1,4 +1,4 @@
-"""The beginning of an experiment in the log."""
+"""Where an experiment begins in the log: its specification, and the offsets from which readers start."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rftd.streams.spec.split_submission import joined
 
 
 class ExperimentStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The specification of an accepted experiment, and the offsets below which readers need not look."""
+    """The specification of an accepted experiment, and the offsets at which readers of its records start."""
 
     spec: ExperimentSpec
-    """The specification as accepted; a second half submitted later is not included, and takes reading on."""
+    """Specification as accepted; a half submitted later is not included."""
     positions: dict[Partition, int]
-    """The offset of each partition with no record of the experiment below it."""
+    """Offset of each partition below which the experiment has no record."""
 
 
 async def beginning_of(log: EventLog, experiment: UUID, *, spine_offset: int = 0) -> ExperimentStart:

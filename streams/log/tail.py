@@ -62,7 +62,7 @@ class Tail:
                 event.set()
 
     def forget(self, partition: Partition, before_offset: int) -> None:
-        """Drops records below a truncated partition's new start from the ring."""
+        """Drops records below the new start of a truncated partition from memory."""
         # `_order` keeps truncated records until the normal eviction, and counts the bytes: both are corrected together
         # there.
         ring = self._ring.get(partition, {})
@@ -70,13 +70,15 @@ class Tail:
             del ring[offset]
 
     def drop(self, partition: Partition, offsets: Iterable[int]) -> None:
-        """Drops records with rewritten values from the ring; later reads take them from the file."""
+        """Drops records with rewritten values from memory, so that they are read from the file."""
         ring = self._ring.get(partition, {})
         for offset in offsets:
             ring.pop(offset, None)
 
     def recent(self, partition: Partition, start: int, max_records: int, max_size_bytes: int) -> list[Record] | None:
-        """Returns records from `start` on, if the ring holds the first of them; [] at the head; else None."""
+        """Returns records from `start` on if memory has the first of them; [] at the head; None if they have to be
+        read.
+        """
         if start >= self.head(partition).next_offset:
             return []
         ring = self._ring.get(partition)
@@ -101,12 +103,12 @@ class Tail:
             self._followers.setdefault(partition, set()).add(event)
 
     def unfollow(self, partitions: Sequence[Partition], event: asyncio.Event) -> None:
-        """Ends `follow`; idempotent."""
+        """Unregisters an event registered by `follow`. Idempotent."""
         for partition in partitions:
             self._followers.get(partition, set()).discard(event)
 
     def wake_all(self) -> None:
-        """Wakes every follower, for instance because the log closes."""
+        """Wakes every follower, for example because the log closes."""
         for events in self._followers.values():
             for event in events:
                 event.set()
@@ -117,7 +119,7 @@ RETRY_FULL_S: Final = 0.5
 
 
 class TailedLog(Protocol):
-    """The part of a log used by a subscription."""
+    """The methods of a log used by a subscription."""
 
     @property
     def tail(self) -> Tail: ...
@@ -140,9 +142,11 @@ class TailSubscription:
 
     @property
     def positions(self) -> Mapping[Partition, int]:
+        """Offset of the next record to return, by partition."""
         return dict(self._positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        """Returns the next records, waiting at most `wait_s` seconds; see `Subscription.next`."""
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
             self._grown.clear()  # before reading: later records set the event again, so no record is slept over
@@ -164,6 +168,7 @@ class TailSubscription:
                     return []
 
     async def close(self) -> None:
+        """Ends the subscription."""
         self._source.tail.unfollow(self._partitions, self._grown)
 
     async def _collect(self, max_records: int) -> tuple[list[Record], dict[Partition, int]]:

@@ -22,15 +22,15 @@ class Partition(NamedTuple):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A stream: name, number of partitions and retention. `retention_s` None keeps records for ever, as truth."""
+    """A stream with its number of partitions; `retention_s` is None for streams that keep every record."""
 
     name: str
     partitions: int
     retention_s: float | None = None
     keyed: bool = False
-    """True if an experiment has one partition of the stream, chosen by its id; folds rely on the order there."""
+    """True if all records of an experiment are in one partition, chosen by its id, so that they are ordered."""
     events: bool = True
-    """False for the stream of requests, written by other programs: no event of rftd has an effect there."""
+    """False for the stream of requests, where other programs write and no event takes effect."""
 
 
 EXPERIMENTS: Final = "rftd.experiments"
@@ -68,10 +68,10 @@ TRUTH: Final = tuple(
     if topic.retention_s is None
     for number in range(topic.partitions)
 )
-"""Every partition readable by folds."""
+"""Every partition that keeps all records, and may be folded."""
 
 EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.stream].events)
-"""Every partition of truth with effective events."""
+"""Every partition of `TRUTH` except those of requests."""
 
 # Heartbeats are no truth: readers follow from the present on, and no snapshot or fence vouches for heartbeats.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
@@ -91,6 +91,6 @@ def partition_of(stream: str, key: UUID) -> Partition:
 
 
 def may_hold(partition: Partition, experiment: UUID) -> bool:
-    """True if events of the experiment belong in this partition, judged by its stream alone."""
+    """True if the partition is one where records of the experiment belong."""
     topic = TOPICS[partition.stream]
     return topic.events and (not topic.keyed or partition == partition_of(partition.stream, experiment))

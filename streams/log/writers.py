@@ -1,4 +1,4 @@
-"""The names under which the processes of an experiment write: `source` of a record's envelope."""
+"""Sources: the names under which an experiment's processes write, in the envelope of each record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def source_of(role: str, id: UUID) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def explorer_of(source: str) -> bytes | None:
-    """Returns the id of the explorer writing under a source, as bytes; None for the source of another role."""
+    """Returns the id, as bytes, of the explorer with this source; None for a source of another role."""
     role, _, id = source.partition("/")
     if role != "explorer":
         return None
@@ -31,5 +31,5 @@ def explorer_of(source: str) -> bytes | None:
 
 
 def holder_source(role: str, owner: UUID) -> str:
-    """Returns the source of a role owner's records: a trainer holds its role itself, a daemon all others."""
+    """Returns the source of a role's owner: a trainer process owns its role itself, a daemon owns all others."""
     return source_of("trainer" if role == TRAINER else "daemon", owner)

@@ -47,7 +47,9 @@ class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The guide's `cluster.ray_address`, `ray_namespace`, `monitor.enable_ray_timeline` and `log.group_by_node`."""
+    """Settings of Ray: the guide's `cluster.ray_address`, `ray_namespace`, `monitor.enable_ray_timeline`,
+    `log.group_by_node`.
+    """
 
     address: str = ""
     """The address of the cluster; empty: the daemon's."""
@@ -60,14 +62,14 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a worker's memory on its device."""
+    """One part of a worker's memory on its device, such as weights or cache."""
 
     what: str
     size_bytes: Bytes
 
 
 class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The expected memory of a stage's workers on one device, as of the experiment's acceptance."""
+    """Expected memory of a stage's workers on one device, as estimated at acceptance."""
 
     role: str
     stage: str
@@ -86,14 +88,16 @@ SERVICE: Final = "external"
 
 
 class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A model available to workflows and rewards: run by an engine of its own, or served elsewhere."""
+    """A model available to workflows and rewards besides the trained one: run by the explorers, or by an external
+    service.
+    """
 
     name: str
-    """The name used by records and errors."""
+    """Name used in records and errors."""
     engine: str = "torch"
-    """A rollout engine, opened by each explorer; or `external`."""
+    """Rollout engine opened by each explorer; or `external` for a service."""
     path: InputPath = ""
-    """The model's folder, for an engine."""
+    """Folder of the model, for an engine; empty for a service."""
     max_model_len: Index = 0
     max_prompt_tokens: Index = 0
     max_response_tokens: Index = 0
@@ -103,20 +107,20 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     """A variable of the chat template; None: not passed."""
     trust_remote_code: bool = False
     temperature: Finite = 1.0
-    """Default of requests without a value; `top_p` and `top_k` likewise."""
+    """Default for requests that set none; likewise `top_p` and `top_k`."""
     top_p: Finite = 1.0
     top_k: Integer = -1
     dtype: str = "float32"
     threads: Index = 1
     engines: Index = 1
-    """Engines of one explorer; a rollout asks the least busy one."""
+    """Number of engines per explorer; each rollout uses the least busy one."""
     concurrency: Index = 16
-    """Maximum number of concurrent requests to one engine; more wait."""
+    """Maximum number of concurrent requests to one engine; further requests wait."""
     engine_args: dict[str, Any] = {}
-    """The engine's own, or those of `workers.rollout.auxiliary.service_arguments`."""
+    """Arguments of the engine, or of the service (`workers.rollout.auxiliary.service_arguments`)."""
     needs: EngineNeeds = EngineNeeds()
     model_name: str = ""
-    """The service's name of the model."""
+    """Name of the model in requests to the service."""
     base_url: str = ""
     """The service's address, up to `/v1`; empty if a variable holds it."""
     base_url_env: str = ""
@@ -126,7 +130,7 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def served(self) -> bool:
-        """True if a service answers, without an engine here."""
+        """True if an external service answers, so that no engine is opened."""
         return self.engine == SERVICE
 
 
@@ -134,17 +138,17 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The reach of an experiment, from the verdict on its submission. Workers enforce it, whatever they read."""
+    """What an experiment may access, decided at its submission and enforced by every worker."""
 
     restricted: bool = False
-    """True for any submitter but the owner: only public addresses and granted variables."""
+    """True for submitters other than the owner: only public addresses and granted variables are allowed."""
     addresses: tuple[str, ...] = ()
-    """Hosts, as HOST or HOST:PORT, allowed even on this machine or its networks."""
+    """Hosts, as HOST or HOST:PORT, allowed although they are on this machine or its networks."""
     secrets: dict[str, tuple[str, ...]] = {}
-    """Variables readable for the experiment, each with the hosts allowed to receive its value."""
+    """Environment variables the experiment may read, each with the hosts to which its value may be sent."""
 
     def joined(self, other_half: ReachSpec) -> ReachSpec:
-        """Returns the reach of an experiment of two halves, submitted by one person or completed by its owner."""
+        """Returns the reach of an experiment joined from two halves."""
         return ReachSpec(
             restricted=self.restricted or other_half.restricted,
             addresses=tuple(dict.fromkeys((*self.addresses, *other_half.addresses))),
@@ -152,21 +156,24 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, url: str, *, field: str, variable: str = "") -> None:
-        """Returns if the experiment may request this URL, named by a variable unless empty. Raises ConfigError."""
+        """Raises ConfigError if the experiment may not request this URL; `variable` is the variable containing it, if
+        any.
+        """
         check_url(url, field=field, public_only=self.restricted, allowed=self.hosts(variable))
 
     def hosts(self, variable: str = "") -> tuple[str, ...]:
-        """Returns the hosts allowed with any address, including the ones of the variable with the URL."""
+        """Returns the hosts allowed at any address, including the host of the URL in `variable`."""
         return (*self.addresses, *self.secrets.get(variable, ()))
 
     def may_read(self, variable: str) -> bool:
-        """True if the variable's value may be read for the experiment."""
+        """True if the experiment may read the variable's value."""
         return not self.restricted or variable in self.secrets
 
     def may_send(self, variable: str, address: WebAddress) -> bool:
-        """True if the variable's value may be sent to a host: a granted one, and in the clear only an allowed one.
+        """True if the variable's value may be sent to this address: one of its granted hosts, and unencrypted only to a
+        host in `addresses`.
 
-        An owner's value may be sent anywhere.
+        For the owner's submissions always True.
         """
         if not self.restricted:
             return True
@@ -175,15 +182,15 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OWNERS: Final = ReachSpec()
-"""The reach of the owner's submissions."""
+"""Reach of submissions by the owner: unrestricted."""
 
 
 class ServingSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The HTTP server of explorers: its IP address, and its port (0: any free one)."""
+    """Address of the HTTP server in explorers: an IP address and a port (0: any free one)."""
 
     address: str
     port: Index
 
 
 SERVE_KEY: Final = "RFTD_SERVE_KEY"
-"""The environment variable of explorers with the key required of clients."""
+"""Environment variable of explorers with the key clients have to send."""

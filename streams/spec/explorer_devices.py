@@ -1,4 +1,4 @@
-"""The GPUs of an explorer's process: first the ones of the trained model's engine, then each auxiliary model's."""
+"""GPUs of an explorer process: first those of the trained model's engine, then those of each auxiliary model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 
 class AuxiliaryPlace(NamedTuple):
-    """An auxiliary model, the first stage naming it, and the numbers of its engines' GPUs within the explorer's."""
+    """An auxiliary model with the indices of its engines' GPUs among the explorer's."""
 
     model: AuxiliarySpec
     stage: StageSpec
+    """First stage naming the model."""
     gpus: range
-    """Empty for a model without exclusive GPUs."""
+    """Indices among the explorer's GPUs; empty for a model without GPUs of its own."""
 
 
 def auxiliary_places(stages: Iterable[StageSpec]) -> tuple[AuxiliaryPlace, ...]:
-    """Assigns GPUs to the auxiliary models of the stages, each once, as an explorer opens each of them once."""
+    """Assigns GPUs to the stages' auxiliary models, each model once, because an explorer opens each once."""
     exploring = [stage for stage in stages if stage.kind != "train"]
     first = max((stage.rollout.needs.devices for stage in exploring), default=0)
     assignments: list[AuxiliaryPlace] = []
@@ -34,7 +35,7 @@ def auxiliary_places(stages: Iterable[StageSpec]) -> tuple[AuxiliaryPlace, ...]:
 
 
 def explorer_devices(stages: Iterable[StageSpec]) -> int:
-    """Returns the number of GPUs exclusive to one explorer, for all of its engines together."""
+    """Returns the number of GPUs assigned to one explorer, for all its engines."""
     exploring = [stage for stage in stages if stage.kind != "train"]
     rollout_gpus = max((stage.rollout.needs.devices for stage in exploring), default=0)
     return rollout_gpus + sum(len(assignment.gpus) for assignment in auxiliary_places(exploring))

@@ -1,4 +1,4 @@
-"""An experiment by a person's input: its name, `name@2`, its id, or a unique beginning of its id."""
+"""Look-up of experiments by what a person types: a name, `name@2`, an id, or the unique beginning of an id."""
 
 from __future__ import annotations
 
@@ -10,26 +10,24 @@ from rftd.ops.errors import NotFoundError, UsageError
 
 _CANDIDATES = 8
 _DIGITS = 9
-"""Maximum number of digits in `NAME@N`; a longer number is part of a name."""
+"""Maximum number of digits of N in `NAME@N`; with more, the text counts as a name."""
 
 
 class Named(NamedTuple):
-    """An experiment's id, name and removal, as needed for look-ups."""
+    """Id and name of an experiment, and whether it was removed."""
 
     id: UUID
     name: str
     removed: bool
-    """True if its files are gone, and its name is free."""
+    """True if its files are deleted, so that its name is free."""
 
 
 def choose(experiments: Sequence[Named], text: str) -> UUID:
-    """Returns the experiment named by `text`; `experiments` are in order of submission, and `NAME@N` is the N-th of
-    equal names.
+    """Returns the id of the experiment meant by `text`; `experiments` are in order of submission.
 
-    A name means a removed experiment only if no other has it. This function alone decides: for the tables and for the
-    log, with and without a daemon.
-
-    Raises NotFoundError if there is none, UsageError with the candidates if there are several.
+    `NAME@N` is the N-th of equal names. A name means a removed experiment only if no other has it. This function alone
+    decides: for the tables and for the log, with and without a daemon. Raises NotFoundError if there is none,
+    UsageError with the candidates if there are several.
     """
     # `isdigit` is true for superscripts and other scripts' digits too, and `int` refuses several of them: hence
     # `isascii`.

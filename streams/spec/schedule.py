@@ -1,11 +1,10 @@
-"""The steps of publications, evaluations and checkpoints in a stage: pure functions of its spec, used by trainer and
-dispatcher.
+"""Schedule of publications, evaluations and checkpoints in a stage: pure functions of its specification.
 
-Steps count within the stage, from 1; step 0 is the weights at its beginning.
+Used by trainer and dispatcher. Steps count within the stage, from 1; step 0 is the weights at its beginning.
 
 The schedule of weights (config.md, section 5) divides a stage's explore steps into windows, with a sync point between
 two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
-finish every group under way. All groups of a window begin on one version:
+finish every open group. All groups of a window begin on one version:
 
     fixed            the newest published by the trainer, at its interval, up to step e - offset: known beforehand
     trainer_driven   the newest published by the trainer, at its interval, when the window begins
@@ -32,7 +31,7 @@ def explorer_interval(sync: Synchronizer) -> int:
 
 
 def trainer_interval(sync: Synchronizer) -> int:
-    """Returns the number of training steps between two publications; 0: the trainer publishes on request."""
+    """Returns the number of training steps between two publications; 0 if the trainer publishes only on request."""
     return 0 if sync.sync_style == "explorer_driven" else sync.trainer_sync_interval or sync.sync_interval
 
 
@@ -42,7 +41,7 @@ def has_windows(sync: Synchronizer) -> bool:
 
 
 def window_of(sync: Synchronizer, explore_step: int) -> int:
-    """Returns the window of an explore step, from 0."""
+    """Returns the window, from 0, to which an explore step belongs."""
     return max(0, (explore_step - 1 - sync.sync_offset) // explorer_interval(sync))
 
 
@@ -52,7 +51,7 @@ def window_steps(sync: Synchronizer, window: int) -> int:
 
 
 def step_of_window(sync: Synchronizer, window: int) -> int:
-    """Returns the stage step with the weights of a window's explore steps for `fixed`; else the lower bound, 0."""
+    """Returns the stage step whose weights a window uses, for `fixed`; for other styles the lower bound 0."""
     if sync.sync_style != "fixed":
         return 0
     # Down to the last publication before the sync point: dividing and multiplying again gives a different number.
@@ -61,8 +60,7 @@ def step_of_window(sync: Synchronizer, window: int) -> int:
 
 
 def needed_staleness(sync: Synchronizer) -> int:
-    """Returns the smallest staleness bound under which no experience of the schedule is too old at its turn, in
-    versions.
+    """Returns the smallest staleness bound, in versions, under which every experience of the schedule can be trained.
 
     Experiences of explore step e are trained by step e, so their staleness is e - 1 less the version of their window.
     The last step of a window is the worst one; the age of its version at the sync point is (window * explorer interval)
@@ -83,9 +81,7 @@ def needed_staleness(sync: Synchronizer) -> int:
 
 
 def kept_versions(stage: StageSpec) -> int:
-    """Returns the maximum distance in versions between the trainer and weights on which explorers may still be told to
-    begin.
-    """
+    """Returns how many versions behind the trainer the weights may be with which a new rollout begins."""
     sync = stage.synchronizer
     explorer = explorer_interval(sync)
     trainer = trainer_interval(sync) or 1  # 0: the trainer publishes on request, at every step at the soonest
@@ -108,7 +104,7 @@ def plan_ahead(policy: PolicySpec) -> int:
 
 
 def publish_due(stage: StageSpec, step: int) -> bool:
-    """True if the weights of this step are announced to explorers; nobody explores while a dataset is trained."""
+    """True if the weights of this step are published; never in a stage without rollouts."""
     if stage.kind == "train":
         return step == stage.total_steps
     interval = trainer_interval(stage.synchronizer)
@@ -116,7 +112,7 @@ def publish_due(stage: StageSpec, step: int) -> bool:
 
 
 def eval_due(stage: StageSpec, step: int) -> bool:
-    """True if the held-out tasksets are answered with the weights of this step."""
+    """True if an evaluation of this step's weights is due."""
     if not stage.evals or stage.kind == "train":
         return False
     if step == 0:
@@ -135,7 +131,7 @@ def eval_steps(stage: StageSpec) -> Iterator[int]:
 
 
 def rate_steps(stage: StageSpec) -> int:
-    """Returns the number of steps used for learning rates: past training does not change if the stage ends sooner."""
+    """Returns the number of steps over which learning rates are scheduled, even if the stage was shortened later."""
     return stage.full_steps or stage.total_steps
 
 
@@ -159,9 +155,9 @@ def next_eval_step(stage: StageSpec, after: int) -> int | None:
 
 
 def checkpoint_due(stage: StageSpec, step: int) -> bool:
-    """True if a checkpoint is written after this step; a stage's last step always has one.
+    """True if a checkpoint is written after this step; always after a stage's last step.
 
-    If the best checkpoint is kept, each evaluated version has one: the best is not known yet.
+    If the best checkpoint is kept, each evaluated version gets a checkpoint, because the best is not known yet.
     """
     interval = stage.trainer.save_interval
     chosen = stage.trainer.by_evaluation.best is not None and step > 0 and eval_due(stage, step)

@@ -24,27 +24,32 @@ _BUFFER: Final[Place] = ("buffer", "trainer_input", "experience_buffer")
 
 @dataclass(frozen=True, slots=True)
 class SharedGroup:
-    """Keys of the user's file, and the fields of a stage derived from them together."""
+    """Keys of the experiment file whose values both halves must share, with the stage's fields derived from them."""
 
     keys: tuple[Place, ...]
     fields: tuple[Place, ...]
     of_tasks: bool = False
-    """True if, with no value in any file, the half with the tasks decides."""
+    """True if the half with the tasks decides fields set in neither file."""
     of_machine: bool = False
-    """True if, with no value in any file, the machine decides: the explorers', or a running trainer's."""
+    """True if the machine decides fields set in neither file: the explorers', or that of a trainer already running."""
 
     def first_decides(self, explores: bool, *, settled: bool) -> bool:
-        """True if the half submitted first decides fields without a value in any file; `settled`: it has trained."""
+        """True if the half submitted first decides fields set in neither file.
+
+        `explores` is True if that is the explore half; `settled` is True if steps were trained already.
+        """
         if self.of_machine:
             return explores or settled
         return self.of_tasks and explores
 
     def second_decides(self) -> bool:
-        """True if the half submitted second, with the tasks, decides fields without a value in any file."""
+        """True if the half submitted second, the one with the tasks, decides fields set in neither file."""
         return self.of_tasks or self.of_machine
 
     def said_in(self, config: Mapping[str, Any], stage: int) -> dict[Place, Any]:
-        """Returns a file's keys for the stage, as leaves; a stage's own override those of the whole file."""
+        """Returns the group's values set in a file for the stage, by key path; a stage's own value overrides the global
+        one.
+        """
         leaves = dict(_leaves(config, self.keys))
         leaves |= _leaves(_stage(config, stage), self.keys)
         return leaves
@@ -70,12 +75,12 @@ GROUPS: Final = (
     SharedGroup(keys=(("buffer", "train_batch_size"),), fields=(("train_batch_size",),), of_tasks=True),
     SharedGroup(keys=(("explorer", "rollout_model", "dtype"),), fields=(("rollout", "dtype"),), of_machine=True),
 )
-"""The fields used alike by explorers, planner and trainer."""
+"""Groups of fields that explorers, planner and trainer use alike."""
 _KEYS: Final = tuple(key for group in GROUPS for key in group.keys)
 
 
 def filled(config: Mapping[str, Any], other_config: Mapping[str, Any], *more: Place) -> dict[str, Any]:
-    """Copies the file `config`, adding the shared keys, and those in `more`, missing here and present in
+    """Returns a copy of the file `config`, with shared keys (and those in `more`) that it leaves unset taken from
     `other_config`.
     """
     merged: dict[str, Any] = copy.deepcopy(dict(config))
@@ -89,7 +94,7 @@ def filled(config: Mapping[str, Any], other_config: Mapping[str, Any], *more: Pl
 
 
 def taken_from(source: StageSpec, stage: StageSpec, group: SharedGroup) -> StageSpec:
-    """Returns the stage with the group's fields of `source`."""
+    """Returns `stage` with the group's fields from `source`."""
     for field in group.fields:
         stage = _replaced(stage, source, field)
     return stage
@@ -157,12 +162,12 @@ BOTH: Final = frozenset((EXPLORE, TRAIN))
 EXPLORER: Final = "explorer"
 TRAINER: Final = "trainer"
 HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
-"""The half of each role of a worker."""
+"""Half of the experiment in which each role of a worker works."""
 ROLES: Final = frozenset(HALF_OF)
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits"))
-"""Fields free to differ between the submissions."""
+"""Fields that may differ between the submissions."""
 _OF_ONE_FILE: Final = ("mode", "priority", "labels", "limits")
-"""These fields, as keys of the user's file."""
+"""The fields of `_OF_ONE` as keys of the experiment file."""
 _OF_TASKS: Final = (
     *("taskset", "more_tasksets", "evals", "eval_interval", "eval_on_startup", "eval_at_end"),
     *("batch_size", "rollout", "auxiliary"),
@@ -202,7 +207,7 @@ def halves_of(spec: ExperimentSpec) -> frozenset[str]:
 
 
 class LateHalf(msgspec.Struct, frozen=True, kw_only=True):
-    """The half submitted after an import of the first one, with folders as of the import."""
+    """The half submitted after the first one was imported, with its file and the later moves of folders."""
 
     config: dict[str, Any]
     """The half's own file."""
@@ -211,7 +216,7 @@ class LateHalf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Disagreement(NamedTuple):
-    """A field of the specification with different values in two submissions, and both values."""
+    """A field with different values in the two halves."""
 
     field: str
     one: object
@@ -219,14 +224,14 @@ class Disagreement(NamedTuple):
 
 
 def has_tasks(spec: ExperimentSpec) -> bool:
-    """False for a train half leaving the tasks to the explore half, and able to run only once both exist."""
+    """False for a train half without tasks, which can run only after the explore half is submitted."""
     return all(stage.taskset is not None for stage in spec.stages if stage.kind == "both")
 
 
 def joined(former: ExperimentSpec, half: ExperimentSpec, *, trained: bool = False) -> ExperimentSpec | Disagreement:
-    """Joins `former` and another submission to a specification, or returns the first field in disagreement. Pure.
+    """Joins `former` and a second submission into one specification, or returns the first field in disagreement. Pure.
 
-    Once `trained`, the trainer's fields are settled by the steps taken: a later half must have equal fields.
+    With `trained`, the trainer's fields are fixed by the steps taken: a later half must have equal values.
     """
     if {former.half, half.half} != BOTH:
         return difference(former, half) or former
@@ -342,7 +347,9 @@ def _merged(explore: Any, train: Any, path: tuple[str, ...] = ()) -> Any:
 
 
 def difference(first: ExperimentSpec, second: ExperimentSpec) -> Disagreement | None:
-    """Returns the first field preventing two specifications from being halves of an experiment; None without one."""
+    """Returns the first field that keeps two specifications from being halves of one experiment; None if
+    there is none.
+    """
     # Each half has the reach granted to its own names; the whole has both.
     names = (name for name in ExperimentSpec.__struct_fields__ if name not in (*_OF_ONE, "reach"))
     return next(

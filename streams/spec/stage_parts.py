@@ -1,4 +1,4 @@
-"""Parts of a stage: the updates by a batch, decisions by evaluations; and the trackers of an experiment."""
+"""Parts of a stage's specification: optimizer steps, corrections, decisions by evaluations; and trackers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rftd.streams.log.bounds import Finite, Index
 
 
 class UpdatesSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The optimizer steps of one batch: epochs over the batch in mini-batches."""
+    """How a batch is trained: epochs over the batch in mini-batches, one optimizer step each."""
 
     epochs: Index = 1
     mini_batch_items: Index = 0
     """Items of the batch in one optimizer step; 0: all of them."""
     shuffle: bool = False
-    """True: each epoch has a separate order, drawn from the experiment's seed and the step."""
+    """True if each epoch over the batch uses another order, drawn from the experiment's seed and the step."""
 
 
 class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The correction for tokens drawn by older weights."""
+    """Correction of the loss for tokens sampled with older weights."""
 
     old_logprobs: str = "rollout"
     """`rollout`, `recomputed` or `approximated`: the denominator of the policy loss's ratio."""
@@ -43,7 +43,7 @@ STOP = "stop"
 
 
 class FigureSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the evaluations on one held-out taskset."""
+    """One figure of the evaluations on one held-out taskset, such as its score."""
 
     taskset: str
     figure: str = "score"
@@ -56,36 +56,37 @@ class FigureSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BestSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The number and the figure of checkpoints kept for their evaluation, beside the newest."""
+    """Which checkpoints are kept, in addition to the newest ones: those with the best value of a figure."""
 
     figure: FigureSpec
     mode: str = MAX
     """`max` or `min`."""
     keep: Index = 1
+    """Number of best checkpoints kept."""
 
 
 class EarlyStopSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The condition for ending a stage before its last step."""
+    """Condition on a figure for ending a stage before its last step."""
 
     figure: FigureSpec
     mode: str = MAX
     patience: Index = 0
-    """Consecutive evaluations no better than the best one after which the stage ends; 0: never."""
+    """Number of consecutive evaluations without improvement that ends the stage; 0: never."""
     min_delta: Finite = 0.0
-    """Minimum difference to the best value for counting as better."""
+    """Minimum improvement on the best value that counts."""
     bound: Finite | None = None
-    """A figure at least as good ends the stage."""
+    """Value at which, or better, the stage ends; None without one."""
 
 
 class RuleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: an action when a figure crosses a threshold."""
+    """An action taken when a figure crosses a threshold."""
 
     figure: FigureSpec
     kind: str
-    """`falls_by` or `rises_by`: by a share of its highest or lowest value; `below` or `above`: a value."""
+    """`falls_by` or `rises_by` (a share of the highest or lowest value), `below` or `above` (a value)."""
     threshold: Finite
     then: str = PAUSE
-    """`pause`, or `stop`: end the stage."""
+    """`pause` the experiment, or `stop` the stage."""
 
 
 class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):

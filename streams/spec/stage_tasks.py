@@ -1,4 +1,4 @@
-"""The tasks of a stage: the rows of its tasksets, counted on from one to the next.
+"""Tasks of a stage: the rows of its tasksets, numbered through from one taskset to the next.
 
 A task is therefore one number in any taskset, and the position among all of them is one number, a fold of the log.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SELECTORS: Final = ("sequential", "shuffle", "random")
-"""The selectors with rows determined by the place alone; choices of other selectors are in the log."""
+"""Selectors whose row follows from the position alone; draws of other selectors are recorded in the log."""
 
 
 _DRAWN_ROWS: Final = 2**20
@@ -28,11 +28,11 @@ _ROUNDS: Final = 4
 
 
 def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
-    """Returns (row, epoch) of place `sequence`, from 0, in a single dataset. Raises ConfigError for the selector.
+    """Returns (row, epoch) of position `sequence`, from 0, in a single dataset. Raises ConfigError for other selectors.
 
     `sequential` repeats the order of the files, and `shuffle` draws a permutation per epoch from seed + epoch: each
-    epoch holds every row once. `random` draws `draw` different rows at a time, from seed + the first of their places:
-    its epoch is the number of the draw, and each draw holds a row at most once.
+    epoch holds every row once. `random` draws `draw` different rows at a time, from seed + the first of their
+    positions: its epoch is the number of the draw, and each draw holds a row at most once.
     """
     assert sequence >= 0 and rows > 0, (sequence, rows)
     if selector not in SELECTORS:
@@ -75,7 +75,7 @@ def _row_at(index: int, rows: int, key: int) -> int:
 
 
 class RowOrder(NamedTuple):
-    """The order of one dataset, as arguments of `locate`."""
+    """Order of the rows of one dataset: the arguments of `locate`."""
 
     rows: int
     selector: str
@@ -84,14 +84,14 @@ class RowOrder(NamedTuple):
 
 
 class DatasetTurn(NamedTuple):
-    """The dataset at a place among several, as an index of them, and the place within the dataset."""
+    """The dataset used at one position among several, and the position within that dataset."""
 
     dataset: int
     place: int
 
 
 def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
-    """Returns the turn at place `sequence` among datasets of these sizes, in rows.
+    """Returns the dataset used at position `sequence` among datasets with these numbers of rows.
 
     Each epoch has a turn for every row of each. The turns are drawn anew for each epoch, in proportion to the sizes:
     Trinity-RFT's rule, with its draws.
@@ -105,7 +105,7 @@ def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
 
 
 def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]:
-    """Returns (row, epoch) of place `sequence` among several datasets, with rows counted on from one to the next.
+    """Returns (row, epoch) of position `sequence` among several datasets, with rows numbered through.
 
     Each dataset keeps its own order over its turns. Raises ConfigError for a selector.
     """
@@ -134,7 +134,7 @@ def _turns(sizes: tuple[int, ...], epoch: int) -> tuple[NDArray[Any], NDArray[An
 
 
 def permutation(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Returns the order of an epoch  # [rows] i8, read-only."""
+    """Returns the row numbers of an epoch in shuffled order  # [rows] i8, read-only."""
     return _permutations(rows, seed)(epoch)
 
 
@@ -165,14 +165,16 @@ def _drawn(rows: int, seed: int, size: int) -> NDArray[np.int64]:
 
 
 class TaskPlace(NamedTuple):
-    """The taskset of a stage's task, as an index of `tasksets_of`, and its row there."""
+    """Taskset (index in `tasksets_of`) and row of a task."""
 
     taskset: int
     row: int
 
 
 def tasksets_of(stage: StageSpec) -> tuple[TasksetSpec, ...]:
-    """Returns the tasksets explored by a stage, in the order of counting their rows; none for a stage of rows."""
+    """Returns the tasksets a stage explores, in the order in which rows are numbered; empty for a stage without
+    rollouts.
+    """
     return () if stage.taskset is None else (stage.taskset, *stage.more_tasksets)
 
 
@@ -182,7 +184,9 @@ def is_queue(stage: StageSpec) -> bool:
 
 
 def task_place(stage: StageSpec, row: int) -> TaskPlace:
-    """Returns the taskset of the stage's task `row`, and its row there; beyond the last row, the last taskset."""
+    """Returns the taskset and the row there of the stage's task number `row`; beyond the last row, of the
+    last taskset.
+    """
     first_row = 0
     last_number = len(stage.more_tasksets)
     for number, taskset in enumerate(tasksets_of(stage)):
@@ -193,7 +197,7 @@ def task_place(stage: StageSpec, row: int) -> TaskPlace:
 
 
 def turn_of(stage: StageSpec, sequence: int) -> DatasetTurn:
-    """Returns the taskset with the turn at this sequence of the stage. Raises ConfigError for a stage without tasks."""
+    """Returns the taskset used at position `sequence` of the stage. Raises ConfigError for a stage without tasks."""
     sizes = tuple(taskset.rows for taskset in tasksets_of(stage))
     if not sizes or min(sizes) <= 0:
         raise ConfigError(f"stage {stage.name!r} explores and has no tasks", field="taskset", fix="submit it again")
@@ -201,7 +205,7 @@ def turn_of(stage: StageSpec, sequence: int) -> DatasetTurn:
 
 
 def located(stage: StageSpec, turn: DatasetTurn) -> tuple[int, int]:
-    """Returns (row, epoch) of a turn, for a taskset with rows determined by places. Raises ConfigError for others."""
+    """Returns (row, epoch) of a turn. Raises ConfigError for a taskset whose selector draws rows."""
     tasksets = tasksets_of(stage)
     taskset = tasksets[turn.dataset]
     draw = draw_size(stage, taskset)
@@ -210,7 +214,7 @@ def located(stage: StageSpec, turn: DatasetTurn) -> tuple[int, int]:
 
 
 def task_at(stage: StageSpec, sequence: int) -> tuple[int, int]:
-    """Returns (row, epoch) of the group at a sequence, if places determine the rows. Raises ConfigError if not."""
+    """Returns (row, epoch) of the group at position `sequence`. Raises ConfigError if a selector draws the rows."""
     return located(stage, turn_of(stage, sequence))
 
 

@@ -1,4 +1,9 @@
-"""`GilYield`: pauses a busy event loop briefly, so that the log's threads get Python's global lock (GIL)."""
+"""`GilYield`: pauses a saturated event loop briefly, so that the log's threads get Python's global lock (GIL).
+
+Without pauses the GIL starves the threads: a loop with constant work releases it only around `select`, takes it back
+before a waiting thread wakes up, and resets the thread's claim. Measured with a loop at 100 %: commits of seconds
+instead of milliseconds. A shorter switch interval does not help: each `select` makes a waiting thread count anew.
+"""
 
 from __future__ import annotations
 

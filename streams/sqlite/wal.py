@@ -2,6 +2,10 @@
 
 `Checkpointer` copies it into the database in parallel to the writer, `WalKeeper` decides when the writer copies the
 rest.
+
+A reader with an open transaction keeps SQLite from emptying the WAL: commits continue and it grows. So nothing here
+waits for readers. The thread copies all pages free to copy, the writer tries now and then, with growing pauses, and the
+processes in the way are named: readers lock bytes of the `-shm` file, and the kernel lists the owners of locks.
 """
 
 from __future__ import annotations

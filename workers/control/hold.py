@@ -1,7 +1,8 @@
-"""`Hold`: the reason why a decider (controller, planner or dispatcher) takes no further decision, for `rftd why`.
+"""`Hold`: the reason why a decider (controller, planner or dispatcher) takes no further decision.
 
-A hold names one rule, with its numbers and a text. It is returned beside events, and is true of the state at the
-decision, together with those events.
+A hold names one rule, with its numbers and a text. It is true of the state at the decision, together with the events
+returned beside it, and may be missing only beside events: the next rule is known once they are folded. `rftd why`
+prints the texts of holds, and reads nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Explore steps ended before all their tasks are done (`explorer.over_rollout`).
 
 Explore step e of a stage consists of `batch_size` groups from number (e-1) * `batch_size` on, in the order of the
-dataset.
+dataset. Once ceil(batch_size x (1 - ratio)) of them have closed, each other group gets `wait_after_min` more, from then
+on or from its first lease; then it is closed. This process counts the wait; after a restart the count begins anew.
 """
 
 from __future__ import annotations

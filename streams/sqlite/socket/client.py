@@ -89,7 +89,7 @@ class SocketLog:
 
     @property
     def failure(self) -> RftdError | None:
-        """None: errors of appends are raised by each call."""
+        """None: the daemon's own log reports failing appends."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:

@@ -1,7 +1,8 @@
-"""Priority functions: the order in which waiting experiences are trained, by version, uses and tag (the guide's
-"replay_buffer").
+"""Priority functions: the order in which waiting experiences are trained (the guide, "replay_buffer").
 
-Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the file.
+Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the experiment
+file, returning a function of `BufferEntry`. The function must depend on that entry alone, because it is called again on
+recovery.
 """
 
 from __future__ import annotations
