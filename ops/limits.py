@@ -176,6 +176,8 @@ SERVED_RUNS: Final = 100_000
 """Maximum runs with feedback waiting to be committed."""
 SERVED_ROWS: Final = 10_000
 """Committed groups whose tokens are kept behind the newest leased one; earlier ones are in the log."""
+EXTRACTED_CHARS: Final = 1000
+"""Maximum characters of the answer that a reward has read from a response; the excess is cut off."""
 AUXILIARY_TURNS: Final = 64
 """Maximum answers of auxiliary models in a rollout's record; later ones are left out."""
 AUXILIARY_TEXT_CHARS: Final = 32_768

@@ -124,6 +124,8 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     """The answers of auxiliary models, in the order of arrival."""
     turns: Count = 0
     """Number of the model's answers in the rollout; 0 if not counted."""
+    extracted: str | None = None
+    """The answer read by the reward from the response, for people, or its beginning; None without a note."""
 
     @property
     def arrays(self) -> dict[str, Array]:

@@ -41,6 +41,8 @@ class EvalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     chars: Count = 0
     """The length of the whole answer in characters."""
     truth: str = ""
+    extracted: str | None = None
+    """The answer read by the reward, or its beginning; None without a note."""
     category: str = ""
     error: str = ""
     """Why there is no answer; empty if there is one."""

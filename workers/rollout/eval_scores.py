@@ -24,6 +24,7 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.answer import agree, answer_of, visible
 from rftd.workers.workflows.rewards.number import Quantity, parse_quantity
+from rftd.workers.workflows.rewards.reward import extracted_note
 from rftd.workers.workflows.rewards.words import closing, only_quantity
 
 RIGHT_PARTS: Final = ("accuracy", "acc", "correct", "right")
@@ -127,6 +128,7 @@ class ScoredRows:
             finish=rollout.finish,
             tokens=_length(rollout),
             text=text[:chars],
+            extracted=extracted_note(rollout.extracted),
             chars=len(text),
         )
 

@@ -23,6 +23,7 @@ from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_roll
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
 from rftd.workers.workflows.attempt import RolloutRequest
 from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.rewards.reward import extracted_note
 
 
 class HandOverEvents(Protocol):
@@ -204,6 +205,7 @@ def experience_of(
         reward=finished.reward,
         priority=finished.priority,
         metrics=finished.metrics,
+        extracted=extracted_note(finished.extracted),
         finish=finished.finish,
         duration_s=duration_s,
         steps=finished.steps,

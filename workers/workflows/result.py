@@ -41,6 +41,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     """`stop`, `length` or `prompt_truncated`."""
     text: str = ""
     """Text of the last response, for logs and people."""
+    extracted: str | None = None
+    """The answer read by the reward, for people; cut at 1,000 characters."""
     step_reward: float | None = None
     """Reward of this step alone, in a rollout of several steps, for `gigpo`."""
     state: str = ""

@@ -333,6 +333,8 @@ def _answer_lines(answer: AnswerView) -> Iterator[str]:
     elif answer.kept:
         cut = f" [the beginning of {answer.chars} characters]" if len(answer.text) < answer.chars else ""
         yield labelled("answer", answer.text + cut)
+        if answer.extracted is not None:
+            yield labelled("extracted", answer.extracted)
 
 
 def _verdict(answer: AnswerView) -> str:

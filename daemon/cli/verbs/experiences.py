@@ -347,6 +347,8 @@ def _texts(text: ExperienceText, page: ExperienceView) -> Iterator[str]:
     for turn in text.rollout.turns:
         yield labelled("prompt", turn.prompt)
         yield from answer_lines(turn)
+    if text.rollout.extracted is not None:
+        yield labelled("extracted", text.rollout.extracted)
     if text.truth is not None:
         yield labelled("truth", text.truth)
     for note in (*text.rollout.notes, *text.notes):

@@ -51,6 +51,8 @@ class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
     chars: int
     """Length of the whole answer in characters."""
     truth: str
+    extracted: str | None = None
+    """The answer read by the reward, or its beginning; null without a note."""
     category: str
     error: str
     """Reason for the missing answer."""
@@ -255,6 +257,7 @@ def _view(answered: AnsweredRows, key: tuple[int, int]) -> AnswerView:
         text=answer.text,
         chars=answer.chars,
         truth=answer.truth,
+        extracted=answer.extracted,
         category=answer.category,
         error=answer.error,
     )

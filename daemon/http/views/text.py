@@ -91,6 +91,8 @@ class RolloutText(msgspec.Struct, frozen=True, kw_only=True):
     """Weight versions behind the response tokens."""
     auxiliary: list[AuxiliaryTurnView]
     """Answers of auxiliary models, such as a judge's."""
+    extracted: str | None
+    """The answer read by the reward, to be compared with the truth; null without a note."""
     notes: list[str]
     """Reasons for missing parts."""
 
@@ -285,5 +287,6 @@ def _text(rollout: ReadRollout, turns: Sequence[DecodedTurn], notes: Sequence[st
         ids=[IdTurn(prompt=turn.prompt.tolist(), answer=turn.answer.tolist()) for turn in ids],
         spans=[] if event is None else span_views(event.spans),
         auxiliary=[] if event is None else auxiliary_views(event.auxiliary),
+        extracted=None if event is None else event.extracted,
         notes=all_notes,
     )

@@ -38,6 +38,7 @@ class SyntheticRollout(msgspec.Struct, frozen=True, kw_only=True):
     dropped: bool = False
     """Without the bytes of its arrays, as after the policy of payloads."""
     auxiliary: tuple[AuxiliaryTurn, ...] = ()
+    extracted: str | None = None
 
     @property
     def answer(self) -> str:
@@ -125,6 +126,7 @@ class TextRun(SyntheticRun):
             metrics={"accuracy": spoken.reward},
             steps=spoken.steps,
             auxiliary=spoken.auxiliary,
+            extracted=spoken.extracted,
             **arrays,
         )
         place = self.recorder.write(produced, self.id, key=group, id=id)

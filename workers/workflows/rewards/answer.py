@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from rftd.workers.workflows.rewards.collection import same_choice, same_collection, value_side
 from rftd.workers.workflows.rewards.expression import same_equation, same_expression, value_of
@@ -97,8 +97,17 @@ def agree(answer: str, truth: str) -> bool:
     return _same(visible(answer), visible(truth), _DEPTH)
 
 
-def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
-    """Returns 1 if the response's answer agrees with the truth, else 0.
+class AnswerVerdict(NamedTuple):
+    """The verdict on a response, with the answer read from it."""
+
+    accuracy: float
+    """1 if the answer agrees with the truth, else 0."""
+    extracted: str | None
+    """The answer as compared; None for a cut response without a marked answer."""
+
+
+def judged_answer(response: str, truth: str, *, cut: bool = False) -> AnswerVerdict:
+    """Returns accuracy 1 if the response's answer agrees with the truth, else 0, and the answer.
 
     A wordy answer counts if it has just one number: "so she pays 18 dollars a day" agrees with 18. A response without a
     marked answer counts by the words after its last "answer is", else by its last sentence with a number. A response
@@ -108,20 +117,23 @@ def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
     expected = truth_of(visible(truth))
     marked = finished_answer_of(response) if cut else answer_of(response)
     if cut and marked is None:
-        return 0.0
+        return AnswerVerdict(0.0, None)
     claimed = response.rpartition("</think>")[2] if marked is None else marked
     if agree(claimed, expected):
-        return 1.0
+        return AnswerVerdict(1.0, claimed.strip())
     words = closing(claimed) if marked is None else announced(claimed) or claimed
+    extracted = words.strip()
     if words is not claimed and agree(words, expected):
-        return 1.0
+        return AnswerVerdict(1.0, extracted)
     expected_quantity = parse_quantity(expected)
     only_number = None if expected_quantity is None else only_quantity(words)
-    return (
-        1.0
-        if expected_quantity is not None and only_number is not None and only_number.agrees(expected_quantity)
-        else 0.0
-    )
+    is_right = expected_quantity is not None and only_number is not None and only_number.agrees(expected_quantity)
+    return AnswerVerdict(1.0 if is_right else 0.0, extracted)
+
+
+def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
+    """Returns the accuracy of `judged_answer`: 1 or 0."""
+    return judged_answer(response, truth, cut=cut).accuracy
 
 
 def _is_quantity(answer: str, expected: Quantity) -> bool:

@@ -39,8 +39,8 @@ class CountdownReward:
         if answer is None:
             return RewardResult.of(accuracy=0.0, format_score=0.0)
         if solves(answer, target, numbers):
-            return RewardResult.of(accuracy=1.0, format_score=0.0)
-        return RewardResult.of(accuracy=0.0, format_score=FORMAT_REWARD)
+            return RewardResult.of(answer.strip(), accuracy=1.0, format_score=0.0)
+        return RewardResult.of(answer.strip(), accuracy=0.0, format_score=FORMAT_REWARD)
 
 
 def solves(expression: str, target: Fraction, numbers: Sequence[int]) -> bool:

@@ -114,7 +114,7 @@ class LlmJudgeReward:
         answer = await judge.chat([Message("user", question)])
         verdict = self.verdict(answer.text, judge.name)
         low = self._prompt.lowest
-        return RewardResult.of(judge=(verdict - low) / (self._prompt.highest - low))
+        return RewardResult.of(f"{VERDICT} {verdict:g}", judge=(verdict - low) / (self._prompt.highest - low))
 
     def verdict(self, text: str, judge: str) -> float:
         """Returns the number on the last line of a judge's answer. Raises RolloutError if missing or out of range."""

@@ -46,7 +46,8 @@ class MathVerifyReward:
         gold = _boxed(truth_of(visible(truth)))
         accepted = None if max(len(answer), len(gold)) > ANSWER_CHARS else self._judge.accepts(gold, answer)
         accuracy = float(accepted is True)
-        return RewardResult(value=accuracy, parts={"accuracy": accuracy, "judge_gave_up": float(accepted is None)})
+        parts = {"accuracy": accuracy, "judge_gave_up": float(accepted is None)}
+        return RewardResult(value=accuracy, parts=parts, extracted=answer if marked is None else marked)
 
 
 def _boxed(text: str) -> str:

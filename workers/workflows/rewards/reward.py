@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from rftd.ops import limits
 from rftd.workers.datasets.task import Task
 from rftd.workers.generation.response import Response
 
@@ -17,11 +18,20 @@ class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     parts: dict[str, float] = {}
     """Named summands or remarks; become metrics of the rollout."""
+    extracted: str | None = None
+    """The answer read from the response, as compared with the truth, for people; cut at 1,000 characters."""
 
     @classmethod
-    def of(cls, **parts: float) -> RewardResult:
-        """Returns a reward equal to the sum of its parts."""
-        return cls(value=sum(parts.values()), parts=parts)
+    def of(cls, extracted: str | None = None, /, **parts: float) -> RewardResult:
+        """Returns a reward equal to the sum of its parts, with the answer read from the response."""
+        return cls(value=sum(parts.values()), parts=parts, extracted=extracted)
+
+
+def extracted_note(extracted: object) -> str | None:
+    """Returns a reward's note as text for a record: bounded, and without halves of surrogate pairs."""
+    if extracted is None:
+        return None
+    return str(extracted)[: limits.EXTRACTED_CHARS].encode(errors="replace").decode()
 
 
 @runtime_checkable

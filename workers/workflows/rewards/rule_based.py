@@ -9,7 +9,7 @@ import msgspec
 
 from rftd.ops.errors import ConfigError
 from rftd.workers.datasets.task import Task
-from rftd.workers.workflows.rewards.answer import accuracy, agree, last_boxed, truth_of, visible
+from rftd.workers.workflows.rewards.answer import agree, judged_answer, last_boxed, truth_of, visible
 from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView, was_cut
 
 FORMAT_REWARD: Final = 0.1
@@ -49,7 +49,8 @@ class AccuracyReward:
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """Returns `accuracy`: 0 or 1."""
-        return RewardResult.of(accuracy=accuracy(response, truth, cut=was_cut(rollout)))
+        judged = judged_answer(response, truth, cut=was_cut(rollout))
+        return RewardResult.of(judged.extracted, accuracy=judged.accuracy)
 
 
 class MathBoxedReward:
@@ -64,9 +65,8 @@ class MathBoxedReward:
         boxed = last_boxed(response)
         right = boxed is not None and agree(boxed, truth_of(truth))
         missing = self._with_think and not _thinks(response)
-        return RewardResult.of(
-            accuracy=1.0 if right else 0.0, format_score=-self._format_score_coef if missing else 0.0
-        )
+        format_score = -self._format_score_coef if missing else 0.0
+        return RewardResult.of(boxed, accuracy=1.0 if right else 0.0, format_score=format_score)
 
 
 def _thinks(response: str) -> bool:
@@ -79,8 +79,10 @@ class MathReward:
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """Returns `accuracy`: 0 or 1, and `format_score`: 0.1 with tags, else -0.1."""
+        judged = judged_answer(response, truth, cut=was_cut(rollout))
         return RewardResult.of(
-            accuracy=accuracy(response, truth, cut=was_cut(rollout)),
+            judged.extracted,
+            accuracy=judged.accuracy,
             format_score=FORMAT_REWARD if tags_at_end(response) else -FORMAT_REWARD,
         )
 
@@ -119,11 +121,13 @@ class MathDapoReward:
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """Returns `accuracy`: 0 or 1, and `format_score`: 0 to minus the penalty's factor."""
-        right = accuracy(response, truth, cut=was_cut(rollout))
+        judged = judged_answer(response, truth, cut=was_cut(rollout))
         tokens = rollout.response_tokens if self._penalizes and rollout is not None else 0
         over = tokens - (self._max_response_length - self._cache_length)
         return RewardResult.of(
-            accuracy=right, format_score=-self._penalty_factor * min(1.0, max(0.0, over / self._cache_length))
+            judged.extracted,
+            accuracy=judged.accuracy,
+            format_score=-self._penalty_factor * min(1.0, max(0.0, over / self._cache_length)),
         )
 
 
@@ -132,5 +136,6 @@ class ExactMatchReward:
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:
         """Returns `accuracy`: 0 or 1; 0 for a response cut at its limit, and therefore incomplete."""
-        same = visible(response).strip() == visible(truth).strip()
-        return RewardResult.of(accuracy=1.0 if same and not was_cut(rollout) else 0.0)
+        answer = visible(response).strip()
+        same = answer == visible(truth).strip()
+        return RewardResult.of(answer, accuracy=1.0 if same and not was_cut(rollout) else 0.0)

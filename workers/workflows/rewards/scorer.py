@@ -18,7 +18,7 @@ from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
 from rftd.workers.generation.call_spans import reward_span
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.registry import REWARDS
-from rftd.workers.workflows.rewards.reward import ProcessReward, Reward, RewardResult, RolloutView
+from rftd.workers.workflows.rewards.reward import ProcessReward, Reward, RewardResult, RolloutView, extracted_note
 from rftd.workers.workflows.threads import on_daemon_thread
 
 
@@ -122,9 +122,11 @@ class Scorer:
         """Converts a reward's return value (a number, named parts, a RewardResult) to a result. Raises RolloutError as
         `score`.
         """
+        extracted: str | None = None
         if isinstance(returned, RewardResult):
             raw_total = returned.value
             parts = returned.parts
+            extracted = extracted_note(returned.extracted)
         elif isinstance(returned, Mapping):
             parts = dict(returned)
             if not parts:
@@ -137,7 +139,7 @@ class Scorer:
         total = self._number(raw_total, task)
         if abs(total) > limits.REWARD_LARGEST:
             raise self._error(f"returned {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task)
-        return RewardResult(value=total, parts=checked)
+        return RewardResult(value=total, parts=checked, extracted=extracted)
 
     def _number(self, returned: object, task: Task, name: object = None) -> float:
         try:

@@ -49,10 +49,8 @@ async def test_an_experience_has_messages_parts_truth_and_versions(
     run = text_run(tmp_path, tokenizer=tokenizer_json())
     judge = AuxiliaryTurn("judge", "ab" * 16, "well done", 9, 3, 5)
     tool = "<tool_response>5</tool_response>"
-    run.group(
-        [SyntheticRollout(parts=(("call", True), (tool, False), ("think", False), ("5", True)), auxiliary=(judge,))],
-        failed=3,
-    )
+    pieces = (("call", True), (tool, False), ("think", False), ("5", True))
+    run.group([SyntheticRollout(parts=pieces, auxiliary=(judge,), extracted="5")], failed=3)
     await written(parts, run)
     [id] = await ids_of(client)
     text = await fetched(client, f"experiences/{id}/text")
@@ -70,6 +68,7 @@ async def test_an_experience_has_messages_parts_truth_and_versions(
     ]
     assert [(span["version"], span["start"], span["end"]) for span in rollout["spans"]] == [(2, 0, 43)]
     assert rollout["auxiliary"][0]["text"] == "well done"
+    assert rollout["extracted"] == "5"
     assert (rollout["ids"], rollout["notes"], text["notes"]) == ([], [], [])
 
 

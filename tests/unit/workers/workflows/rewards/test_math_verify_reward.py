@@ -47,7 +47,8 @@ def score(response: str, truth: str, **arguments: object) -> RewardResult:
     ],
 )
 def test_answers_are_judged_off_the_main_thread(response: str, truth: str, parts: dict[str, float]) -> None:
-    assert score(response, truth) == RewardResult(value=parts["accuracy"], parts=parts)
+    scored = score(response, truth)
+    assert (scored.value, scored.parts) == (parts["accuracy"], parts)
 
 
 @installed

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from rftd.ops import limits
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.events.experience import Span
 from rftd.workers.datasets.message import Message
@@ -19,6 +21,7 @@ from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.answer import accuracy, agree, last_boxed, truth_of
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView
+from rftd.workers.workflows.rewards.scorer import Scorer
 from rftd.workers.workflows.rewards.words import closing, only_quantity
 
 GSM8K = Path(__file__).parents[6] / "shared" / "data" / "gsm8k"
@@ -349,3 +352,31 @@ def test_of_a_cut_response_counts_what_it_marked_to_the_end(response: str, whole
     exact = REWARDS.open("exact_match_reward", {})
     assert exact.score("18", "18", TASK, rollout=cut_view("stop")).value == 1.0  # type: ignore[call-arg, union-attr]
     assert exact.score("18", "18", TASK, rollout=cut_view("length")).value == 0.0  # type: ignore[call-arg, union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "response", "truth", "extracted"),
+    [
+        ("math_reward", "<think>7 or 8</think> <answer> 8 </answer>", "7", "8"),
+        ("math_reward", "so the answer is 18 dollars. Bye", "18", "18 dollars."),
+        ("accuracy_reward", "2 + 2 = 5\n#### 5", "#### 4", "5"),
+        ("math_boxed_reward", r"\boxed{1} and \boxed{2}", "3", "2"),
+        ("math_boxed_reward", "nothing", "3", None),
+        ("math_dapo_reward", r"\boxed{12}", "12", "12"),
+        ("exact_match_reward", " 5\u200b ", "5", "5"),
+        ("countdown_reward", "<answer> 3*8 </answer>", '{"target": 24, "numbers": [3, 8]}', "3*8"),
+        ("format_reward", "5", "5", None),
+    ],
+)
+def test_a_reward_notes_the_answer_compared(name: str, response: str, truth: str, extracted: str | None) -> None:
+    assert score(name, response, truth).extracted == extracted
+
+
+@pytest.mark.parametrize(
+    ("returned", "note"),
+    [("x" * 5000, "x" * limits.EXTRACTED_CHARS), ("a\ud800b", "a?b"), (None, None), (["1"], "['1']")],
+)
+def test_a_note_of_any_reward_is_bounded_text(returned: object, note: str | None) -> None:
+    scorer = Scorer("own", REWARDS.open("format_reward"), on_thread=False)
+    checked = scorer.checked(RewardResult(value=1.0, extracted=cast(Any, returned)), cast(Any, None))
+    assert checked.extracted == note
