@@ -25,7 +25,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.database.schema import read_filled
-from rftd.storage.queries.buffer import BufferCounter, PlaceCount
+from rftd.storage.queries.buffer import PlaceCount, count_buffer
 from rftd.storage.queries.standing import Figures, Held, list_figures, list_held
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TRUTH, Partition
@@ -114,8 +114,7 @@ class PacedReading(Generic[T]):
 class _CountedBuffer:
     """The buffer counts of one experiment."""
 
-    def __init__(self, experiment: UUID) -> None:
-        self.counter = BufferCounter(experiment)
+    def __init__(self) -> None:
         self.counts: list[PlaceCount] | None = None
         """Last counts; None before the first time, and after an interrupted count."""
         self.applied = -1
@@ -238,7 +237,7 @@ class Scrape:
             for experiment_figures in figures
         }
         ids = [UUID(experiment_figures.standing.id) for experiment_figures in figures]
-        self._buffers = {id: self._buffers.get(id) or _CountedBuffer(id) for id in ids}
+        self._buffers = {id: self._buffers.get(id) or _CountedBuffer() for id in ids}
         # A long history may not be counted in time; all other figures are shown meanwhile.
         try:
             async with asyncio.timeout(COUNTING_S):
@@ -255,5 +254,5 @@ class Scrape:
             if applied != buffer.applied:
                 buffer.counts = None
                 async with self._engine.connect() as connection, connection.begin():
-                    buffer.counts = await buffer.counter.count(connection)
+                    buffer.counts = await count_buffer(connection, id)
                 buffer.applied = applied

@@ -9,7 +9,7 @@ from typing import Final
 from rftd.storage.lineage.graph import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
 from rftd.storage.lineage.upstream import Finder, Neighbour, Neighbours, NeighbourTotal, newest, spans_of
-from rftd.storage.queries.books import ENDED, PRODUCED
+from rftd.storage.queries.books import COUNTED, ENDED
 from rftd.storage.queries.counting import EXECUTED
 
 WIDEST_SPAN_VERSIONS: Final = 64
@@ -89,7 +89,7 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
-        f"SELECT e.group_id, e.rollout, e.id FROM experiences e WHERE e.group_id IN ({{keys}}) AND {PRODUCED}",
+        f"SELECT e.group_id, e.rollout, e.id FROM experiences e WHERE e.group_id IN ({{keys}}) AND {COUNTED}",
         {key.id for key in keys},
     )
     ids = {(group, rollout): id for group, rollout, id in rows}

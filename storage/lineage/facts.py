@@ -9,7 +9,7 @@ from uuid import UUID
 
 from rftd.storage.lineage.graph import NUMBERED, Key, Kind, Node
 from rftd.storage.lineage.reading import TableSnapshot
-from rftd.storage.queries.books import ENDED, PRODUCED
+from rftd.storage.queries.books import COUNTED, ENDED
 from rftd.storage.queries.counting import ABANDONED, EXECUTED
 
 
@@ -130,7 +130,7 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 async def _experiences(reading: TableSnapshot, keys: list[Key]) -> Facts:
     sql = f"""SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
-        FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({{keys}}) AND {PRODUCED}"""
+        FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({{keys}}) AND {COUNTED}"""
     facts = {}
     for id, experiment, reward, prompt, response, finish, at, reason in await reading.among(sql, _ids(keys)):
         text = f"reward {_number(reward)}, {prompt}+{response} tokens, {finish}"

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rftd.ops.decoding import json_decoder
 from rftd.storage.lineage.graph import Key, Kind
 from rftd.storage.lineage.reading import TableSnapshot
-from rftd.storage.queries.books import PRODUCED
+from rftd.storage.queries.books import COUNTED
 from rftd.storage.queries.counting import EXECUTED
 
 
@@ -79,7 +79,7 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neigh
 async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
     rows = await reading.among(
         f"""SELECT e.id, e.experiment, e.group_id, e.rollout, e.spans FROM experiences e
-        WHERE e.id IN ({{keys}}) AND {PRODUCED}""",
+        WHERE e.id IN ({{keys}}) AND {COUNTED}""",
         (key.id for key in keys),
     )
     neighbours = []

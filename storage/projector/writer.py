@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Dialect, bindparam, func, insert, select, update
@@ -16,6 +17,7 @@ from rftd.ops.errors import ConflictError
 from rftd.storage.database.tables.base import table_of
 from rftd.storage.database.tables.progress import Fences, Once, Positions
 from rftd.storage.database.visit import visit
+from rftd.storage.projector.experience_states import Dialogue, Query, StateUpdate
 from rftd.storage.projector.fold import FenceState, Folded
 from rftd.storage.projector.upserts import Upsert, Values
 from rftd.streams.folds.ranges import REMEMBERED
@@ -54,10 +56,13 @@ class TableWriter:
             return
         await _move(connection, folded)
         sent.set()  # the waiter's turn comes once the first rows are on their way
+        update = StateUpdate(folded.rows)
+        await _converse(connection, update.before())
         for statement, upsert, rows in work:
             # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
             columns = zip(*upsert.reduced(rows), strict=True)
             await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
+        await _converse(connection, update.after())
 
     def _statement(self, upsert: Upsert, dialect: Dialect) -> str:
         statement = self._statements.get(upsert)
@@ -74,8 +79,40 @@ def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: 
     _check(folded, stored)
     moved = [(*partition, mark.next_offset, mark.chain) for partition, mark in folded.after.items()]
     file.executemany(_MOVED_IN_FILE, moved)
+    update = StateUpdate(folded.rows)
+    _converse_with_file(file, update.before())
     for statement, rows in work:
         file.executemany(statement, rows)
+    _converse_with_file(file, update.after())
+
+
+def _converse_with_file(file: sqlite3.Connection, dialogue: Dialogue) -> None:
+    """Runs the queries and writes of a dialogue on a SQLite file."""
+    rows: list[Any] = []
+    with suppress(StopIteration):
+        step = next(dialogue)
+        while True:
+            if isinstance(step, Query):
+                rows = [row for sql, parameters in step.in_file() for row in file.execute(sql, parameters)]
+            else:
+                file.executemany(step.in_file, step.rows)
+                rows = []
+            step = dialogue.send(rows)
+
+
+async def _converse(connection: AsyncConnection, dialogue: Dialogue) -> None:
+    """Runs the queries and writes of a dialogue on Postgres."""
+    rows: list[Any] = []
+    with suppress(StopIteration):
+        step = next(dialogue)
+        while True:
+            if isinstance(step, Query):
+                rows = [tuple(row) for row in await connection.exec_driver_sql(*step.on_server())]
+            else:
+                columns = zip(*step.rows, strict=True)
+                await connection.exec_driver_sql(step.on_server, tuple(list(column) for column in columns))
+                rows = []
+            step = dialogue.send(rows)
 
 
 async def _move(connection: AsyncConnection, folded: Folded) -> None:

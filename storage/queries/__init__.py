@@ -2,8 +2,8 @@
 
 rows          SQL rows converted to structs
 counting      the batches and steps that count
-books         the state of every experience; the books
-buffer        counts of waiting, cooling and open experiences, continued from the previous count
+books         which experiences count; the books
+buffer        counts of waiting, cooling and open experiences
 experiments   lists of experiments, and one experiment in detail
 last_event    the time of an experiment's newest event
 shares        the owners of the steps in a fork's history

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""The state of every experience, derived from the columns of several events, and the books (rule 7)."""
+"""Which experiences count, as conditions on the columns of several events, and the books (rule 7)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.rows import fetch
 
 if TYPE_CHECKING:
@@ -45,25 +44,13 @@ ENDED: Final = f"""({PRODUCED} OR (e.failed_offset IS NOT NULL
 ITEM: Final = '(e.id, e.produced_partition, e.produced_offset) = (i.experience, i.partition, i."offset")'
 """SQL condition on `experiences e`: the experience named by `batch_items i`."""
 
+COUNTED: Final = "e.state IS NOT NULL"
+"""SQL condition on `experiences e`: `PRODUCED`, as stored by the projector with the state."""
+
 GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL"
 """SQL join of the closed group of `experiences e`."""
 
 RETIRED: Final = "LEFT JOIN retirements r ON r.experience = e.id"
-
-USES: Final = f"""FROM batch_items i JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-    WHERE i.experience = e.id AND b.experiment = e.experiment AND NOT {ABANDONED}"""
-"""SQL source of the batches that contain `experiences e`."""
-
-STATE: Final = f"""CASE WHEN r.experience IS NOT NULL THEN 'retired'
-    WHEN EXISTS (SELECT 1 {USES} AND b.max_uses > 0 AND i.use >= b.max_uses) THEN 'planned'
-    WHEN EXISTS (SELECT 1 {USES}) THEN 'cooling'
-    WHEN g.id IS NULL THEN 'open'
-    WHEN CASE WHEN e.rollout < {MAPPED_ROLLOUTS}
-        THEN SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) END = '1' THEN 'waiting'
-    ELSE 'late' END"""
-"""SQL expression of an experience's state. `cooling`: planned, and may be planned again; `open`: its group is not
-closed yet; `late`: its group was closed without it, so it has no effect.
-"""
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,75 +77,41 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Count(msgspec.Struct, frozen=True):
-    state: str
-    reason: str | None
+    kind: str
+    reason: str
     count: int
-    used: int
-
-
-class _Totals(msgspec.Struct, frozen=True):
-    members: int
-    failed: int
-
-
-class _GivenUp(msgspec.Struct, frozen=True):
-    code: str
-    tasks: int
 
 
 async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:
-    """Returns the books of an experiment. `produced` comes from the closed groups, everything else from the
-    experiences.
+    """Returns the books of an experiment from the projector's counts. `produced` comes from the closed groups,
+    everything else from the experiences.
     """
     from rftd.streams.folds.groups import GIVEN_UP  # late: the command line imports `Books` and nothing of the log
 
-    # CAST: Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
-    counts = await fetch(
+    rows = await fetch(
         connection,
         _Count,
-        f"""SELECT state, reason, COUNT(*) AS count, CAST(SUM(used) AS BIGINT) AS used FROM (
-            SELECT {STATE} AS state, r.reason AS reason, CASE WHEN r.uses > 0 THEN 1 ELSE 0 END AS used
-            FROM experiences e {GROUP} {RETIRED} WHERE e.experiment = :experiment AND {PRODUCED}) s
-        GROUP BY state, reason""",
+        "SELECT kind, reason, count FROM counts WHERE experiment = :experiment",
         experiment=experiment.bytes,
     )
-    totals = await fetch(
-        connection,
-        _Totals,
-        """SELECT CAST(COALESCE(SUM(members), 0) AS BIGINT) AS members,
-            CAST(COALESCE(SUM(failed), 0) AS BIGINT) AS failed
-        FROM groups WHERE experiment = :experiment""",
-        experiment=experiment.bytes,
-    )
-    codes = {f"code{number}": code for number, code in enumerate(sorted(GIVEN_UP))}
-    given_up = await fetch(
-        connection,
-        _GivenUp,
-        f"""SELECT code, COUNT(*) AS tasks FROM groups WHERE experiment = :experiment
-            AND code IN ({", ".join(f":{name}" for name in codes)}) GROUP BY code""",
-        experiment=experiment.bytes,
-        **codes,
-    )
-    by_state: dict[str, int] = {}
-    retired: dict[str, int] = {}
-    retired_used: dict[str, int] = {}
-    for row in counts:
-        by_state[row.state] = by_state.get(row.state, 0) + row.count
-        if row.state == "retired":
-            retired[row.reason or ""] = row.count
-            if row.used:
-                retired_used[row.reason or ""] = row.used
-    waiting, cooling, planned = (by_state.get(state, 0) for state in ("waiting", "cooling", "planned"))
+    by_kind: dict[str, dict[str, int]] = {}
+    for row in rows:
+        by_kind.setdefault(row.kind, {})[row.reason] = row.count
+
+    def total(kind: str) -> int:
+        return sum(by_kind.get(kind, {}).values())
+
+    produced = total("members")
     return Books(
-        produced=totals[0].members,
-        waiting=waiting,
-        cooling=cooling,
-        planned=planned,
-        retired=retired,
-        retired_used=retired_used,
-        balance=totals[0].members - waiting - cooling - planned - sum(retired.values()),
-        open=by_state.get("open", 0),
-        late=by_state.get("late", 0),
-        failed_rollouts=totals[0].failed,
-        given_up={row.code: row.tasks for row in given_up},
+        produced=produced,
+        waiting=total("waiting"),
+        cooling=total("cooling"),
+        planned=total("planned"),
+        retired=by_kind.get("retired", {}),
+        retired_used=by_kind.get("retired_used", {}),
+        balance=produced - total("waiting") - total("cooling") - total("planned") - total("retired"),
+        open=total("open"),
+        late=total("late"),
+        failed_rollouts=total("failed"),
+        given_up={code: count for code, count in by_kind.get("code", {}).items() if code in GIVEN_UP},
     )

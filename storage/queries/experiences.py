@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
-from rftd.storage.queries.books import GROUP, HELD, PRODUCED, RETIRED, STATE, USES
+from rftd.storage.queries.books import COUNTED, GROUP, HELD
 from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
@@ -83,12 +83,11 @@ _CONDITIONS: Final = {
     "state": "state = :state",
 }
 
-ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, {STATE} AS state,
-    r.reason AS retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
+ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, e.state,
+    e.retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
     e.response_tokens, e.oldest_version, e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns,
-    e.produced_partition AS partition, e.produced_offset AS "offset", (SELECT MAX(b.step) {USES}) AS step,
-    (SELECT MAX(i.staleness_versions) {USES}) AS staleness_versions, (SELECT COUNT(*) {USES}) AS uses
-FROM experiences e {GROUP} {RETIRED} WHERE {PRODUCED}"""
+    e.produced_partition AS partition, e.produced_offset AS "offset", e.step, e.staleness_versions, e.uses
+FROM experiences e {GROUP} WHERE {COUNTED}"""
 """SQL of every `ExperienceRow`, to be continued by conditions on `experiences e`."""
 
 

@@ -216,7 +216,8 @@ async def get_experiment(connection: AsyncConnection, experiment: UUID, books: B
         connection,
         _Fields,
         """SELECT x.job_dir, x.deterministic, x.seed, x.config,
-            (SELECT COUNT(*) FROM groups g WHERE g.experiment = x.id) AS groups_closed,
+            COALESCE((SELECT c.count FROM counts c WHERE c.experiment = x.id AND c.kind = 'groups'), 0)
+                AS groups_closed,
             (SELECT COUNT(*) FROM generations n WHERE n.experiment = x.id) AS generations,
             (SELECT p.name FROM experiments p WHERE p.id = x.parent) AS parent_name
         FROM experiments x WHERE x.id = :experiment""",

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import GROUP, PRODUCED, RETIRED, STATE, USES
+from rftd.storage.queries.books import COUNTED
 from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
@@ -72,12 +72,11 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
     rows = await fetch(
         connection,
         _LengthCount,
-        f"""SELECT tokens, state, reason, used, COUNT(*) AS count FROM (
-            SELECT e.response_tokens AS tokens, {STATE} AS state, r.reason AS reason,
-                CASE WHEN EXISTS (SELECT 1 {USES}) THEN 1 ELSE 0 END AS used
-            FROM experiences e {GROUP} {RETIRED}
-            WHERE e.experiment = :experiment AND {PRODUCED} {"" if stage is None else "AND e.stage = :stage"}) s
-        GROUP BY tokens, state, reason, used""",
+        f"""SELECT e.response_tokens AS tokens, e.state AS state, e.retired_reason AS reason,
+            CASE WHEN e.uses > 0 THEN 1 ELSE 0 END AS used, COUNT(*) AS count
+        FROM experiences e
+        WHERE e.experiment = :experiment AND {COUNTED} {"" if stage is None else "AND e.stage = :stage"}
+        GROUP BY 1, 2, 3, 4""",
         experiment=experiment.bytes,
         **({} if stage is None else {"stage": stage}),
     )

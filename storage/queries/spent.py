@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import MAPPED_ROLLOUTS, PRODUCED
+from rftd.storage.queries.books import COUNTED, MAPPED_ROLLOUTS
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch_one
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _OF_GROUPS: Final = f"""SELECT CAST(COALESCE(SUM(e.prompt_tokens + e.response_tokens), 0) AS BIGINT) AS tokens
 FROM experiences e JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL
 WHERE e.experiment = :experiment AND e.rollout < {MAPPED_ROLLOUTS}
-    AND SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) = '1' AND {PRODUCED}"""
+    AND SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) = '1' AND {COUNTED}"""
 _OF_ROWS: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
 FROM (SELECT MAX(t.tokens) AS tokens FROM {EXECUTED} t
     WHERE t.experiment = :experiment AND t.stage = :stage GROUP BY t.step) u"""

@@ -32,7 +32,7 @@ from rftd.ops.clock import SystemClock
 from rftd.storage.database import table_statistics
 from rftd.storage.database.engine import open_database
 from rftd.storage.projector.projector import Projector
-from rftd.storage.queries.buffer import BufferCounter
+from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.steps import list_steps
 from rftd.streams.memory import MemoryLog
@@ -65,7 +65,7 @@ async def read(engine: AsyncEngine, run: WideRun) -> dict[str, float]:
     async with engine.connect() as connection:
         return {
             "page_ms": await ms_of(page_of(connection, run.id, RewardCurves())),
-            "buffer_ms": await ms_of(BufferCounter(run.id).count(connection)),
+            "buffer_ms": await ms_of(count_buffer(connection, run.id)),
             "steps_ms": await ms_of(list_steps(connection, run.id)),
         }
 

@@ -27,7 +27,9 @@ from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.projector.fold import TableFold
 from rftd.storage.projector.projector import Projector
 from rftd.streams.events import batch, experience, task
+from rftd.streams.events.experiment import StageStarted
 from rftd.streams.log.arrays import Array
+from rftd.streams.log.topics import TASKS, Partition
 from rftd.streams.log.writers import source_of
 from rftd.streams.memory import MemoryLog
 
@@ -44,8 +46,12 @@ def write(recorder: Recorder, count: int) -> None:
     mask = Array.of(np.ones(RESPONSE), "u1")
     items: list[batch.ExperienceItem] = []
     groups: list[batch.GroupRef] = []
+    step = 0
+    recorder.write(StageStarted(stage=0, name="rft", first_version=0), run)
     for number in range(count // REPEAT):
         group = derive(run, "group", number)
+        lease = recorder.ids.new()
+        recorder.write(leased(lease, group, number), run, partition=Partition(TASKS, 0))
         members = []
         for rollout in range(REPEAT):
             id = derive(group, "rollout", rollout, "experience")
@@ -54,7 +60,7 @@ def write(recorder: Recorder, count: int) -> None:
                 group=group,
                 rollout=rollout,
                 stage=0,
-                lease=run,
+                lease=lease,
                 tokens=tokens,
                 prompt_tokens=PROMPT,
                 loss_mask=mask,
@@ -71,15 +77,37 @@ def write(recorder: Recorder, count: int) -> None:
         place = recorder.write(closed, run, key=group)
         groups.append(batch.GroupRef(group, place.partition.number, place.offset))
         if len(items) == BATCH:
-            plan(recorder, run, items, groups)
+            step += 1
+            plan(recorder, run, items, groups, step)
             items, groups = [], []
 
 
-def plan(recorder: Recorder, run: UUID, items: list[batch.ExperienceItem], groups: list[batch.GroupRef]) -> None:
+def leased(lease: UUID, group: UUID, number: int) -> task.TaskLeased:
+    """The lease of one group, held by the explorer."""
+    return task.TaskLeased(
+        lease=lease,
+        slot=0,
+        worker=UUID(int=1),
+        group=group,
+        sequence=number,
+        stage=0,
+        row=number,
+        epoch=0,
+        rollouts=tuple(range(REPEAT)),
+        repeat_times=REPEAT,
+        attempt=1,
+        deadline_s=60.0,
+        min_version=0,
+    )
+
+
+def plan(
+    recorder: Recorder, run: UUID, items: list[batch.ExperienceItem], groups: list[batch.GroupRef], step: int
+) -> None:
     """One batch."""
     planned = batch.BatchPlanned(
         batch=recorder.ids.new(),
-        step=1,
+        step=step,
         stage=0,
         experiences=tuple(items),
         groups=tuple(groups),

@@ -25,6 +25,7 @@ _CLUSTERED: Final = frozenset(
     (
         "batch_items",
         "batches",
+        "counts",
         "groups",
         "leases",
         "once",
@@ -61,6 +62,11 @@ _TABLES: Final = (
         "deleted_partition:int deleted_offset:int",
     ),
     (
+        "counts",
+        "experiment:id kind:text reason:text",
+        "count:int",
+    ),
+    (
         "dead_letters",
         "consumer:text stream:text partition:int offset:int",
         "code:text reason:text reported_partition:int reported_offset:int",
@@ -83,7 +89,8 @@ _TABLES: Final = (
         "id:id experiment:id stage:int lease:id prompt_tokens:int response_tokens:int oldest_version:int "
         "newest_version:int reward:real priority:real metrics:text finish:text duration_s:real produced_ns:int "
         "produced_partition:int produced_offset:int failed_lease:id failed_experiment:id failed_stage:int "
-        "failed_code:text failed_reason:text failed_ns:int failed_partition:int failed_offset:int spans:text",
+        "failed_code:text failed_reason:text failed_ns:int failed_partition:int failed_offset:int spans:text "
+        "state:text retired_reason:text retired_used:int step:int staleness_versions:int uses:int",
     ),
     (
         "experiments",
@@ -196,6 +203,7 @@ _INDEXES: Final = (
     ("evals_experiment", "evals", ["experiment", "version"]),
     ("experiences_experiment", "experiences", ["experiment", "produced_ns"]),
     ("experiences_id", "experiences", ["id"]),
+    ("experiences_state", "experiences", ["experiment", "state", "produced_ns"]),
     ("experiences_versions", "experiences", ["experiment", "oldest_version"]),
     ("experiments_name", "experiments", ["name"]),
     ("experiments_parent", "experiments", ["parent"]),
@@ -206,6 +214,10 @@ _INDEXES: Final = (
 )
 
 
+_PARTIAL: Final = {"experiences_state": "state <> 'planned'"}
+"""Conditions of the partial indexes."""
+
+
 def upgrade() -> None:
     """Creates all tables and indexes of the first release, in Alembic's transaction."""
     for name, key, columns_text in _TABLES:
@@ -213,7 +225,8 @@ def upgrade() -> None:
         columns += [_column(text) for text in columns_text.split()]
         op.create_table(name, *columns, sqlite_with_rowid=name not in _CLUSTERED)
     for name, table, indexed in _INDEXES:
-        op.create_index(name, table, indexed)
+        condition = sa.text(_PARTIAL[name]) if name in _PARTIAL else None
+        op.create_index(name, table, indexed, sqlite_where=condition, postgresql_where=condition)
 
 
 def downgrade() -> None:

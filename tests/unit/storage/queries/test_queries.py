@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import delete, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from synthetic.log.busy_run import BusyRun
 from synthetic.log.recorder import Recorder
+from synthetic.log.scanned_books import scanned_books
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.worlds.desk import lease_of
 
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.two_samples import ks_test
-from rftd.storage.database.tables.base import table_of
-from rftd.storage.database.tables.batches import BatchItems
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
-from rftd.storage.queries.buffer import BufferCounter
+from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.storage.queries.names import resolve_experiment
@@ -114,7 +111,10 @@ async def test_the_books_balance(connection: AsyncConnection, done: SyntheticRun
 
 async def test_the_books_say_what_was_given_up(connection: AsyncConnection, done: SyntheticRun) -> None:
     assert (await experiments.get_experiment(connection, done.id)).books.given_up == {}
-    await connection.execute(text("UPDATE groups SET code = 'RFTD-WRK-008' WHERE sequence = 0"))
+    counted = text("INSERT INTO counts (experiment, kind, reason, count) VALUES (:id, 'code', :code, 1)")
+    await connection.execute(
+        counted, [{"id": done.id.bytes, "code": code} for code in ("RFTD-WRK-008", "RFTD-WRK-003")]
+    )
     books = (await experiments.get_experiment(connection, done.id)).books
     assert books.given_up == {"RFTD-WRK-008": 1}
     assert books.balance == 0
@@ -279,82 +279,32 @@ class UnsteadyClockRun(BusyRun):
         return made
 
 
-async def buffer_of(counter: BufferCounter, engine: AsyncEngine) -> set[tuple[str, int, int]]:
+async def buffer_of(id: UUID, engine: AsyncEngine) -> set[tuple[str, int, int]]:
     async with engine.connect() as connection, connection.begin():
-        return {(row.state, row.band, row.count) for row in await counter.count(connection)}
+        return {(row.state, row.band, row.count) for row in await count_buffer(connection, id)}
 
 
-async def test_a_buffer_that_is_counted_on_is_as_one_that_is_counted_anew(either: AsyncEngine) -> None:
+async def test_the_buffer_has_the_experiences_of_the_books_as_the_log_grows(either: AsyncEngine) -> None:
     recorder = Recorder()
     runs = [
         kind(recorder, name=f"run-{number}", seed=number).write()
         for number, kind in enumerate((BusyRun, BusyRun, UnsteadyClockRun))
     ]
-    counters = {run.id: BufferCounter(run.id, portion=portion) for run, portion in zip(runs, (1000, 5, 3), strict=True)}
     log = MemoryLog()
     projector = Projector(log, either, clock=ManualClock())
     seen = set[str]()
     for start in range(0, len(recorder.drafts), 40):
         await log.append(recorder.drafts[start : start + 40])
         await projector.catch_up()
-        for id, counter in counters.items():
-            found = await buffer_of(counter, either)
-            assert found == await buffer_of(BufferCounter(id), either), start
+        for run in runs:
+            found = await buffer_of(run.id, either)
+            async with either.connect() as connection:
+                books = await scanned_books(connection, run.id)
+            by_state = {state: sum(count for name, _, count in found if name == state) for state, _, _ in found}
+            assert by_state == {"waiting": books.waiting, "cooling": books.cooling, "open": books.open}, start
             seen |= {state for state, _, count in found if count}
     assert seen == {"waiting", "cooling", "open"}
     await projector.close()
-
-
-async def test_experiences_that_are_settled_are_not_read_again(either: AsyncEngine) -> None:
-    run = SyntheticRun(Recorder()).write()
-    log = MemoryLog()
-    await log.append(run.recorder.drafts)
-    projector = Projector(log, either, clock=ManualClock())
-    await projector.catch_up()
-    await projector.close()
-    counter = BufferCounter(run.id)
-    found = await buffer_of(counter, either)
-    async with either.begin() as connection:
-        await connection.execute(delete(table_of(BatchItems)))
-    assert await buffer_of(counter, either) == found, "what was trained is not looked at"
-    assert await buffer_of(BufferCounter(run.id), either) != found
-
-
-class HeldCounter(BufferCounter):
-    """A counter that is held up at one of its looks, as by a disk that does not answer."""
-
-    def __init__(self, experiment: UUID, *, held_at: int) -> None:
-        super().__init__(experiment, portion=4)
-        self.looks = 0
-        self.is_held = asyncio.Event()
-        self._held_at = held_at
-
-    async def _look(self, connection: AsyncConnection, until_ns: int) -> Any:
-        self.looks += 1
-        if self.looks == self._held_at:
-            self.is_held.set()
-            await asyncio.Event().wait()
-        return await super()._look(connection, until_ns)
-
-
-async def test_a_count_that_was_cut_off_goes_on_where_it_was(engine: AsyncEngine) -> None:
-    run = SyntheticRun(Recorder()).write()
-    log = MemoryLog()
-    await log.append(run.recorder.drafts)
-    projector = Projector(log, engine, clock=ManualClock())
-    await projector.catch_up()
-    await projector.close()
-    whole = HeldCounter(run.id, held_at=0)
-    found = await buffer_of(whole, engine)
-    assert whole.looks > 3, "several portions"
-    cut_off = HeldCounter(run.id, held_at=whole.looks - 1)
-    async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
-        counting = group.create_task(buffer_of(cut_off, engine))
-        await cut_off.is_held.wait()
-        counting.cancel()
-    cut_off.looks = whole.looks
-    assert await buffer_of(cut_off, engine) == found
-    assert cut_off.looks == whole.looks + 2, "what was looked at before is not again"
 
 
 async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: AsyncEngine) -> None:
@@ -364,16 +314,15 @@ async def test_what_was_planned_waits_again_once_its_batch_is_abandoned(engine: 
     run.explore()
     log = MemoryLog()
     projector = Projector(log, engine, clock=ManualClock())
-    counter = BufferCounter(run.id)
     before = len(run.waiting)
     planned = run.plan(stage=1, take=before)
     await log.append(run.recorder.drafts)
     told = len(run.recorder.drafts)
     await projector.catch_up()
-    assert ("waiting", 0, 0) in await buffer_of(counter, engine)
+    assert ("waiting", 0, 0) in await buffer_of(run.id, engine)
     given_up = BatchAbandoned(batch=planned, step=run.version + 1, code="X", reason="no")
     run.recorder.write(given_up, run.id, role="planner")
     await log.append(run.recorder.drafts[told:])
     await projector.catch_up()
-    assert ("waiting", 0, before) in await buffer_of(counter, engine)
+    assert ("waiting", 0, before) in await buffer_of(run.id, engine)
     await projector.close()

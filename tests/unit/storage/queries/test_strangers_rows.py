@@ -13,7 +13,7 @@ from rftd.ops.ids import derive
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.batches import list_items
 from rftd.storage.queries.books import books_of
-from rftd.storage.queries.buffer import BufferCounter
+from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.evaluations import score_places
 from rftd.storage.queries.experiences import list_experiences
@@ -34,7 +34,7 @@ async def figures(connection: AsyncConnection, run: SyntheticRun) -> dict[str, o
     return {
         "experiences": sorted((row.id, row.state, row.reward, row.response_tokens, row.uses) for row in rows),
         "books": await books_of(connection, run.id),
-        "buffer": await BufferCounter(run.id).count(connection),
+        "buffer": await count_buffer(connection, run.id),
         "curve": [point.reward_mean for point in await RewardCurves().of(connection, run.id)],
         "lengths": await lengths_of(connection, run.id),
         "recent": (await get_summary(connection, run.id)).reward_mean,
