@@ -27,7 +27,7 @@ _UNDISTURBED: Final[set[asyncio.Future[Any]]] = set()
 
 
 async def undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """Returns the outcome of `work`, run to the end even if the caller is cancelled meanwhile.
+    """Awaits `work` to its end, even if the caller is cancelled meanwhile, and returns its result.
 
     A cancelled statement of SQLAlchemy costs the connection, to be replaced by the pool.
     """

@@ -29,12 +29,15 @@ class SystemClock:
     """The machine's clock, for everything outside of tests and simulations."""
 
     def now_ns(self) -> int:
+        """Returns the machine's Unix time in nanoseconds."""
         return time.time_ns()
 
     def monotonic_s(self) -> float:
+        """Returns the machine's monotonic time in seconds."""
         return time.monotonic()
 
     async def sleep(self, delay_s: float) -> None:
+        """Returns after `delay_s` seconds; other tasks run meanwhile."""
         await asyncio.sleep(delay_s)
 
 
@@ -53,6 +56,7 @@ class RecordedClock:
         """The largest lead of a recorded reading over the monotonic clock, at the moment when it was first read."""
 
     def now_ns(self) -> int:
+        """Returns the machine's Unix time, or later, by the last recorded reading; in nanoseconds."""
         passed_ns = int(self._clock.monotonic_s() * 1e9)
         # The largest lead is kept: a late reading must not set time back.
         if recorded_ns := self._recorded_ns():
@@ -62,9 +66,11 @@ class RecordedClock:
         return wall_ns if self._ahead_ns is None else max(wall_ns, passed_ns + self._ahead_ns)
 
     def monotonic_s(self) -> float:
+        """Returns the machine's monotonic time in seconds."""
         return self._clock.monotonic_s()
 
     async def sleep(self, delay_s: float) -> None:
+        """Returns after `delay_s` seconds; other tasks run meanwhile."""
         await self._clock.sleep(delay_s)
 
 
@@ -76,9 +82,11 @@ class ManualClock:
         self._set_ns = 0
 
     def now_ns(self) -> int:
+        """Returns the simulated Unix time in nanoseconds."""
         return self._now_ns + self._set_ns
 
     def monotonic_s(self) -> float:
+        """Returns the simulated seconds since the start."""
         return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock does not move the monotonic one
 
     def advance(self, delay_s: float) -> None:
@@ -87,10 +95,11 @@ class ManualClock:
         self._now_ns += int(delay_s * 1e9)
 
     def set_by(self, jump_s: float) -> None:
-        """Sets the wall clock forward, or back, by `jump_s` seconds; no monotonic time passes."""
+        """Changes the wall clock by `jump_s` seconds, forward or back; monotonic time stays the same."""
         self._set_ns += int(jump_s * 1e9)
 
     async def sleep(self, delay_s: float) -> None:
+        """Advances the clock by `delay_s` seconds at once, and lets other tasks run."""
         self.advance(max(0.0, delay_s))
         await asyncio.sleep(
             0

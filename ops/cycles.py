@@ -57,7 +57,7 @@ def beneath(transport: asyncio.BaseTransport) -> asyncio.BaseTransport:
 
 
 def tune_allocator() -> None:
-    """Makes the C library, where it has such settings, return freed memory to the system; call before threads are
+    """Makes glibc return freed memory to the system; no effect with other C libraries. To be called before threads are
     started.
 
     By default each thread has an arena at peak size, for example with SQLite's pages, and the threshold for "large"

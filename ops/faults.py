@@ -94,7 +94,7 @@ class _Armed:
 
 
 class Faults:
-    """The armed points of the current process, parsed once from the environment."""
+    """The fault points armed in this process, parsed once from the environment."""
 
     def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
         self._armed: dict[str, list[_Armed]] = {}
@@ -105,7 +105,9 @@ class Faults:
         self._passed: set[str] = set()
 
     def point(self, name: str) -> None:
-        """Passes the point `name`: no effect unless armed, otherwise the armed action."""
+        """Marks the code as reaching the point `name`; if the point is armed, kills, stops, fails or delays the
+        process.
+        """
         assert name in POINTS, name
         if self._hits_path is not None and name not in self._passed:
             self._passed.add(name)

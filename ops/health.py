@@ -24,11 +24,11 @@ failure.
 
 
 class Note(str):
-    """A reason for information in a finding, not counted as a failure of the check."""
+    """A check's information that is no failure."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a check: its name, its outcome, and a reason for people."""
+    """The result of one check."""
 
     name: str
     ok: bool
@@ -47,7 +47,7 @@ class Diagnosis:
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings of all checks of a kind; `ok` only without a failed check."""
+    """The results of all checks; `ok` if none failed."""
 
     ok: bool
     checks: tuple[Finding, ...]
@@ -62,7 +62,7 @@ class Health:
         self._ready: dict[str, Check] = {}
 
     def add(self, name: str, check: Check, *, live: bool = False) -> None:
-        """Adds a check of readiness, and with `live` of liveness too: only where a restart would help."""
+        """Registers a check of readiness; with `live`, also of liveness, for faults that only a restart can fix."""
         assert name not in self._ready, name
         self._ready[name] = check
         if live:

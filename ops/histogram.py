@@ -34,7 +34,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def labels(self, *label_values: str) -> Spread:
-        """Returns the series with the given label values, created on first use."""
+        """Returns the series with these label values, creating it at the first call."""
         assert len(label_values) == len(self._labels), label_values
         spread = self._series.get(label_values)
         if spread is None:
@@ -42,7 +42,7 @@ class Histogram(Collector):
         return spread
 
     def remove_by_labels(self, labels: Mapping[str, str]) -> None:
-        """Drops every series with the given labels, for example those of an ended experiment."""
+        """Drops every series with all these labels, for example those of an ended experiment."""
         required = [(self._labels.index(name), label_value) for name, label_value in labels.items()]
         for label_values in [
             label_values
@@ -52,6 +52,7 @@ class Histogram(Collector):
             del self._series[label_values]
 
     def collect(self) -> Iterator[Metric]:
+        """Yields the histogram for a scrape."""
         family = Metric(self._name, self._text, "histogram")
         names = [str(floatToGoString(bound)) for bound in self._bounds]  # type: ignore[no-untyped-call]
         for label_values, spread in self._series.items():
@@ -67,7 +68,7 @@ class Histogram(Collector):
 
 
 class Spread:
-    """A series of a histogram: the counts of all buckets, the sum, and traced examples."""
+    """One series of a histogram: bucket counts, sum, and traced example values."""
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
         self.total = 0.0

@@ -30,7 +30,7 @@ def plain_refusal(_status: int, what: str) -> tuple[bytes, bytes]:
 
 
 class Waits(IntEnum):
-    """Reasons of a server's wait for a client, in the order in which connections are dropped."""
+    """What a server waits for from a client, in the order in which connections are dropped for room."""
 
     FIRST_BYTE = 0
     REQUEST = 1
@@ -121,7 +121,9 @@ class HttpConnection(H11Protocol):
 
     @property
     def claim(self) -> tuple[Waits, float] | None:
-        """Returns the reason and start of the server's wait; None while an answer is being made."""
+        """What the server waits for from this client, and since when (monotonic seconds); None while it is
+        answering.
+        """
         if self._leaves or self.transport.is_closing():
             return None
         if self.cycle is not None and not self.cycle.response_complete:
@@ -132,13 +134,13 @@ class HttpConnection(H11Protocol):
         return Waits.REQUEST if unfinished else Waits.NEXT_REQUEST, self._waits_since_s
 
     def give_way(self) -> None:
-        """Ends a waiting connection with status 503, to make room for others."""
+        """Closes a waiting connection with status 503, to make room for others."""
         self._leave(503, f"{self._bounds.connections} connections are open, and this one waited longest")
         # Now, not once closed: until then each newcomer would drop as many connections again.
         self.connections.discard(self)
 
     def cut(self) -> None:
-        """Aborts an unfinished answer; leaves any other connection unchanged."""
+        """Aborts the answer in progress, if any."""
         if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
             self.transport.abort()
 
@@ -266,11 +268,11 @@ def _with_unread(connections: Sequence[HttpConnection]) -> set[HttpConnection]:
 
 
 _ENDS: Final = 8
-"""Connections ended in one turn of the loop."""
+"""Number of connections closed in one turn of the event loop."""
 
 
 class Leaving:
-    """The connections of a server waiting to be ended.
+    """A queue of connections to be closed, a few per turn of the event loop.
 
     Hundreds of clients connected at a moment reach a time-out together: ending all of them in a single turn would block
     everybody else.

@@ -66,12 +66,12 @@ class Listener:
         self._tls: Final = tls
         self._loop: Final = asyncio.get_running_loop()
         self._beginning: Final[dict[asyncio.Task[None], None]] = {}
-        """The connections being established, the oldest first."""
+        """Connections in a TLS handshake, the oldest first."""
         self._resting: asyncio.TimerHandle | None = None
         self._reserve = -1
         self._closed = False
         self.hung_up = 0
-        """Number of clients disconnected for lack of resources to accept them."""
+        """Number of clients disconnected because no resources were available to accept them."""
 
     def listen(self) -> None:
         """Starts accepting connections on the event loop, with a descriptor in reserve."""
@@ -180,7 +180,7 @@ class _Server(uvicorn.Server):
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
-        """Ends the server: `serve` returns once open requests have had `GRACE_S`."""
+        """Ends the server: `serve` returns after open requests have had `GRACE_S` seconds."""
         self.should_exit = True
         self._leaving.set()
         asyncio.get_running_loop().call_later(GRACE_S, self._cut)

@@ -43,6 +43,7 @@ class SystemIds:
 
     def new(self) -> UUID:
         # Never below the last one: ids keep the order of creation even when the wall clock is set back.
+        """Returns a fresh, time-ordered id (UUIDv7)."""
         self._last = max(self._last + 1, (self._clock.now_ns() // 1_000_000) << 12)
         return _v7(self._last, int.from_bytes(os.urandom(8), "big"))
 
@@ -56,6 +57,7 @@ class SeededIds:
         self._last = 0
 
     def new(self) -> UUID:
+        """Returns the next id of the seeded sequence (UUIDv7)."""
         self._last = max(self._last + 1, (self._clock.now_ns() // 1_000_000) << 12)
         return _v7(self._last, self._random.getrandbits(62))
 

@@ -75,7 +75,7 @@ def older_of(path: Path) -> Path:
 
 
 class OwnOutput:
-    """The file behind standard error, if named as given by the owner: no other file is touched."""
+    """The file to which the owner redirected standard error, kept within a size; any other output is left unchanged."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class OwnOutput:
 
     @property
     def full(self) -> bool:
-        """True if the file exceeds the maximum size and is opened for appending."""
+        """True if the file exceeds its maximum size and was opened for appending, so that it can be truncated."""
         try:
             status = os.fstat(self._descriptor)
             appends = fcntl.fcntl(self._descriptor, fcntl.F_GETFL) & os.O_APPEND
@@ -102,7 +102,9 @@ class OwnOutput:
         return stat.S_ISREG(status.st_mode) and bool(appends) and status.st_size > self._size_max_bytes
 
     def trim(self) -> None:
-        """Moves the end of the file to the older file, then truncates. A line written meanwhile may be lost."""
+        """Copies the end of the file to the older file, and truncates the file. A line written meanwhile
+        may be lost.
+        """
         # Truncated and not renamed: engines and child processes hold the file open, and would fill the renamed file.
         try:
             path = Path(os.readlink(f"/proc/self/fd/{self._descriptor}"))

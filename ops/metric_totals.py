@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 
 class ReadTotals(Collector):
-    """A counter with values set from readings, never falling while the process lives."""
+    """A counter set to totals read elsewhere, and never decreasing within one process."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
         """`name` ends in `_total`, as in every exposition of a counter."""
@@ -27,6 +27,7 @@ class ReadTotals(Collector):
         self._shown = {labels: max(total, self._shown.get(labels, 0.0)) for labels, total in totals.items()}
 
     def collect(self) -> Iterator[Metric]:
+        """Yields the counter for a scrape."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, total in sorted(self._shown.items()):
             family.add_metric(labels, total)
@@ -34,7 +35,7 @@ class ReadTotals(Collector):
 
 
 class StreamTotals(Collector):
-    """The numbers of records in the log and in the tables, reported at a scrape."""
+    """Numbers of records in the log and in the tables, by stream, read at a scrape."""
 
     def __init__(self) -> None:
         self._produced: dict[str, int] = {}
@@ -46,6 +47,7 @@ class StreamTotals(Collector):
         self._consumed = dict(consumed)
 
     def collect(self) -> Iterator[Metric]:
+        """Yields the counters for a scrape."""
         produced = CounterMetricFamily(
             "rftd_stream_produced_records", "Records acknowledged by the log", labels=["stream"]
         )

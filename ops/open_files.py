@@ -6,7 +6,7 @@ import resource
 from typing import Final
 
 WANTED: Final = 65_536
-"""Enough for every bound in `limits`. Not more: some programs iterate over all descriptors up to the limit."""
+"""Limit sufficient for every bound in `limits`; not more, because some programs iterate over all descriptors."""
 
 
 def raise_open_files(desired: int = WANTED) -> int:

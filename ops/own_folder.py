@@ -82,7 +82,8 @@ def make_own_folder(folder: Path) -> None:
 
 
 def check_own_folder(folder: Path, *, rights: int = OTHERS) -> None:
-    """Raises ConflictError unless `folder` is a real folder of the user, without `rights` for others.
+    """Raises ConflictError unless `folder` is a real folder owned by the user, on which others have none of the
+    permissions `rights`.
 
     Raises OSError if the path does not exist.
     """

@@ -29,7 +29,9 @@ _NAMED: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Names, types and bounds of arguments. `Annotated[int, msgspec.Meta(ge=1)]` is an int of at least 1."""
+    """The arguments of a plug-in with names, types and bounds. `Annotated[int, msgspec.Meta(ge=1)]` is an int of at
+    least 1.
+    """
 
     kind: type[msgspec.Struct]
     """A struct with an optional field for each argument."""
@@ -53,7 +55,8 @@ class Declaration:
 
 @cache
 def declared(factory: Callable[..., Any]) -> Declaration | None:
-    """Returns the declared arguments of a class or function; None if it takes any arguments, or has no signature.
+    """Returns the arguments declared by the signature of a class or function; None if it accepts any, or has no
+    signature.
 
     An argument without a type, or with a type outside of plain data, takes any value.
     """
@@ -108,7 +111,7 @@ T = TypeVar("T")
 
 
 class Plugins(Generic[T]):
-    """The extensions of a kind, by name; `open` creates an instance."""
+    """The built-in and third-party plug-ins of one kind, by name; `open` creates an instance."""
 
     def __init__(
         self, kind: str, *, group: str, table: Mapping[str, str], extras: Mapping[str, tuple[str, str]] | None = None
@@ -124,7 +127,7 @@ class Plugins(Generic[T]):
         return (*self._table, *(name for name in sorted(self._third_parties()) if name not in self._table))
 
     def ours(self) -> tuple[str, ...]:
-        """Returns the built-in names in the table's order, without importing any."""
+        """Returns the built-in names in the table's order, without importing any plug-in."""
         return tuple(self._table)
 
     def builtin(self, name: str) -> bool:
@@ -132,8 +135,8 @@ class Plugins(Generic[T]):
         return name in self._table
 
     def origin(self, name: str) -> str:
-        """Returns the origin of a third party's extension: `package 1.2 (module:name)`; empty if not installed, or
-        built-in.
+        """Returns the package of a third-party plug-in, as `package 1.2 (module:name)`; empty if built-in or not
+        installed.
         """
         point = self._third_parties().get(name)
         if point is None or self.builtin(name):
@@ -176,13 +179,13 @@ class Plugins(Generic[T]):
             ) from error
 
     def arguments(self, name: str) -> tuple[str, ...] | None:
-        """Returns the names of the extension's arguments; None if it takes any. Raises ConfigError as `load`."""
+        """Returns the names of the plug-in's arguments; None if it accepts any name. Raises ConfigError as `load`."""
         declaration = self.declaration(name)
         return None if declaration is None else declaration.kind.__struct_fields__
 
     def declaration(self, name: str) -> Declaration | None:
-        """Returns the arguments with their types and bounds; None if the extension takes any. Raises ConfigError as
-        `load`.
+        """Returns the plug-in's arguments with types and bounds; None if it accepts any. Raises ConfigError
+        as `load`.
         """
         return declared(self.load(name))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 ALL: Final = 0
-"""Stands for as many threads as this process has processors."""
+"""Number standing for one thread per processor of this process."""
 
 
 def threads_of(requested: int) -> int:
@@ -19,6 +19,6 @@ def threads_of(requested: int) -> int:
 
 
 def most(requested: Iterable[int]) -> int:
-    """Returns the largest of several requested numbers; `ALL` is the largest of all."""
+    """Returns the largest of several numbers of threads; `ALL` counts as the largest."""
     numbers = list(requested)
     return ALL if ALL in numbers else max(numbers)

@@ -67,7 +67,7 @@ _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
 
 
 class Secret:
-    """A value never printed, encoded or compared by accident; `reveal()` returns the secret."""
+    """A value protected against being printed, encoded or compared by accident; `reveal()` returns it."""
 
     __slots__ = ("_value",)
 
@@ -118,7 +118,7 @@ def is_secret_map(name: str) -> bool:
 
 
 def is_plain_variable(name: str, content: object) -> bool:
-    """True if an environment variable may be written openly: neither name nor value looks like a secret.
+    """True if an environment variable's value may be shown: neither name nor `content` resembles a secret.
 
     A long word mixing letters and digits may be a key, under any name.
     """

@@ -1,4 +1,4 @@
-"""`Words`: a role's work or wait in words for people, written by the deciding code and shown by clients."""
+"""`Words`: what a role does or waits for, as text written by the deciding code and shown by clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Level(IntEnum):
-    """The severity of a wait, the worst first, for ordering and colours."""
+    """Severity of a wait, the worst first, for ordering and colours."""
 
     STUCK = 0
     """Continues only after a repair or an action by a person."""
@@ -18,7 +18,7 @@ class Level(IntEnum):
 
 
 class Words(NamedTuple):
-    """A role's work or wait in words: what is missing, who acts next, and what ends it."""
+    """What a role does or waits for: the missing condition, who acts next, and what ends the wait."""
 
     state: str
     """The wait's name; stable."""

@@ -44,7 +44,7 @@ class SpanExporter:
         self._wake = threading.Event()
         self._closing = False
         self._failing = False
-        """True while the receiver has not accepted the newest batch."""
+        """True after the receiver did not accept the newest batch."""
         self._counting = threading.Lock()
         self._dropped = 0
         self._reported = 0

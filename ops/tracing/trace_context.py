@@ -15,7 +15,7 @@ _EVEN: Final = frozenset("02468ace")
 
 
 class TraceContext(NamedTuple):
-    """Identifiers of a span for references from elsewhere, for example links and headers."""
+    """Ids of a span, by which other processes and links refer to it."""
 
     trace_id: int
     """128 bits, not 0."""

@@ -41,7 +41,7 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
-    """Returns the checked options; None without a URL, which leaves tracing off. Raises ConfigError."""
+    """Returns the checked options; None without a `url`: no tracing. Raises ConfigError."""
     if not url:
         return None
     field = "--traces"

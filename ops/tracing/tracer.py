@@ -78,7 +78,7 @@ class TraceSpan:
         self.end_ns = 0
         """0 while the span is open."""
         self.error = ""
-        """The type of the error that ended the span; empty after success."""
+        """Type of the error that ended the span; empty for a successful one."""
         self._token: Token[TraceSpan | None] | None = None
 
     def child(
@@ -130,12 +130,12 @@ class TraceSpan:
 _current: Final[ContextVar[TraceSpan | None]] = ContextVar("span", default=None)
 
 current: Final = _current.get
-"""Returns the open span; None without tracing. The only check on the hot path."""
+"""Returns the span open in this context; None without tracing. The only tracing call on the hot path."""
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Clears the current span while the block runs: work inside has a separate trace, or no trace."""
+    """A context without a current span: spans opened inside start a trace of their own, or none."""
     token = _current.set(None)
     try:
         yield
@@ -159,7 +159,7 @@ def current_traceparent() -> str | None:
 
 
 class SpanSink(Protocol):
-    """Receives ended spans, from any thread. Never blocks and never raises."""
+    """A receiver of ended spans, called from any thread. Never blocks and never raises."""
 
     def put(self, span: TraceSpan) -> None:
         """Accepts a span that has ended; a full sink drops it."""
@@ -174,8 +174,8 @@ class SpanSink(Protocol):
 class Tracer:
     """The tracer of a process.
 
-    A trace begun elsewhere is sampled if sampled by the originator; a trace begun here is sampled by id, with an equal
-    share in every process. Rare and important spans use `always`.
+    A trace begun by another process is sampled if that process sampled it; a trace begun here is sampled by its id,
+    with an equal share in every process. Rare and important spans use `always`.
     """
 
     def __init__(self, sink: SpanSink, *, clock: Clock, random: Random, ratio: float) -> None:
@@ -254,7 +254,7 @@ class Tracer:
         )
 
     def root(self, cause: UUID | None = None, *, always: bool = False) -> TraceContext:
-        """Returns the context of a new trace's root span; both ids are derived from the `cause`, if given."""
+        """Returns the context of a new trace's root span; with a `cause`, both ids are derived from it."""
         trace_id, span_id = root_of(cause) if cause is not None else (self._new_id(128), self._new_id(64))
         return TraceContext(trace_id, span_id, always or self.samples(trace_id))
 
@@ -277,7 +277,7 @@ class Tracer:
         span.end()
 
     def samples(self, trace_id: int) -> bool:
-        """True if a trace of the given id, beginning here, is sampled."""
+        """True if a trace with this id, beginning in this process, is sampled."""
         return trace_id & ((1 << _RANDOM_BITS) - 1) < self._bound
 
     def wants(self, parent: TraceContext | None, cause: UUID) -> bool:

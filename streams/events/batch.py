@@ -39,7 +39,9 @@ class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A closed group and the position of its `group.closed`, from which a trainer computes advantages."""
+    """A closed group used by the batch, and the position of its `group.closed`, which the trainer reads for
+    advantages.
+    """
 
     group: UUID
     partition: Index
@@ -48,7 +50,7 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The end of the records of a partition read by the planner before the decision (rule 6)."""
+    """Offset up to which the planner had read a partition before its decision (rule 6)."""
 
     stream: str
     partition: Index
@@ -97,7 +99,7 @@ class BatchAbandoned(Event, frozen=True, kw_only=True):
 
 
 class Uninformative(msgspec.Struct, frozen=True, array_like=True):
-    """Groups without a learning signal: lowest and highest reward, and the number of waiting experiences."""
+    """Rewards of groups without a learning signal."""
 
     lowest: Finite
     highest: Finite

@@ -43,7 +43,7 @@ class UnknownVersionError(CodecError):
 
 
 class _Older:
-    """Decodes an older version: to a dict, through each upcaster, then typed."""
+    """Decoder of an older version of an event: to a dict, through each upcaster, then typed."""
 
     def __init__(self, definition: Definition, version: int) -> None:
         self._definition = definition
@@ -58,7 +58,7 @@ class _Older:
 
 
 def definition_named(name: str) -> Definition:
-    """Returns the definition of a type, whatever the version. Raises CodecError if there is none."""
+    """Returns the definition of the type, for any version. Raises CodecError for an unknown type."""
     definition = registered().get(name)
     if definition is None:
         raise CodecError(f"no event type {name!r}", fix="it was written by another program or a newer release")
@@ -71,7 +71,7 @@ def definitions() -> list[Definition]:
 
 
 def resolve(name: str, version: int) -> Definition | _Older:
-    """Returns the decoder of a (type, version). Raises CodecError if there is none."""
+    """Returns the decoder of this version of a type. Raises CodecError for an unknown type or version."""
     definition = definition_named(name)
     if version == definition.version:
         return definition

@@ -147,7 +147,9 @@ class ExperimentStarted(Event, frozen=True, kw_only=True):
 
 @event("experiment.paused", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
 class ExperimentPaused(Event, frozen=True, kw_only=True):
-    """A pause: no lease and no plan is made until the experiment is resumed; rollouts and the step under way finish."""
+    """A pause: nothing is leased or planned until the experiment is resumed; running rollouts and the current step
+    finish.
+    """
 
     reason: str = ""
     by: str = ""
@@ -175,7 +177,7 @@ class ExperimentSeen(Event, frozen=True, kw_only=True):
 
 @event("experiment.released", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentReleased(Event, frozen=True, kw_only=True):
-    """The release of slot and memory: all workers have left during a pause ended only by a person."""
+    """The release of slot and memory: all workers have left, during a pause that only a person can end."""
 
 
 @event("experiment.cancelled", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -346,12 +348,14 @@ TURNS: Final = (
     ExperimentCompleted,
     ExperimentFailed,
 )
-"""Events that change the state: without effect after the end, for a daemon may append one while another one ends it."""
+"""Events that change an experiment's state, and have no effect after its end."""
 
 
 @event("checkpoint.chosen", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class CheckpointChosen(Event, frozen=True, kw_only=True):
-    """The checkpoint of `version` as the best of its stage by its evaluation; written when the kept ones change."""
+    """The checkpoint of `version` is the best of its stage by its evaluation; written whenever the set of kept ones
+    changes.
+    """
 
     number: Index
     """Number of the experiment's choices so far, this one included; a repeated number has no effect."""
@@ -374,7 +378,7 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
 
 @event("stage.stopped", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class StageStopped(Event, frozen=True, kw_only=True):
-    """The early end of a stage, with `last_version` or with the last batch already planned."""
+    """The early end of a stage, after `last_version` or, if later, the last planned batch."""
 
     stage: Index
     last_version: Index

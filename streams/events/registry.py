@@ -19,8 +19,7 @@ PLANNER: Final = "planner"
 DISPATCHER: Final = "dispatcher"
 TRAINER: Final = "trainer"
 NOBODY: Final = ""
-"""The owner of records written without a lease: by explorers, by workers about themselves, by any witness of a death.
-"""
+"""Owner of records that need no lease: by explorers, by workers about themselves, by any witness of a worker's end."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ def event(
 
 
 def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
-    """Registers a pure function converting the fields of `from_version` to those of the next version."""
+    """Registers a pure function converting the fields of version `from_version` to the next version's."""
 
     def register(function: Upcast) -> Upcast:
         _by_kind[kind].upcasts[from_version] = function
@@ -83,10 +82,10 @@ def upcast(kind: type[Event], from_version: int) -> Callable[[Upcast], Upcast]:
 
 
 def definition_of(kind: type[Event]) -> Definition:
-    """Returns the definition registered for a payload class; KeyError for an unregistered class."""
+    """Returns the definition of a payload class. Raises KeyError for an unregistered class."""
     return _by_kind[kind]
 
 
 def registered() -> Mapping[str, Definition]:
-    """Returns the types of the modules imported so far, by name; `catalogue` imports all of them."""
+    """Returns the event types by name, of the modules imported until now; `catalogue` imports all of them."""
     return _by_name

@@ -88,7 +88,7 @@ class TasksOffered(Event, frozen=True, kw_only=True):
 
 
 def note_offer(offers: dict[int, TasksOffered], offered: TasksOffered) -> None:
-    """Updates the largest offer of each stage; of equal offers the first stays."""
+    """Stores an offer if it has more rows than the one stored for its stage."""
     largest = offers.get(offered.stage)
     if largest is None or offered.rows > largest.rows:
         offers[offered.stage] = offered

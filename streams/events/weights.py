@@ -115,5 +115,5 @@ class WeightsOverdue(Event, frozen=True, kw_only=True):
 
 
 def order_of(event: WeightsRequested | WeightsAnswered) -> tuple[int, int, int]:
-    """Returns the sort key of a request among those of its experiment; an answer has its request's."""
+    """Returns the sort key of a request (stage, window, number); an answer has the key of its request."""
     return event.stage, event.window, event.number

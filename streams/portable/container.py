@@ -43,7 +43,9 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class ArchiveWriter:
-    """An unfinished export beside its final name; the name appears only once the export is whole."""
+    """Writes an export to a temporary file; `finish` gives it its final name, so that no incomplete export is ever
+    visible.
+    """
 
     def __init__(self, path: Path) -> None:
         if path.exists():
@@ -60,27 +62,27 @@ class ArchiveWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Removes the partial file, unless `finish` was called."""
+        """Deletes the temporary file, unless `finish` was called."""
         with suppress(OSError, ValueError):
             self._zip.close()
         self._partial.unlink(missing_ok=True)
 
     @contextmanager
     def member(self, name: str) -> Iterator[MemberWriter]:
-        """Opens a member for writing, one at a time."""
+        """A context for writing one member, with the previous one closed."""
         assert _NAME.fullmatch(name), name
         with _space(self._path), self._zip.open(zipfile.ZipInfo(name, _LONG_AGO), "w", force_zip64=True) as stream:
             yield MemberWriter(name, stream)
 
     def copy(self, name: str, source: Path) -> ArchiveMember:
-        """Copies the bytes of a file into a member. Blocks."""
+        """Copies a file into a member, and returns its entry for the manifest. Blocks."""
         with source.open("rb") as file, self.member(name) as member:
             while chunk := file.read(_CHUNK_SIZE_BYTES):
                 member.write(chunk)
         return member.done()
 
     def finish(self, manifest: ExportManifest) -> None:
-        """Adds the manifest and makes the file visible and durable. Blocks."""
+        """Writes the manifest, and makes the file durable under its final name. Blocks."""
         with _space(self._path):
             self._zip.writestr(zipfile.ZipInfo(MANIFEST, _LONG_AGO), msgspec.json.format(msgspec.json.encode(manifest)))
             self._zip.close()
@@ -95,7 +97,7 @@ class ArchiveWriter:
 
 
 class MemberWriter:
-    """One member being written, with its size and digest."""
+    """The member being written, with its size and digest until now."""
 
     def __init__(self, name: str, stream: IO[bytes]) -> None:
         self._name = name
@@ -110,7 +112,7 @@ class MemberWriter:
         self._size_bytes += len(content)
 
     def done(self) -> ArchiveMember:
-        """Returns the manifest's entry for the bytes written so far."""
+        """Returns the member's entry for the manifest, covering the bytes written until now."""
         return ArchiveMember(name=self._name, size_bytes=self._size_bytes, sha256=self._hash.hexdigest())
 
 
@@ -127,10 +129,10 @@ def _space(path: Path) -> Iterator[None]:
 
 
 class ArchiveReader:
-    """An export, its directory and manifest checked; members are checked while being read."""
+    """Reads an export: directory and manifest are checked when opened, members while being read."""
 
     def __init__(self, path: Path) -> None:
-        """Opens an export. Raises NotFoundError, or ArchiveError unless it is a whole export of a known version.
+        """Opens an export. Raises NotFoundError, or ArchiveError for an incomplete export or an unknown version.
         Blocks.
         """
         self.path = path
@@ -216,7 +218,7 @@ class ArchiveReader:
 
 
 class MemberReader:
-    """A member's bytes; reading the last of them checks all of them."""
+    """The bytes of a member, compared with the manifest's size and sha256 when the last one is read."""
 
     def __init__(self, stream: IO[bytes], member: ArchiveMember, where: str) -> None:
         self._stream = stream
@@ -226,7 +228,7 @@ class MemberReader:
         self._size_bytes = 0
 
     def read(self, size: int, /) -> bytes:
-        """Returns the next bytes, at most `size` of them; none at the end.
+        """Returns the next bytes, at most `size`; empty at the end.
 
         Raises ArchiveError if the member has ended and differs from its manifest's entry.
         """

@@ -1,4 +1,6 @@
-"""One experiment's records as a separate log: out of a shared log, or out of a portable file."""
+"""Views of one experiment's records as a separate log: from a shared log (`OwnRecords`), or from an export
+(`ArchiveLog`).
+"""
 
 from __future__ import annotations
 
@@ -22,37 +24,44 @@ from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.format import PartitionPart, read_frames
 
 IMPORTED: Final = definition_of(ExperimentImported).name
-"""The type of the event about one log alone."""
+"""Type of the event that describes one log only, and is never exported."""
 
 
 class ReadOnlyLog(EventLog):
-    """An `EventLog` refusing changes and followers; subclasses have `read` and `heads`."""
+    """Base of logs that only read: appends, truncation and subscriptions raise errors; subclasses define `read` and
+    `heads`.
+    """
 
     @property
     def failure(self) -> RftdError | None:
+        """None: nothing is appended."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Raises an error: the log is read-only."""
         raise ConflictError("these records are read-only")
 
     def subscribe(self, positions: Mapping[Partition, int]) -> Subscription:
+        """Raises an error: the log has no followers."""
         raise ConflictError("these records are read, not followed")
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Returns if `remembered` is empty: nobody can remember heads of such a view."""
         assert not remembered, "nothing can be remembered of these records"
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Raises an error: the log is read-only."""
         raise ConflictError("these records are read-only")
 
     async def close(self) -> None:
-        """Leaves the log or file behind open, as another owner opened and closes it."""
+        """Does nothing: the log or file below belongs to another owner, who closes it."""
         return
 
 
 class OwnRecords(ReadOnlyLog):
-    """A read-only `EventLog` with gaps, with only an experiment's records. Heads are the whole log's.
+    """A read-only view of a log with only one experiment's records; the other records are gaps of offsets.
 
-    `experiment.imported` is left out: the event describes the experiment's way into a single log.
+    Heads are those of the complete log. `experiment.imported` is left out, because it describes one log only.
     """
 
     def __init__(self, log: EventLog, experiment: UUID) -> None:
@@ -69,6 +78,7 @@ class OwnRecords(ReadOnlyLog):
     ) -> list[Record]:
         # On until a record is found: an empty list would mean the end of the partition, where only other experiments
         # have records.
+        """Returns the experiment's records of a partition from `start` on; see `EventLog.read`."""
         while records := await self._log.read(partition, start, max_records=max_records, max_size_bytes=max_size_bytes):
             if own_records := [record for record in records if self.owns(record)]:
                 return own_records
@@ -76,7 +86,7 @@ class OwnRecords(ReadOnlyLog):
         return []
 
     async def chunks(self, partition: Partition, end: int | None = None) -> AsyncIterator[list[Record]]:
-        """Yields the experiment's records of a partition below offset `end`, a fetch at a time.
+        """Yields the experiment's records of a partition below the offset `end` (None: the head), a fetch at a time.
 
         A record repeated by Kafka is yielded once, at its first position: another log would not accept it a second
         time.
@@ -98,7 +108,7 @@ class OwnRecords(ReadOnlyLog):
                 yield fresh
 
     def owns(self, record: Record) -> bool:
-        """True if the record's envelope names the experiment; an unreadable envelope names none."""
+        """True if the record's envelope names the experiment; False if it is unreadable."""
         try:
             head = decode_head(record)
         except CodecError:
@@ -106,11 +116,12 @@ class OwnRecords(ReadOnlyLog):
         return head.experiment == self._experiment and head.type != IMPORTED
 
     async def heads(self) -> Heads:
+        """Returns the heads of the complete log."""
         return await self._log.heads()
 
 
 async def closed_heads(log: EventLog) -> Heads:
-    """Reads heads for a consistent copy: records named by a record below the heads lie below the heads, too.
+    """Returns heads suited for a consistent copy: every record named by a record below them is below them, too.
 
     Concurrent writes are allowed. On a log without a common moment for all heads, the heads of partitions naming others
     are read first.
@@ -129,7 +140,7 @@ async def closed_heads(log: EventLog) -> Heads:
 
 
 class ArchiveLog(ReadOnlyLog):
-    """An `EventLog` without chains; each partition is read once, in order."""
+    """A read-only view of an export, without hash chains; each partition can be read once, in order."""
 
     def __init__(self, archive: ArchiveReader) -> None:
         self._parts = {
@@ -148,12 +159,14 @@ class ArchiveLog(ReadOnlyLog):
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Returns the next records of a partition; `start` must continue the last read."""
         source = self._records.get(partition, iter(()))
         records = await asyncio.to_thread(lambda: list(islice(source, max_records)))
         assert not records or records[0].offset >= start, "read from front to back"
         return records
 
     async def heads(self) -> Heads:
+        """Returns the ends of the exported partitions, without chains."""
         return {partition: Mark(partition_part.last + 1, GENESIS) for partition, partition_part in self._parts.items()}
 
     @staticmethod

@@ -28,12 +28,12 @@ from rftd.streams.portable.format import PartitionPart, encode_frame
 
 
 class OutsideNames:
-    """The artifacts, checkpoints and weights outside of the log named by an experiment's effective events."""
+    """Artifacts, checkpoints and weights, stored in files and named by an experiment's effective events."""
 
     def __init__(self) -> None:
         self.spine = Spine()
         self.artifacts: set[bytes] = set()
-        """The sha256 of each array stored outside of its event, and of each copied tokenizer."""
+        """The sha256 of each array stored as an artifact."""
         self.checkpoints: dict[tuple[int, int], CheckpointCommitted] = {}
         self.weights: dict[tuple[int, int], WeightsPublished] = {}
         self.offers: dict[int, TasksOffered] = {}
@@ -43,7 +43,7 @@ class OutsideNames:
         self._fences = FenceView()
 
     def take(self, record: Record) -> None:
-        """Adds one record; a foreign one names nothing, nor does one readable only by a newer release."""
+        """Adds the files named by a record; foreign records, and those only a newer release can read, name none."""
         try:
             decoded, effective = ruling(record, self._fences)
         except CodecError:
@@ -54,11 +54,11 @@ class OutsideNames:
             self._effective(decoded.event)
 
     def undeleted_checkpoints(self) -> list[CheckpointCommitted]:
-        """Returns the checkpoints not deleted by an event, effective or not, newest first."""
+        """Returns committed checkpoints without a deletion, effective or not, newest first."""
         return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
 
     def kept_checkpoints(self) -> list[CheckpointCommitted]:
-        """Returns the effective checkpoints (rule 3) not deleted, newest first."""
+        """Returns effective checkpoints (rule 3) without a deletion, newest first."""
         # A trainer without its lease may announce a checkpoint of a step missing on the spine, or different there.
         return [
             event

@@ -1,4 +1,4 @@
-"""Absolute paths in events, moved from the folders of one machine to those of another."""
+"""`Folders`: absolute paths in events, changed from the folders of one machine to those of another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.streams.log.marked import moved
 
 
 class Folders:
-    """Old folders and their replacements; for a path below several old folders, the longest counts."""
+    """Pairs of old and new folders; for a path below several old folders, the longest applies."""
 
     def __init__(self, moves: Iterable[tuple[str, str]] = ()) -> None:
         self.moves: Final = sorted(
@@ -24,7 +24,7 @@ class Folders:
         )
 
     def path(self, text: str) -> str:
-        """Returns the path on this machine; paths below no moved folder, and words other than paths, stay unchanged."""
+        """Returns the path on this machine; texts below no old folder are returned unchanged."""
         if not text.startswith("/"):
             return text
         path = PurePosixPath(plain_path(text))
@@ -34,7 +34,7 @@ class Folders:
         return text
 
     def covers(self, text: str) -> bool:
-        """True if a moved folder is, or contains, this path."""
+        """True if the path is an old folder, or below one."""
         return any(PurePosixPath(plain_path(text)).is_relative_to(old) for old, _ in self.moves)
 
     def event(self, event: Event) -> Event:

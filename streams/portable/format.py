@@ -43,19 +43,19 @@ class PartitionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilePart(msgspec.Struct, frozen=True, kw_only=True):
-    """A file belonging to the experiment: kind, folder, path and member."""
+    """One file of the experiment in an export, with its original path."""
 
     kind: str
     """`artifact`, `table`, `history`, `checkpoint` or `weights`."""
     folder: str
-    """The absolute path of the folder on the exporting machine, as named by the events."""
+    """Folder on the exporting machine, as an absolute path named in events."""
     path: str
     """The path below the folder, with slashes."""
     member: ArchiveMember
 
 
 class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of one export: subject, origin, partitions and files."""
+    """Table of contents of an export: experiment, release, partitions and files."""
 
     format: str = FORMAT
     version: int = FORMAT_VERSION
@@ -69,13 +69,13 @@ class ExportManifest(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """The time of the export, ISO 8601 in UTC."""
     event: UUID | None = None
-    """The `experiment.archived` naming the finished file; None for an export."""
+    """Id of the `experiment.archived` that names this file; None for `rftd export`."""
     partitions: tuple[PartitionPart, ...]
     files: tuple[FilePart, ...] = ()
 
 
 class FormatVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a manifest common to every version of the format."""
+    """The fields of a manifest common to all versions of the format."""
 
     format: str
     version: int
@@ -94,7 +94,7 @@ class Frame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Readable(Protocol):
-    """A stream of bytes."""
+    """A binary stream with the method `read`, such as a file."""
 
     def read(self, size: int, /) -> bytes:
         """Returns the next bytes, at most `size` of them; none at the end."""
@@ -112,7 +112,9 @@ def encode_frame(offset: int, head: bytes, value: bytes) -> bytes:
 
 
 def read_frames(stream: Readable, where: str) -> Iterator[Frame]:
-    """Yields the records of a member, one at a time. Raises ArchiveError for bytes without a valid record."""
+    """Yields the records in a member's bytes, one at a time; `where` names the member in errors. Raises ArchiveError
+    for invalid bytes.
+    """
     while length := stream.read(4):
         size = int.from_bytes(length, "little")
         # Checked before reading: a damaged length must not make this process reserve gigabytes.

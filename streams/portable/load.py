@@ -1,4 +1,4 @@
-"""The import of a file's records into a log: checked as a whole first, then merged, with their positions rewritten.
+"""Import of an export into a log: the file is checked completely first, then merged, with positions rewritten.
 
 An import may be repeated at any time: records already in the log are recognised, and the missing ones are appended
 after them.
@@ -50,40 +50,39 @@ _WAIT_S: Final = 0.1
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an import, in numbers of records."""
+    """Result of an import, in numbers of records."""
 
     appended: int
     """Number of appended records."""
     present: int
     """Number of records already in the log."""
     later: int
-    """Number of the experiment's records in the log beyond the file: it continued there."""
+    """Number of the experiment's records in the log beyond the export, where the experiment continued."""
 
 
 class Checked(msgspec.Struct, kw_only=True):
-    """The content of a whole file, as exported."""
+    """What a completely checked export contains."""
 
     spec: ExperimentSpec
     checkpoints: dict[str, set[tuple[str, str]]]
-    """(path, sha256) of each file of each folder named by a checkpoint.committed."""
+    """(path, sha256) of each file, by folder of a checkpoint.committed."""
     kept_checkpoints: dict[tuple[int, int], str]
     """The folders of checkpoints not deleted, by (step, generation)."""
     weights: set[str]
-    """Folders named by a weights.published."""
+    """Folders named in weights.published events."""
     kept_weights: dict[tuple[int, int], str]
     """The folders of published weights not retired, by (version, generation)."""
     parent: UUID | None
-    """The parent of a forked experiment."""
+    """Parent of a forked experiment; None otherwise."""
     removed: bool
-    """True if its files were removed, leaving its folder to another experiment."""
+    """True if the experiment was removed, so that its folder may belong to another one."""
     offers: dict[int, TasksOffered]
     """The largest offer of each serving stage."""
 
 
 def check(archive: ArchiveReader) -> Checked:
-    """Reads the whole file. Raises ArchiveError unless each member matches its sha256 and the records fit together.
-
-    Blocks.
+    """Reads the file completely. Raises ArchiveError unless each member matches its sha256 and the records fit
+    together. Blocks.
     """
     check_partitions(archive)
     places = Places()
@@ -146,15 +145,18 @@ def check(archive: ArchiveReader) -> Checked:
 
 
 async def look(log: EventLog, archive: ArchiveReader, folders: Folders) -> PresentRecords:
-    """Finds the part of the file already in the log. Raises ConflictError for another history under the experiment's
-    id.
+    """Compares an export with the log, with paths changed by `folders`.
+
+    Raises ConflictError if the log has another history under the experiment's id.
     """
     total = sum(partition_part.records for partition_part in archive.manifest.partitions)
     return await compare(log, archive.manifest.experiment, _sources(archive, folders), total)
 
 
 async def note_import(log: EventLog, archive: ArchiveReader, checked: Checked, clock: Clock) -> None:
-    """Appends the list of files left out of the export. A repeated import of the same file adds nothing new."""
+    """Appends the experiment.imported listing files missing in the export; for a repeated import of one
+    file only once.
+    """
     manifest = archive.manifest
     enclosed = {file.folder for file in manifest.files}
     event = ExperimentImported(
@@ -181,7 +183,10 @@ async def load(
     clock: Clock,
     on_records: Callable[[int], None] = lambda records: None,
 ) -> Loaded:
-    """Appends the records missing in `present`. The file must have passed `check`. Raises LogFullError if full."""
+    """Appends the exported records that `present` does not have. The file must have passed `check`.
+
+    `on_records` is called with the number of records appended each time. Raises LogFullError without disk space.
+    """
     merge = Merge(archive.manifest.experiment, _sources(archive, folders), present.places)
     appended = 0
     while batch := await asyncio.to_thread(merge.next_batch):
@@ -270,14 +275,15 @@ async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[
 
 
 BATCH_RECORDS: Final = 1024
-"""Number of records in one append: each batch costs a commit, and is held in memory twice."""
+"""Number of records per append: each costs a commit, and its records are in memory twice."""
 BATCH_SIZE_BYTES: Final = limits.FETCH_SIZE_BYTES
 
 
 class Merge:
-    """Batches of records in a valid order. The caller appends one and reports its positions, then requests the next.
+    """Puts exported records into an order in which every record follows the records it names.
 
-    The spine up to `experiment.accepted` comes first and alone: an experiment has nothing below its `start`.
+    The caller appends a batch and reports its positions before requesting the next. The spine up to
+    `experiment.accepted` comes first and alone: an experiment has nothing below its `start`.
     """
 
     def __init__(
@@ -288,7 +294,7 @@ class Merge:
         *,
         records: int = BATCH_RECORDS,
     ) -> None:
-        """Begins the merge, skipping records with a known position."""
+        """Begins the merge; records with a position in `places` are skipped."""
         self._places = places
         self._sources = dict(sources)
         self._records = records
@@ -302,7 +308,7 @@ class Merge:
             self._advance(partition)
 
     def next_batch(self) -> Sequence[ExportedRecord]:
-        """Returns the records appendable now, in order; none at the end. Raises ArchiveError if no order exists."""
+        """Returns the next records that may be appended; empty at the end. Raises ArchiveError if no order exists."""
         if not self._opened:
             return self._opening()
         batch: list[ExportedRecord] = []

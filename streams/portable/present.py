@@ -1,4 +1,6 @@
-"""The comparison of an export with a log possibly holding the experiment: none, a part, all, or another history."""
+"""Comparison of an export with a log that may already have the experiment: not at all, partly, completely, or
+differently.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,17 @@ _BLANK: Final = Blank()
 
 
 class PresentRecords:
-    """The records of one experiment already in the destination, with the new positions of exported ones."""
+    """Result of the comparison: which exported records the log already has, and at which positions."""
 
     def __init__(self, before: Heads) -> None:
         self.places = Places()
-        """The positions of the records in both."""
+        """New positions of the records in both."""
         self.before = before
-        """The heads with no record of the experiment below them in the destination."""
+        """Heads of the log below which it has no record of the experiment."""
         self.records = 0
         """Number of records in both."""
         self.later = 0
-        """Number of records only in the destination: the experiment continued after its import."""
+        """Number of the experiment's records only in the log: it continued there after an import."""
 
 
 async def submitted_in(log: EventLog, experiment: UUID) -> ExperimentSubmitted | None:
@@ -66,8 +68,7 @@ async def was_imported(log: EventLog, experiment: UUID) -> bool:
 async def compare(
     log: EventLog, experiment: UUID, sources: Mapping[Partition, Iterator[ExportedRecord]], total: int
 ) -> PresentRecords:
-    """Finds the part of `total` exported records already in the log, compared without positions, in each partition's
-    order.
+    """Compares `total` exported records with the log, ignoring positions, in each partition's order.
 
     Raises ConflictError if the log has another history under the experiment's id.
     """

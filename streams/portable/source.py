@@ -1,4 +1,4 @@
-"""The records of an export, one by one, each checked for the right experiment and partition."""
+"""Records of an export, decoded one by one, each checked to belong to its experiment and partition."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from rftd.streams.portable.format import PartitionPart, read_frames
 
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
 _UNREADABLE: Final = Event()
-"""Stands for a payload unreadable for this program; it is copied unchanged."""
+"""Placeholder for a payload this release cannot decode; it is copied unchanged."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, gc=False):
-    """One record of an export, decoded, with the original bytes of head and value."""
+    """One record of an export: decoded, and with its original bytes."""
 
     partition: Partition
     offset: int
-    """The offset in the exporting log."""
+    """Offset in the exporting log."""
     head: Head
     head_bytes: bytes
     event: Event
-    """The event with its paths moved."""
+    """The event, with paths changed to this machine's folders."""
     value: bytes
-    """The payload as exported."""
+    """Payload bytes as exported."""
     moved: bool
-    """True if a path in it was moved."""
+    """True if a path in the event was changed."""
 
     def encoded(self, event: Event) -> tuple[bytes, bytes]:
-        """Returns head and value for `event`, the record's replacement; the exported bytes for an unchanged event."""
+        """Returns head and value to append for `event`, the record's possibly rewritten event; the exported bytes if
+        unchanged.
+        """
         # Unchanged bytes wherever possible: fields of a newer release and another writer's encoding survive the move.
         if not self.moved and (event is self.event or event == self.event):
             return self.head_bytes, self.value
@@ -71,7 +73,7 @@ def encode(event: Event) -> bytes:
 
 
 def entries(archive: ArchiveReader, partition_part: PartitionPart, folders: Folders) -> Iterator[ExportedRecord]:
-    """Yields the records of one partition. Raises ArchiveError for a record that cannot belong there."""
+    """Yields the records of one partition of an export. Raises ArchiveError for a record that does not belong there."""
     partition = Partition(partition_part.stream, partition_part.partition)
     experiment = archive.manifest.experiment
     where = f"{archive.path}:{partition_part.member.name}"
@@ -93,7 +95,7 @@ def entries(archive: ArchiveReader, partition_part: PartitionPart, folders: Fold
 
 
 def check_partitions(archive: ArchiveReader) -> None:
-    """Raises ArchiveError for a partition unable to hold records of the experiment, or listed twice."""
+    """Raises ArchiveError for a partition listed twice, or one that cannot have records of the experiment."""
     checked = set()
     for partition_part in archive.manifest.partitions:
         partition = Partition(partition_part.stream, partition_part.partition)

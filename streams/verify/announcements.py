@@ -1,4 +1,4 @@
-"""Announcements of trainer and explorers beside the spine: weights, checkpoints, workers."""
+"""Check of announcements outside the spine: weights, checkpoints and workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def named_by_step(facts: Facts, evidence: Evidence, event: step.StepCompleted) -
 
 
 def judge_announcements(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Notes the first step after each announcement of weights missing or different from the one read by its trainer."""
+    """Reports announcements of weights named by a step and missing in the log, or different from those its trainer
+    read.
+    """
     noted: set[int] = set()
     for block in facts.announced.blocks():
         rows = np.frombuffer(block, dtype=ANNOUNCED)

@@ -1,4 +1,4 @@
-"""Answers of workers: each belongs to a lease, to the lease's worker, and one to each rollout."""
+"""Check of workers' answers: each belongs to a lease of its writer, and each rollout has one."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) 
 
 
 def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.EvalLeased) -> None:
-    """Stores the holder of a lease, even of a void one: its worker could not know."""
+    """Stores the holder of a lease, even of a void one, because its worker could not know."""
     facts.leases.add(_KEY.pack(holder_key(evidence, event.lease, source_of("explorer", event.worker))))
     evidence.leased_to.add(event.worker)
 
 
 async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: RecordAt) -> None:
-    """Notes answers to leases never held by their writers, and leases of workers that never joined."""
+    """Reports answers to leases that their writers did not hold, and leases of workers that never joined."""
     for evidence in evidences:
         for worker in sorted(evidence.leased_to - evidence.workers):
             if not evidence.lost_some(topics.WORKERS):
@@ -129,7 +129,7 @@ def _have_lease(facts: Facts, keys: NDArray[Any]) -> NDArray[Any]:
 
 
 def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:
-    """Hashes a lease and a writer into one number, for the lease's worker or for the author of an answer."""
+    """Hashes a lease and a writer into one number, by which an answer is compared with the lease's holder."""
     return xxhash.xxh3_64_intdigest(lease.bytes + source.encode(), seed=evidence.index)
 
 

@@ -1,4 +1,4 @@
-"""Rule 7 at the end of the reading: the fate of every experience, and the sums of each experiment."""
+"""Check that every experience is planned, retired or waiting (rule 7), and the counts of each experiment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TOGETHER: Final = 64
 
 
 def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Notes the faults of the books, and computes the counts of each summary."""
+    """Reports experiences with a contradictory fate, and fills in the counts of each experiment."""
     for retirements in _retirement_batches(facts):
         _retire(facts, evidences, retirements)
     counts = _Counts(len(evidences))

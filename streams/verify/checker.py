@@ -97,7 +97,7 @@ async def verify(
 
 
 class Checker:
-    """One check of one log, holding the facts and the evidence of every experiment."""
+    """One check of one log, with the facts and evidence of every experiment."""
 
     def __init__(self, log: EventLog, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.facts = Facts(scratch, chained=chained, files=files)
@@ -111,18 +111,20 @@ class Checker:
         self._by_id: dict[int, Evidence] = {}
         self._letters = Letters()
         self._dead: dict[str, str] = {}
-        """The reason for skipping each foreign record, by its position."""
+        """Reason for skipping each foreign record, by position."""
         self._records = 0
         self._repeated = 0
         self._chain: bytes | None = GENESIS
-        """The chain of the partition's last record; None after an unreadable one."""
+        """Chain of the last record read in the partition; None after an unreadable one."""
         self._expected = 0
-        """The next offset due in the partition."""
+        """Offset of the next record expected in the partition."""
         self._gaps: list[Stretch] = []
-        """The partition's offsets without a record, still to be examined."""
+        """Offsets without a record in the partition, still to be examined."""
 
     async def read_all(self) -> None:
-        """Reads every partition of truth, each up to an end covering all records named below earlier ends."""
+        """Reads every partition that keeps all records, each up to an end beyond all records named by those read
+        before.
+        """
         # The ends are taken in the opposite order of the reading: during concurrent writes, the groups of a plan below
         # the end must lie below the end of groups, and likewise for experiences.
         log = self._reading.log
@@ -282,7 +284,7 @@ class Checker:
             self.facts.note("unique", head.experiment, f"{finding} with other content: another program took its id")
 
     async def judge(self, losses: Iterable[Loss] = ()) -> None:
-        """Applies the rules that need all records: books, forks, announcements, answers and verdicts."""
+        """Applies the rules that need all records; `losses` are heads remembered outside the log and missing in it."""
         facts = self.facts
         await self._find_repetitions()
         await self._judge_losses(losses)
@@ -311,7 +313,7 @@ class Checker:
         await answers.judge_answers(facts, self.evidences, self._reading.record)
 
     async def look_outside(self, look: Look) -> None:
-        """Checks the files named by events, for experiments with files in place."""
+        """Checks the files named by events with `look`, for experiments whose files are not archived or removed."""
         for evidence in self.evidences:
             if evidence.spec is not None and evidence.files_here:
                 await look_at(self._reading.log, self.facts, evidence, look)

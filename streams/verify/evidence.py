@@ -1,4 +1,4 @@
-"""`Evidence`: the memory of one experiment during the reading; none of it grows with its experiences."""
+"""`Evidence`: what the checker remembers of one experiment while reading; nothing in it grows with the experiences."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from rftd.streams.verify.report import AcceptedLoss
 
 
 class SiblingGroup(NamedTuple):
-    """A group with another group's sequence: a task leased once more on request."""
+    """A further group for the task of another group: leased once more on request."""
 
     leased: bool
     closed: int
-    """The position of its close, as a number; 0 while it is open."""
+    """Position of the group.closed as a number; 0 while the group is open."""
     event: int
     members: int
     failed: int
 
 
 class Draws:
-    """The rows drawn of one taskset: eight bytes for each, the only memory growing with tasks."""
+    """Rows drawn from one taskset: eight bytes each, the only memory that grows with the tasks."""
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
         self._rows: list[array[int]] = []
 
     def add(self, event: task.TasksDrawn) -> None:
-        """Adds a draw, as the fold does: a draw not beyond the last one has no effect."""
+        """Adds a draw; like in the fold, a draw not beyond the last one is ignored."""
         if not self._firsts or event.first >= self._firsts[-1] + len(self._rows[-1]):
             self._firsts.append(event.first)
             self._rows.append(array("q", event.rows))
@@ -71,7 +71,7 @@ class Scores(NamedTuple):
 
 @dataclass(slots=True)
 class EvalEvidence:
-    """The leases and scores of one evaluation, begun or only scored."""
+    """Leases and scores of one evaluation."""
 
     leases: set[int] = field(default_factory=set)
     """Its leases with their holders, as numbers (`rftd.streams.verify.answers`)."""
@@ -79,14 +79,14 @@ class EvalEvidence:
     """The scores of each range, by its first row, then by lease and writer, in the order of the log."""
 
     def ranges(self) -> list[Scores]:
-        """Returns the counting score of each range: the first one by the holder of a lease."""
+        """Returns the score that counts for each range of rows: the first one by a lease's holder."""
         scored = (next((scores[key] for key in scores if key in self.leases), None) for scores in self.scores.values())
         return [scores for scores in scored if scores is not None]
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Counters, open questions, and the few records of rare types."""
+    """Counters and open questions about one experiment, with its few records of rare types."""
 
     id: UUID
     index: int
@@ -106,7 +106,7 @@ class Evidence:
     last_step: int = 0
     """The highest step planned or executed."""
     last_planned: int = 0
-    """The highest step with a standing plan."""
+    """Highest step with a plan not abandoned."""
     siblings: dict[tuple[int, int], dict[int, SiblingGroup]] = field(default_factory=dict)
     """Further groups of a sequence, by (stage, sequence), then by the group's id."""
     group_stages: set[int] = field(default_factory=set)
@@ -173,9 +173,9 @@ class Evidence:
     """Members planned and retired before their last use."""
     waiting: int = 0
     left: int = 0
-    """Number of members neither planned for the last time nor retired."""
+    """Number of members that may still be planned."""
     a_left: str = ""
-    """The position of one of them."""
+    """Position of one such member, for a finding."""
     late: int = 0
     retired: Counter[str] = field(default_factory=Counter)
     life: set[UUID] = field(default_factory=set)
@@ -187,7 +187,7 @@ class Evidence:
         return self.state in ("completed", "failed", "cancelled", "rejected")
 
     def lost_some(self, stream: str) -> bool:
-        """True if a person let it continue without some records of the stream."""
+        """True if a person accepted the loss of records of this stream."""
         return any(lost.stream == stream for lost in self.losses_accepted)
 
     @property
@@ -214,7 +214,7 @@ class Evidence:
         return step_checksums
 
     def plan_place(self, facts: Facts, number: int) -> int | None:
-        """Returns the offset on the spine of a step's standing plan; None without one."""
+        """Returns the spine offset of the step's plan that was not abandoned; None without one."""
         if not 0 < number <= self.last_step:
             return None
         page, at = facts.steps.row(self.index, number)
@@ -227,7 +227,9 @@ class Evidence:
         return 1 + max(self.last_planned, self.shared, *self.stages.values())
 
     def owners_of(self, until: int) -> Iterator[tuple[Evidence, int]]:
-        """Yields the owners of the history up to step `until`, oldest first, each with its last possible step."""
+        """Yields (evidence, last step) of the experiments that trained the steps up to `until`, oldest
+        ancestor first.
+        """
         # An ancestor's steps after its child's fork are no part of this history.
         if self.parent is not None and self.shared:
             yield from self.parent.owners_of(min(until, self.shared))
@@ -240,5 +242,5 @@ class Evidence:
 
 
 def hashed(checksum: str) -> int:
-    """Hashes a checksum of weights to 64 bits, to fit into a row."""
+    """Reduces a checksum of weights to 64 bits, to fit into a row."""
     return int(xxhash.xxh3_64_intdigest(checksum.encode()))

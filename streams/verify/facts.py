@@ -1,6 +1,6 @@
-"""`Facts`: the data growing with the records, as rows by position on disk, and the findings of the rules.
+"""`Facts`: data of a check that grows with the log, as rows on disk by position, and the findings.
 
-A row is a packed struct with a numpy dtype of the same layout beside it: handlers write one row at a time, which
+A row is a packed struct with a numpy dtype of the same layout next to it: handlers write one row at a time, which
 `struct` does faster than numpy, and the judges at the end read whole pages as arrays.
 """
 
@@ -110,7 +110,7 @@ ARTIFACT: Final = Struct("<32sI")
 
 
 class Facts:
-    """The data growing with the records of every experiment, and the findings."""
+    """The data of all experiments that grows with their records, and the findings of the check."""
 
     def __init__(self, scratch: Scratch, *, chained: bool, files: bool) -> None:
         self.chained = chained
@@ -146,15 +146,15 @@ class Facts:
         self.ends: dict[Partition, int] = {}
         """The end of the reading of each partition."""
         self.leased_below: dict[Partition, int] = {}
-        """The offset below which every answer's lease was read: `rftd.tasks` was read to a later end."""
+        """Offset below which every answer's lease was read, because `rftd.tasks` was read to a later end."""
         self.findings: list[BrokenPromise] = []
         self.left_out: Counter[str] = Counter()
-        """Number of findings not shown, by rule."""
+        """Number of findings beyond those listed, by rule."""
         self._shown: Counter[str] = Counter()
         self._spaces: dict[tuple[int, int], int] = {}
 
     def note(self, rule: str, experiment: UUID | None, finding: str) -> None:
-        """Adds a finding; beyond the first `SHOWN` of a rule they are only counted."""
+        """Records a finding; beyond the first `SHOWN` of a rule, it is only counted."""
         if self._shown[rule] >= SHOWN:
             self.left_out[rule] += 1
             return
@@ -162,17 +162,17 @@ class Facts:
         self.findings.append(BrokenPromise(rule, experiment, finding))
 
     def space(self, experiment: int, stage: int) -> int:
-        """Returns the number of a stage's groups and windows in the tables."""
+        """Returns the number under which tables store the groups and windows of a stage."""
         return self._spaces.setdefault((experiment, stage), len(self._spaces))
 
     def reason(self, text: str) -> int:
-        """Returns the number of a retirement's reason, adding a new reason to the list."""
+        """Returns the number of a retirement's reason; a new reason gets a new number."""
         if text not in self.reasons:
             self.reasons.append(text)
         return self.reasons.index(text)
 
     def holds_experience(self, partition: int, offset: int) -> bool:
-        """True if the position was read from `rftd.experiences`."""
+        """True if a record was read at this position of `rftd.experiences`."""
         return 0 <= offset < self.ends.get(Partition(topics.EXPERIENCES, partition), 0)
 
 

@@ -1,4 +1,4 @@
-"""The beginning of a fork: the continuation of a step executed by its parent, with equal weights, stages and data."""
+"""Check of a fork's beginning: it continues a step trained by its parent, with equal weights, stages and data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rftd.streams.verify.spine import add_row
 RULE: Final = "forks-share-history"
 _GROUPS_MOST: Final = 1 << 31
 PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
-"""A reader of a step's standing plan, from the log."""
+"""An async function reading a step's plan that was not abandoned, from the log."""
 
 
 async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
-    """Adds the rows used by the shared steps to those of a fork's own plans, in stages continued by the fork."""
+    """Counts the dataset rows used by the shared steps as used by the fork, in the stage it continues."""
     row_stages = {stage for stage, _ in evidence.row_stages}
     if not row_stages or evidence.parent is None:
         return
@@ -37,7 +37,7 @@ async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None
 
 
 async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
-    """Notes the faults of a fork's beginning."""
+    """Reports faults of a fork's beginning."""
     forked = evidence.forked
     parent = evidence.parent
     if forked is None:

@@ -20,7 +20,7 @@ _KINDS: Final = ("fence", "checkpoint.committed")
 
 
 class _Chains:
-    """The chains of one partition's records, by their offsets."""
+    """The chains of one partition's records, by offset."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._chains = Spool(scratch, len(GENESIS))
@@ -31,6 +31,7 @@ class _Chains:
 
     def add(self, offset: int, chain: bytes) -> None:
         # Offsets are dense except for gaps, so chains lie one after the other and only ranges are stored.
+        """Adds the chain of the record at `offset`; offsets ascend."""
         if offset != self.end or not self._starts:
             self._starts.append(offset)
             self._indices.append(len(self._chains))
@@ -38,7 +39,7 @@ class _Chains:
         self.end = offset + 1
 
     def at(self, offset: int) -> bytes | None:
-        """Returns the chain of the record at this offset; None if no such record was read."""
+        """Returns the chain of the record at this offset; None if no record was read there."""
         stretch = bisect_right(self._starts, offset) - 1
         if stretch < 0:
             return None
@@ -48,18 +49,18 @@ class _Chains:
 
 
 class HeadsRemembered:
-    """The chain of every record, 16 bytes each on disk, and every head remembered by an event."""
+    """Every record's chain (16 bytes each, on disk), and every head remembered in an event, to be compared."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._chains = {partition: _Chains(scratch) for partition in TRUTH}
         self._refs = Spool(scratch, _REF.size)
 
     def note(self, partition: Partition, offset: int, chain: bytes) -> None:
-        """Adds the chain of a record. Offsets of one partition only grow."""
+        """Adds the chain of a record; offsets of one partition ascend."""
         self._chains[partition].add(offset, chain)
 
     def remember(self, refs: Iterable[HeadRef], kind: str, partition: Partition, offset: int) -> None:
-        """Adds the heads remembered by an event, except those of streams outside `TRUTH`, which may forget."""
+        """Adds heads remembered in the event at this position, except those of streams that may be truncated."""
         for ref in refs:
             number = _NUMBERS.get(Partition(ref.stream, ref.partition))
             if number is not None and 0 < ref.next_offset < 1 << 48 and ref.chain != GENESIS and len(ref.chain) == 16:
@@ -67,7 +68,9 @@ class HeadsRemembered:
                 self._refs.add(_REF.pack(number, ref.next_offset, ref.chain, *by))
 
     def wrong(self) -> Iterator[tuple[Loss, bool]]:
-        """Yields each remembered head missing in the records read, once; True for another record at the position."""
+        """Yields each remembered head that the records contradict, once; True if another record has its place, False if
+        none.
+        """
         yielded: set[tuple[int, int, bytes]] = set()
         for block in self._refs.blocks():
             for number, end, chain, by_number, by_offset, kind in _REF.iter_unpack(bytes(block)):

@@ -1,4 +1,4 @@
-"""`Holders`: the processes made owners of roles by fences, and the records impossible for any of them."""
+"""`Holders`: the processes that fences made owners of roles, and records that none of them can have written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rftd.streams.log.writers import holder_source
 
 
 class Holders:
-    """The sources allowed to write under each epoch of a role, partition by partition."""
+    """The sources allowed to write under each epoch of a role, by partition."""
 
     def __init__(self) -> None:
         self._sources: dict[tuple[Partition, Role, int], set[str]] = {}
 
     def objection(self, decoded: Decoded, epoch: int) -> str:
-        """Returns the reason why no process obeying the rules can have written a record; empty if one can, even a
-        zombie.
+        """Returns why no process obeying the rules can have written the record; empty if one can, even after losing the
+        role.
 
         `epoch` is the role's epoch at the record's position.
         """

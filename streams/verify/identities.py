@@ -37,7 +37,7 @@ def mixed(id: UUID) -> int:
 
 
 class Twice(NamedTuple):
-    """The positions of two records with possibly equal ids."""
+    """Positions of two records whose ids end alike."""
 
     first: tuple[Partition, int]
     again: tuple[Partition, int]
@@ -57,7 +57,9 @@ class Identities:
         """The start in the scratch file and the number of rows of each run."""
 
     def first(self, id: bytes, partition: Partition, offset: int) -> int | None:
-        """Returns the offset of this partition's earlier record with the id, if among the newest; else adds the id."""
+        """Returns the offset of an earlier record of this partition with the id, if recent; otherwise adds the id and
+        returns None.
+        """
         # Partitions are read one after the other, and only Kafka repeats, within one: a single window is enough.
         if partition is not self._partition:
             self._partition = partition
@@ -79,7 +81,7 @@ class Identities:
         return None
 
     def twice(self) -> Iterator[Twice]:
-        """Yields pairs of records with ids ending alike, after the reading; the caller compares whole ids."""
+        """Yields pairs of records whose ids end alike, after all were added; callers compare the complete ids."""
         self._settle()
         for rows in self._ranges():
             order = np.lexsort((rows["place"], rows["low"]))
@@ -88,7 +90,7 @@ class Identities:
                 yield Twice(_where(int(rows["place"][index])), _where(int(rows["place"][index + 1])))
 
     def places(self, id: UUID) -> list[tuple[Partition, int]]:
-        """Returns the positions of records possibly having this id, after the reading."""
+        """Returns the positions of records whose ids end like this one, after all were added."""
         self._settle()
         low_bits = int.from_bytes(id.bytes[8:], "big")
         positions: list[tuple[Partition, int]] = []

@@ -18,7 +18,10 @@ Work = Callable[[], Awaitable[None]]
 
 
 def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
-    """Compares a step's mark, and notes the first difference. Returns work if records must be read again."""
+    """Compares a step's spine digest with the records read, and reports the first difference.
+
+    Returns work to be done before the next record if records have to be read again; None otherwise.
+    """
     mark = event.spine
     trail = evidence.trail
     assert mark is not None

@@ -1,4 +1,4 @@
-"""The files outside of the log named by an experiment's events, and the heads remembered by these files."""
+"""Check of files named by an experiment's events, and of the heads remembered in these files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEMORIES: Final = 8
 
 
 class Outside(NamedTuple):
-    """The files of one experiment, as named by its events."""
+    """The files that an experiment's events name."""
 
     experiment: UUID
     spec: ExperimentSpec
@@ -44,7 +44,7 @@ class Outside(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A missing or changed file outside of the log, with the fault in words."""
+    """A missing or changed file, with a description of the fault."""
 
     path: str
     """The path of the checkpoint, the weights or the artifact."""
@@ -52,7 +52,7 @@ class Missing(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The heads and the mark of the spine remembered by a file."""
+    """Heads and spine digest remembered in a checkpoint's file."""
 
     by: str
     """The file, in words."""
@@ -63,7 +63,7 @@ class Memory(NamedTuple):
 
 
 class SeenOutside(NamedTuple):
-    """The outcome of a check of an experiment's files: faults, and the memories of checkpoints."""
+    """Result of checking an experiment's files."""
 
     missing: list[Missing]
     memories: list[Memory]
@@ -73,7 +73,7 @@ class SeenOutside(NamedTuple):
 
 
 Look = Callable[[Outside], SeenOutside]
-"""A check of an experiment's files, which blocks."""
+"""A function checking an experiment's files; blocks."""
 
 
 def outside_of(facts: Facts, evidence: Evidence) -> Outside:
@@ -117,7 +117,7 @@ def _left_out(evidence: Evidence) -> Iterator[str]:
 
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
-    """Notes an experiment's missing or damaged files, and heads remembered by them and missing from the log."""
+    """Reports missing or damaged files of an experiment, and heads remembered in them that the log lacks."""
     # The check may take minutes, during which a run retires weights and replaces checkpoints: those are looked up
     # afterwards, and are no findings.
     outcome = await asyncio.to_thread(look, outside_of(facts, evidence))

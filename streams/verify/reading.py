@@ -13,22 +13,22 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 Damaged = Callable[[int, int, str], None]
-"""A callback for the unreadable offsets [first, next), with the reason."""
+"""A callback for unreadable offsets [first, next), with the reason."""
 _GAP_LOOKED_INTO: Final = 1 << 16
-"""Maximum length of an examined gap; a longer one cannot consist of repetitions or transactions."""
+"""Maximum length of a gap that is examined; a longer one cannot consist of repetitions or transactions."""
 
 
 @runtime_checkable
 class LeavesOut(Protocol):
-    """A log leaving out repetitions, with offsets taken by other programs' transactions as well."""
+    """A log that skips repeated records, and whose offsets may also be taken by other programs' transactions."""
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """Returns the number of offsets without a record in [first, end) not explained in either way."""
+        """Returns the number of offsets in [first, end) without a record that neither of the two explains."""
         ...
 
 
 class LogReading:
-    """The reads of one check, each partition up to an end fixed before the first read."""
+    """Reads of one check, each partition up to an end fixed before."""
 
     def __init__(self, log: EventLog, ends: dict[Partition, int]) -> None:
         self.log = log
@@ -69,7 +69,7 @@ class LogReading:
             damaged(*bad)
 
     async def record(self, partition: Partition, offset: int) -> Record | None:
-        """Reads one record again; None if missing or damaged."""
+        """Reads one record again; None if it is missing or damaged."""
         if not 0 <= offset < self._ends.get(partition, 0):
             return None
         try:
@@ -80,7 +80,7 @@ class LogReading:
         return records[0] if records and records[0].offset == offset else None
 
     async def holds(self, heads: Heads) -> bool:
-        """True if the log has the records under these heads, unchanged."""
+        """True if the log has the records before these heads, unchanged."""
         try:
             await self.log.check_heads(heads)
         except (LogLossError, LogCorruptError):
@@ -88,7 +88,7 @@ class LogReading:
         return True
 
     async def gone(self, partition: Partition, first: int, end: int) -> int:
-        """Returns the number of offsets without a record in [first, end) not left out by the log itself."""
+        """Returns the number of missing records in [first, end), not counting offsets that the log itself skips."""
         if isinstance(self.log, LeavesOut) and 0 < end - first <= _GAP_LOOKED_INTO:
             return await self.log.lost(partition, first, end)
         return end - first

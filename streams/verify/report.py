@@ -12,7 +12,7 @@ from rftd.streams.log.lost_records import Loss
 
 
 class BrokenPromise(msgspec.Struct, frozen=True):
-    """A finding: one promise broken by the log."""
+    """A finding: a rule of docs/concepts.md that the log violates."""
 
     rule: str
     """The rule's name in docs/concepts.md, for example `trained-once`."""
@@ -22,7 +22,7 @@ class BrokenPromise(msgspec.Struct, frozen=True):
 
 
 class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of one experiment's records, as shown in the report of a check."""
+    """Counts of one experiment's records, for the report."""
 
     experiment: UUID
     name: str
@@ -37,41 +37,41 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     retired: dict[str, int]
     """Retired members, planned before or not, by reason."""
     late: int
-    """Experiences of rollouts whose group had closed without them, having no effect."""
+    """Experiences produced after their group had closed without them, without effect."""
     steps: int
     executions: int
     """Steps over all generations."""
     generations: int
     groups: int
     void: int
-    """Records made void by a fence."""
+    """Records voided by a fence."""
     not_looked_at: dict[str, int] = {}
-    """Checkpoints and weights with no bytes in any file, by kind and location; known after a check of files."""
+    """Checkpoints and weights that could not be checked because they are in no file, by kind and location."""
 
     @property
     def retired_unused(self) -> int:
-        """Experiences retired and never planned: `produced` = `planned` + these + `waiting`."""
+        """Experiences retired and never planned: `produced` = `planned` + `retired_unused` + `waiting`."""
         return sum(self.retired.values()) - self.retired_after_use
 
 
 class LeftOutRecord(msgspec.Struct, frozen=True):
-    """A foreign record, skipped by every reader."""
+    """A foreign record (for example unreadable), skipped by every reader."""
 
     place: str
     """`stream/partition@offset`."""
     reason: str
     pointed_at: bool
-    """True if a record.dead_lettered names the record; the daemon writes one on reading it."""
+    """True if the daemon has written a record.dead_lettered about it."""
     state: str = "open"
     """`open`, or the decision about it: `retried`, `dropped`."""
 
 
 class AcceptedLoss(msgspec.Struct, frozen=True):
-    """Lost records accepted by a person, letting an experiment continue: reported for ever, and no finding."""
+    """Lost records accepted by a person, so that an experiment could continue; reported, but no finding."""
 
     experiment: UUID
     what: str
-    """The last remembered position, and its witness."""
+    """The last remembered position, and who remembers it."""
     by: str
     time_ns: int
 
@@ -86,7 +86,7 @@ def accepted_losses(event: LossAccepted, head: Head) -> list[AcceptedLoss]:
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a check: number of records, findings, summaries and dead letters."""
+    """Result of a check: findings, counts per experiment, and dead letters."""
 
     records: int
     findings: tuple[BrokenPromise, ...]
@@ -95,9 +95,9 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Foreign records; they have no effect, and break no promise."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
     repeated: int = 0
-    """Records repeated in their partition, without effect: Kafka may repeat a record retried long ago."""
+    """Records that repeat an earlier one, without effect; only Kafka may repeat records."""
     left_out: dict[str, int] = {}
-    """Number of findings not shown, by rule: each rule shows its first ones."""
+    """Number of findings beyond those listed, by rule."""
 
     @property
     def clean(self) -> bool:

@@ -1,4 +1,4 @@
-"""The promises that can be judged only after all of an experiment was read."""
+"""Rules that can be judged only after all records of an experiment were read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import CLOSED, GROUPS, LEASED, STEPS, Facts, rows_of
 
 _NAMED: Final = 10
-"""Maximum number of examples named by a finding."""
+"""Maximum number of examples in one finding."""
 
 
 def groups_were_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
@@ -61,7 +61,7 @@ def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def windows_keep_their_weights(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields windows with groups begun on several weight versions, unless an overdue record excuses the window."""
+    """Yields windows whose groups began on several weight versions without a weights.overdue as the reason."""
     for (stage, window), versions in evidence.windows.items():
         if (stage, window) not in evidence.overdue:
             yield f"stage {stage}: window {window} was leased with weight versions {sorted(versions)}"
@@ -80,7 +80,7 @@ def rows_come_in_order(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def completed_is_complete(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields unexecuted or unsaved steps, untried tasks to collect, and open groups of a completed experiment."""
+    """Yields steps not trained or saved, tasks not tried, and open groups of an experiment recorded as completed."""
     if evidence.state != "completed" or evidence.spec is None:
         return
     total = sum(stage.total_steps for stage in evidence.spec.stages)
@@ -129,7 +129,9 @@ def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterato
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
-    """Notes a worker's tokens drawn from a version before a report of the version, or of a later version, as loaded."""
+    """Reports tokens sampled by a worker from a version before the worker reported this or a later version
+    as loaded.
+    """
     # A version above the newest announced one is skipped: a killed worker may have had no time for its report.
     for key, version in facts.drawn.numbers():
         if version < facts.newest_activated.get(key, -1) and not facts.activated.has(key, version):

@@ -1,4 +1,4 @@
-"""The memory of a check, on disk where it grows with the log: tables and lists of rows of one size, and bit maps."""
+"""Storage of a check, on disk where it grows with the log: tables and lists of fixed-size rows, and bit maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_SIZE_BYTES: Final = MIB
 
 
 class Scratch:
-    """One temporary file without a name, created once the data no longer fits in memory."""
+    """One temporary file, created once the data no longer fits in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Prepares a file in `folder`, by default in the system's folder for temporary files."""
@@ -48,14 +48,14 @@ class Scratch:
         return content
 
     def close(self) -> None:
-        """Closes the file, which frees the space on disk."""
+        """Closes the file, and thereby frees its disk space."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 class Table:
-    """Rows of one size, by (space, index); a row never written is all zeros. The last used pages are in memory."""
+    """Rows of one size, by (space, index), initially zero; the pages used last are in memory, the others on disk."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int, *, page_rows: int, memory_size_bytes: int) -> None:
         """Creates an empty table; `page_rows` must be a power of two: a row's page is found by shifting its index."""
@@ -70,7 +70,7 @@ class Table:
         self._cold: dict[tuple[int, int], int] = {}
         """The offsets in the scratch file of pages evicted at least once."""
         self._numbers: dict[int, list[int]] = {}
-        """The pages of each space."""
+        """Page numbers of each space."""
         self._last: tuple[int, int] = (-1, -1)
         self._page = bytearray()
 
@@ -120,7 +120,7 @@ class Table:
 
 
 class Spool:
-    """Rows of one size, in the order of their addition."""
+    """A list of rows of one size, on disk."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int) -> None:
         self.row_size_bytes = row_size_bytes

@@ -1,4 +1,4 @@
-"""Decisions about dead letters and failed tasks, compared with the records in the log."""
+"""Check of verdicts on dead letters and failed tasks: each must have a subject, and name an existing event."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rftd.streams.verify.report import LeftOutRecord
 
 RULE: Final = "verdicts-name-a-letter"
 RecordReader = Callable[[Partition, int], Awaitable[Record | None]]
-"""A reader of single records, returning None for a missing one."""
+"""An async function reading a single record; None if missing."""
 
 
 async def judge_verdicts(facts: Facts, letters: Letters, identities: Identities, read: RecordReader) -> None:
-    """Notes verdicts without a subject, and verdicts naming a missing event."""
+    """Reports verdicts on nothing, and verdicts naming a missing event."""
     for letter, verdict in letters.verdicts.items():
         done = "retried" if verdict.retried else "dropped"
         # A negative offset is a letter whose record was left out by an import: nothing is known of it.
