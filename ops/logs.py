@@ -45,7 +45,7 @@ class RepeatedLines:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _Line] = {}
-        """The counted lines by level and text, in the order of their first appearance."""
+        """Lines being counted, by level and text, in the order of their first appearance."""
 
     def __call__(self, _logger: Any, method: str, event: Any) -> Any:
         if "repeated" in event:
@@ -150,7 +150,7 @@ def configure(
 
 
 def logger(**fields: Any) -> Logger:
-    """Returns a structlog logger adding the given fields to each line."""
+    """Returns a structlog logger that adds these fields to each line."""
     bound: Logger = structlog.get_logger(**fields)
     return bound
 

@@ -55,7 +55,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Watch: TypeAlias = Callable[[Sequence[int], Sequence[float]], None]
-"""Callback for the next tokens of a response and their log-probabilities, called as soon as they are drawn  # [N], [N]
+"""Function called with the next tokens of a response and their log-probabilities, as soon as they are sampled  # [N],
+[N]
 """
 
 
@@ -105,9 +106,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     error: str = ""
-    """Reason why the engine will answer nothing more; empty while the engine works."""
+    """Why the engine will never answer again; empty while it works."""
     waits_for: str = ""
-    """The unresponsive service blocking the engine, in words; else empty."""
+    """Description of a remote service that does not respond and blocks the engine; empty otherwise."""
 
 
 class RolloutEngine(Protocol):
@@ -162,21 +163,19 @@ class SchemaEngine(RolloutEngine, Protocol):
 
 @runtime_checkable
 class TransferTimed(RolloutEngine, Protocol):
-    """An engine with a measured time for fetching and verifying weights before each swap."""
+    """An engine that measures how long fetching and verifying new weights takes."""
 
     @property
     def transfer_s(self) -> float:
-        """Seconds of the last `load_weights` during which the old weights stayed in use; 0 before the first."""
+        """Seconds of the last `load_weights` before the new weights replaced the old ones; 0 before the first load."""
         ...
 
 
 class Answers(Protocol):
-    """The responses to requests made together, in order of completion."""
+    """The responses to a group of requests, in order of completion."""
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
-        """Waits for the responses since the last call, each with the number of its request; empty once every request is
-        answered.
-        """
+        """Waits for further responses; returns each with the index of its request, or empty once all are answered."""
         ...
 
 
@@ -187,8 +186,8 @@ class GroupEngine(RolloutEngine, Protocol):
     """
 
     def generate_each(self, requests: Sequence[GenerationRequest]) -> AbstractAsyncContextManager[Answers]:
-        """Yields responses as they finish, each as `generate` would return or raise it; leaving the context cancels the
-        rest.
+        """A context yielding responses as they finish, each as `generate` would return or raise it; leaving it cancels
+        the rest.
 
         The caller bounds the number of requests. A request that can never run is answered with its RolloutError,
         because its neighbours may belong to other tasks.
@@ -197,8 +196,8 @@ class GroupEngine(RolloutEngine, Protocol):
 
 
 def check_lives(engine: RolloutEngine, name: str = "the rollout engine") -> None:
-    """Raises WorkError if the engine, called `name` in the message, will never answer again: a new process must open a
-    new engine.
+    """Raises WorkError if the engine (`name` in messages) has failed for good, so that a new process has to open
+    another one.
     """
     error = engine.stats().error
     if error:

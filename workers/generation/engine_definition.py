@@ -28,7 +28,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOpening(Generic[A]):
-    """Parameters for opening a rollout engine; one engine serves all stages of an experiment."""
+    """Everything an engine's `open` gets; one engine serves all stages of an experiment."""
 
     model: ModelSpec
     """The model's folder and its lengths in tokens: texts, prompt included, have at most `max_model_len` tokens."""
@@ -57,7 +57,7 @@ class EngineOpening(Generic[A]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginePlan(Generic[A]):
-    """A rollout engine requested by an experiment, before anything is started: the input of its checks."""
+    """A rollout engine as requested by an experiment, for the checks before anything is started."""
 
     model: ModelSpec
     """The model's folder, which exists, and its lengths in tokens."""

@@ -53,7 +53,8 @@ def lookup(name: str) -> RolloutEngineDefinition[Any]:
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:
-    """Returns the struct of `extra_engine_args` for a built-in engine; None for other engines, which are not imported.
+    """Returns the struct of a built-in engine's `extra_engine_args`; None for a third-party engine, which is not
+    imported.
 
     An explorer opens its engine once, so the arguments hold for every stage.
     """
@@ -61,7 +62,7 @@ def arguments_of(name: str) -> type[msgspec.Struct] | None:
 
 
 def check_engine(rollout: RolloutSpec) -> None:
-    """Raises ConfigError for an engine that is not installed here, or whose arguments are invalid."""
+    """Raises ConfigError if the engine is not installed here, or its arguments are invalid."""
     _arguments(lookup(rollout.engine), rollout)
 
 

@@ -53,20 +53,20 @@ class HttpModel(Protocol):
 
     @property
     def turns(self) -> Sequence[Response]:
-        """Answers of the newest conversation, for rewards; empty before the first call."""
+        """Answers of the conversation continued last, for rewards; empty before the first call."""
 
     @property
     def failure(self) -> RolloutError | None:
-        """Why the model could not answer the newest call; None after an answer, and for a prompt too long."""
+        """Why the newest call got no answer; None after an answer, and for a prompt too long."""
 
     @property
     def cut(self) -> Response | None:
-        """The response to the newest prompt if that prompt did not fit."""
+        """Response to the newest prompt if it was too long; None otherwise."""
 
     def results(self, reward: RewardResult, *, cut: Response | None = None) -> list[RolloutResult]:
-        """Returns all generated answers, with this reward, as steps of a rollout: the result of a workflow.
+        """Returns everything generated as steps of a rollout with this reward: the result of a workflow.
 
-        `cut` is passed where the rollout ended with a prompt too long for the model, and earns nothing.
+        `cut` is the response to a prompt too long for the model, if the rollout ended with one; it then earns nothing.
         """
 
     async def __aenter__(self) -> Self: ...
@@ -74,7 +74,7 @@ class HttpModel(Protocol):
 
 
 class ModelServer(Protocol):
-    """The seam to the HTTP endpoint of an explorer."""
+    """The part of an explorer's HTTP endpoint used by `Model`."""
 
     def of(self, model: Model, bounds: CallBounds | None = None, *, lengths_only: bool = False) -> HttpModel:
         """Returns access to `model` for its rollout; see `Model.served`."""
@@ -115,7 +115,7 @@ class Model:
     async def chat(
         self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None, reply_prefix: str = ""
     ) -> Response:
-        """Returns the assistant's next message after `reply_prefix`, which belongs to the prompt and not to the
+        """Returns the assistant's next message after `reply_prefix`; the prefix belongs to the prompt, not to the
         response.
 
         Messages continuing an answer of this model, with its text unchanged, continue the drawn ids.
@@ -150,7 +150,7 @@ class Model:
 
     @property
     def holds_schemas(self) -> bool:
-        """True if a response can be constrained by a JSON schema."""
+        """True if the engine can constrain a response by a JSON schema."""
         return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     def chat_prompt(self, messages: Sequence[Message], *, reply_prefix: str = "", tools: str = "") -> list[int]:
@@ -174,7 +174,7 @@ class Model:
         return await self.draw(request)
 
     async def draw(self, request: GenerationRequest) -> Response:
-        """Returns the engine's response to a request of this model. Raises RolloutError if the engine fails."""
+        """Returns the response to a request made by this model's `ask`. Raises RolloutError if the engine fails."""
         parent = current()
         if parent is None:
             return self.answer(request, await self._engine.generate(request))
@@ -226,7 +226,7 @@ class Model:
     def ask_for(
         self, rollouts: Iterable[tuple[UUID, UUID]], prompt: Sequence[int]
     ) -> list[GenerationRequest] | Response:
-        """Makes the first requests of several rollouts, given as id and seed, sharing one prompt.
+        """Makes the first requests of several rollouts, each an (id, seed), with one common prompt.
 
         Each equals the first request by `ask` of the rollout's own model. Returns a Response if the prompt is too long.
         """

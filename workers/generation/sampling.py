@@ -20,7 +20,9 @@ TRAINED_FIX: Final = f"use a temperature from {COLDEST_TRAINED} to {HOTTEST:g}"
 
 
 def trainable(temperature: float) -> bool:
-    """False for a temperature without a policy gradient (0, greedy) or with a gradient outside single precision."""
+    """True for a temperature at which responses can be trained: not 0 (greedy), and not too low for single
+    precision.
+    """
     return COLDEST_TRAINED <= temperature <= HOTTEST
 
 
@@ -67,7 +69,7 @@ def other_settings(sampling: Sampling | SamplingSpec) -> Iterator[tuple[str, flo
 
 
 def unlike_the_policy(sampling: SamplingSpec) -> list[str]:
-    """Returns the settings, with values, under which the drawn distribution differs from the policy's at its
+    """Returns the settings (with values) that make the sampled distribution differ from the policy at its
     temperature.
     """
     settings = [("top_p", sampling.top_p)] if sampling.top_p < 1 else []

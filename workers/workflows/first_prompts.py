@@ -20,26 +20,24 @@ _NOBODY: Final = UUID(int=0)
 
 
 class _NoReward:
-    """Stands in for the reward, because a prompt depends only on the reward's name and opening a reward may load a
-    model.
-    """
+    """Stand-in for a reward: a prompt depends only on the reward's name, and opening a reward may load a model."""
 
     def score(self, response: str, truth: str, task: Task, **_: Any) -> float:
-        """Raises AssertionError: never called."""
+        """Raises AssertionError: nothing is scored when only prompts are made."""
         raise AssertionError(task.where)
 
 
 class _NoEngine:
-    """Stands in for the rollout engine, because a prompt is made before anything is generated."""
+    """Stand-in for a rollout engine: prompts are made before anything is generated."""
 
     version = (-1, -1)
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Raises AssertionError: never called."""
+        """Raises AssertionError: nothing is generated when only prompts are made."""
         raise AssertionError(request)
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Raises AssertionError: never called."""
+        """Raises AssertionError: no weights are needed for prompts."""
         raise AssertionError(weights)
 
     def stats(self) -> EngineStats:

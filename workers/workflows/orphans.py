@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class OrphanedError(RolloutTimeoutError):
-    """A rollout continues after its time-out despite cancellation; a retry would add another."""
+    """A rollout is still running after its time-out, although it was cancelled; a retry would run next to it."""
 
 
 class Orphans:
@@ -33,7 +33,7 @@ class Orphans:
         self._orphaned: set[asyncio.Task[Any]] = set()
 
     async def end(self, running: Mapping[asyncio.Task[T], str]) -> set[asyncio.Task[T]]:
-        """Cancels tasks, given with names of their work. Returns the tasks still running after the grace period."""
+        """Cancels tasks (mapped to the names of their work), and returns those still running after the grace period."""
         if not running:
             return set()
         for task in running:
@@ -54,7 +54,7 @@ class Orphans:
 
     @property
     def too_many(self) -> bool:
-        """True once the process should be restarted."""
+        """True once so many cancelled workflows are still running that the process should be restarted."""
         return self.count >= self._most
 
     def error(self) -> WorkError:

@@ -21,12 +21,12 @@ from rftd.workers.workflows.result import named
 
 
 class OwnRollout:
-    """The rollout running in a block, and in every task and callback started there."""
+    """One rollout, together with every asyncio task and callback started by it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.exit: RolloutError | None = None
-        """Exit of an unawaited callback, for which the rollout is cancelled."""
+        """Error for an exit of a callback, because of which the rollout was cancelled; None without one."""
         self._attempt = asyncio.current_task()
         self._cancelled = False
         self._over = False
@@ -40,7 +40,7 @@ class OwnRollout:
             self._cancelled = self._attempt.cancel()
 
     def leave(self) -> None:
-        """Withdraws the cancellation made by `end`; cancellations by others stay in effect."""
+        """Withdraws the cancellation made by `end`, but no cancellation by others."""
         self._over = True
         if self._cancelled and self._attempt is not None:
             self._attempt.uncancel()

@@ -21,7 +21,7 @@ FINISHES = ("stop", "length", "prompt_truncated")
 
 
 class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished rollout: T tokens, of which the first P are the prompt; R = T - P, at least one."""
+    """One finished rollout: T tokens, the first P of them the prompt; R = T - P >= 1 response tokens."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
@@ -59,7 +59,9 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the model's answers."""
 
     def check(self, max_model_len: int) -> None:
-        """Raises RolloutError, worded for the workflow's author, if the fields are inconsistent."""
+        """Raises RolloutError, worded for the workflow's author, if the fields contradict each other or exceed
+        `max_model_len`.
+        """
         total = len(self.tokens)
         prompt = self.prompt_tokens
         response = total - prompt

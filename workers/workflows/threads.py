@@ -27,25 +27,31 @@ class EngineFromThreads:
 
     @property
     def version(self) -> tuple[int, int]:
+        """(version, generation) of the weights in use."""
         return self._engine.version
 
     @property
     def holds_schemas(self) -> bool:
+        """True if the engine can constrain a response by a JSON schema."""
         return isinstance(self._engine, SchemaEngine) and self._engine.holds_schemas
 
     async def generate(self, request: GenerationRequest) -> Generation:
+        """Generates on the engine's event loop; see `RolloutEngine.generate`."""
         future = asyncio.run_coroutine_threadsafe(self._engine.generate(request), self._loop)
         return await asyncio.wrap_future(future)  # cancellation passes through
 
     async def load_weights(self, weights: WeightsRef) -> str:
+        """Loads weights on the engine's event loop; see `RolloutEngine.load_weights`."""
         return await asyncio.wrap_future(
             asyncio.run_coroutine_threadsafe(self._engine.load_weights(weights), self._loop)
         )
 
     def stats(self) -> EngineStats:
+        """Returns the engine's counters."""
         return self._engine.stats()
 
     async def close(self) -> None:
+        """Closes the engine on its event loop."""
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._engine.close(), self._loop))
 
 

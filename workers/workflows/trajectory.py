@@ -40,7 +40,7 @@ def one_turn(response: Response, reward: RewardResult) -> RolloutResult:
 
 
 class Trajectory:
-    """The tokens of one conversation so far.
+    """The tokens of one conversation, turn by turn, as one sequence for training.
 
     Either chat with the whole conversation each turn, or continue exactly: `model.generate([*trajectory.tokens,
     *observation])`. Turns form one sequence only if each prompt begins with everything before it, which is checked.
@@ -60,12 +60,12 @@ class Trajectory:
 
     @property
     def turns(self) -> Sequence[Response]:
-        """The model's answers so far, for rewards that examine the rollout."""
+        """The model's answers until now, for rewards that examine the rollout."""
         return tuple(self._turns)
 
     @property
     def tokens(self) -> Sequence[int]:
-        """All tokens so far: the beginning of the next prompt."""
+        """All tokens until now: the beginning of the next prompt."""
         return tuple(self._tokens)
 
     def add(self, response: Response) -> None:
@@ -156,7 +156,9 @@ def moved(span: S, start: int, end: int) -> S:
 
 
 def shifted(parts: Iterable[tuple[Sequence[S], int]]) -> Iterator[S]:
-    """Yields the spans of consecutive parts, each given with its number of response tokens."""
+    """Yields the spans of consecutive parts, shifted behind each other; a part is its spans and its number of response
+    tokens.
+    """
     offset = 0
     for spans, length in parts:
         for span in spans:

@@ -33,7 +33,7 @@ class Workflow(Protocol):
 
 @runtime_checkable
 class SingleTurn(Workflow, Protocol):
-    """A workflow with a single request whose answer is then scored: `run` is prompt, generation, `finish`.
+    """A workflow with exactly one request, followed by scoring: `run` is `prompt`, generation, `finish`.
 
     The rollouts of a group are then requested together, halving the explorer's cost for a small model.
     """

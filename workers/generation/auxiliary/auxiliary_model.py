@@ -1,4 +1,4 @@
-"""`AuxiliaryModel`: a model beside the trained one, as seen by workflows and rewards."""
+"""`AuxiliaryModel`: a model other than the trained one, as used by workflows and rewards."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class ModelAddress:
 
 
 class AuxiliaryModel(Protocol):
-    """A model beside the trained one, for one rollout.
+    """A model other than the trained one, for use in one rollout; its answers are recorded with the rollout.
 
-    Answers are recorded with the rollout. The methods may be called from any event loop of the process.
+    The methods may be called from any event loop of the process.
     """
 
     @property
@@ -53,7 +53,7 @@ class AuxiliaryModel(Protocol):
         ...
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
-        """Returns the assistant's next message; `sampling` None: the settings of the experiment file.
+        """Returns the assistant's next message; `sampling` defaults to the settings in the experiment file.
 
         Raises RolloutError, failing the attempt, if the engine failed, if the service refuses, or if the service was
         busy for longer than a rollout waits.
@@ -61,7 +61,7 @@ class AuxiliaryModel(Protocol):
         ...
 
     def served(self) -> AbstractAsyncContextManager[ModelAddress]:
-        """Returns a context with a base URL and key for a program with a client of OpenAI's API.
+        """A context with a base URL and key for a program with a client of OpenAI's API.
 
         An engine's answers are recorded; a service's answers pass directly between the service and the program,
         unrecorded.

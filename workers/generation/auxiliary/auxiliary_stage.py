@@ -9,7 +9,9 @@ from rftd.streams.spec.spec import ModelSpec, RolloutSpec, StageSpec, TrainerSpe
 
 
 def auxiliary_stage(spec: AuxiliarySpec, stage: StageSpec) -> StageSpec:
-    """Returns the stage with the auxiliary model in place of the trained model."""
+    """Returns a copy of the stage with the auxiliary model in place of the trained one, to open and check
+    its engine.
+    """
     return msgspec.structs.replace(
         stage,
         model=ModelSpec(

@@ -42,7 +42,7 @@ class OpenedModel(NamedTuple):
 
 
 class AuxiliaryEngines:
-    """The engines of an auxiliary model in one explorer."""
+    """The engines that one explorer runs for an auxiliary model."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class AuxiliaryEngines:
         *,
         gpus: range = range(0),
     ) -> None:
-        """Shares `gpus`, the model's within the process's, among the engines; `stage` is any with the model."""
+        """Divides `gpus` (indices among the process's) among the engines; `stage` is any stage with the model."""
         share = len(gpus) // spec.engines
         self.engines = tuple(
             AuxiliaryEngine(
@@ -64,18 +64,18 @@ class AuxiliaryEngines:
         self._rollouts = dict.fromkeys(self.engines, 0)
 
     def least_busy(self) -> AuxiliaryEngine:
-        """Chooses the engine of a rollout: with the fewest open questions, and of equal ones the fewest rollouts."""
+        """Returns the engine with the fewest unanswered questions, and of equal ones that with the fewest rollouts."""
         engine = min(self.engines, key=lambda engine: (engine.questions, self._rollouts[engine]))
         self._rollouts[engine] += 1
         return engine
 
     def check_lives(self) -> None:
-        """Returns if all may answer again, or were not asked yet. Raises WorkError otherwise."""
+        """Raises WorkError if an engine has failed for good in this process; engines not opened yet have not."""
         for engine in self.engines:
             engine.check_lives()
 
     async def close(self) -> None:
-        """Closes the engines. Idempotent."""
+        """Closes the opened engines. Idempotent."""
         for engine in self.engines:
             await engine.close()
 
@@ -107,7 +107,7 @@ class AuxiliaryEngine:
         self._experiment = msgspec.structs.replace(experiment, job_dir=str(folder), stages=(self._stage,))
         self._opening: asyncio.Task[OpenedModel | Exception] | None = None
         self.questions = 0
-        """Questions without an answer yet."""
+        """Number of unanswered questions."""
 
     async def opened(self, tasks: asyncio.TaskGroup) -> OpenedModel:
         """Returns the engine, opened by a task of the group: a cancelled caller does not cancel the opening for other
@@ -128,7 +128,7 @@ class AuxiliaryEngine:
         raise RolloutError(f"the auxiliary model {self._spec.name!r} cannot be opened: {problem}", fix=fix) from outcome
 
     def check_lives(self) -> None:
-        """Raises WorkError if the engine will never answer again in this process; an engine not yet opened passes."""
+        """Raises WorkError if the engine has failed for good in this process; one not opened yet has not."""
         opened = self._open()
         if opened is not None:
             check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")

@@ -21,7 +21,8 @@ class Retries:
         self._random = random
 
     def pause(self, failures: int, after_s: float | None) -> float | None:
-        """Returns the pause before retrying a request after `failures` failures, in seconds; None: the budget is spent.
+        """Returns the seconds to wait before the next retry of a request that failed `failures` times; None once the
+        budget is spent.
 
         The pause doubles with each failure up to a minute, and a random share of up to half is left out, so that many
         rollouts do not retry at one moment. At least `after_s`, the pause requested by the service.

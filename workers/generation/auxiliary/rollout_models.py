@@ -63,7 +63,7 @@ class AuxiliaryModels:
         self._tasks: asyncio.TaskGroup | None = None
         self._up = asyncio.Event()
         self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngines]] = []
-        """Each model once, however many stages use it."""
+        """Opened models, each once for all stages that use it."""
         for spec, stage, gpus in auxiliary_places(experiment.stages):
             if spec.served:
                 # Imported late: httpx is a fifth of a worker's imports, and few experiments use a service.
@@ -91,7 +91,7 @@ class AuxiliaryModels:
                 await source.close()
 
     def check_lives(self) -> None:
-        """Raises WorkError if any separate engine will never answer again in this process."""
+        """Raises WorkError if an engine of an auxiliary model has failed for good in this process."""
         for _, source in self._opened:
             if isinstance(source, AuxiliaryEngines):
                 source.check_lives()
@@ -116,7 +116,9 @@ class AuxiliaryModels:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def model(self, engine: AuxiliaryEngine, spec: AuxiliarySpec, ids: tuple[UUID, UUID]) -> Model:
-        """Returns a model on a separate engine for one rollout, given as id and seed; opens the engine if necessary."""
+        """Returns a model for one rollout (`ids`: its id and seed) on an auxiliary engine, which is opened if
+        necessary.
+        """
         await self._up.wait()
         assert self._tasks is not None
         opened = await engine.opened(self._tasks)
@@ -137,7 +139,7 @@ class RolloutModels:
     def __init__(self) -> None:
         self.models: tuple[AuxiliaryModel, ...] = ()
         self.turns: tuple[AuxiliaryTurn, ...] = ()
-        """Answers recorded so far, within bounds: long texts are cut, excess answers omitted."""
+        """Answers recorded until now; long texts are cut, and answers beyond the limit left out."""
         self._chars = 0
 
     def add(self, model: AuxiliaryModel) -> None:
@@ -173,9 +175,11 @@ class _OfService:
 
     @property
     def name(self) -> str:
+        """Name of the model in the experiment file."""
         return self._spec.name
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
+        """Returns the service's answer; see `AuxiliaryModel.chat`."""
         with service_call(self.name) as span:
             answer = await self._models.on_explorer_loop(self._service.chat(messages, sampling, self._retries))
             if span is not None:
@@ -185,6 +189,7 @@ class _OfService:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[ModelAddress]:
+        """A context with the service's URL and key; see `AuxiliaryModel.served`."""
         yield self._service.address
 
 
@@ -209,9 +214,11 @@ class _OfEngine:
 
     @property
     def name(self) -> str:
+        """Name of the model in the experiment file."""
         return self._spec.name
 
     async def chat(self, messages: Sequence[Message], *, sampling: SamplingSpec | None = None) -> AuxiliaryAnswer:
+        """Returns the engine's answer; see `AuxiliaryModel.chat`."""
         response = await self._models.on_explorer_loop(self._chat(messages, sampling))
         if response.truncated:
             raise RolloutError(
@@ -224,6 +231,7 @@ class _OfEngine:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[ModelAddress]:
+        """A context with a URL and key for the engine; see `AuxiliaryModel.served`."""
         model = await self._models.on_explorer_loop(self._opened())
         async with model.served() as served:
             try:

@@ -36,7 +36,7 @@ _SHOWN_CHARS: Final = 300
 
 
 class ServiceModel(NamedTuple):
-    """A service's model as named in error messages."""
+    """How error messages name a service's model, and which field of the experiment file to change."""
 
     who: str
     field: str
@@ -49,7 +49,7 @@ def auxiliary(spec: AuxiliarySpec) -> ServiceModel:
 
 
 class ServiceKeyError(RolloutError):
-    """A service refused the key, and will refuse every request with the same key."""
+    """A service refused the key; every request with this key will fail."""
 
 
 class _ChoiceMessage(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ class ModelService:
         )
 
     def retries(self, random: Random) -> Retries:
-        """Returns the retry budget of one rollout."""
+        """Returns a new budget of retries for one rollout."""
         return Retries(self._arguments.retries, self._arguments.wait_s, random)
 
     async def chat(

@@ -21,7 +21,7 @@ from rftd.workers.generation.model import Model
 
 T = TypeVar("T")
 Keep: TypeAlias = Callable[[Answered], Awaitable[None]]
-"""Records a complete answer, before the client learns of its completion."""
+"""An async function recording a complete answer, called before the client learns of its completion."""
 
 CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
     "/v1/chat/completions": ChatCall.read,

@@ -43,7 +43,7 @@ class TextQuestion(msgspec.Struct, frozen=True, kw_only=True):
         return QuestionPrompt(ids, record.longest_prefix(ids))
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """Returns a key unequal to every conversation's: a completion is found by its ids."""
+        """Returns a key that no conversation has, because later calls find a completion by its ids."""
         return digest_of(b"completion", response.text.encode())
 
 

@@ -17,7 +17,7 @@ THROWN_AWAY_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
 
 
 class HttpCall:
-    """One HTTP request and its reply: whole, streamed, or refused."""
+    """One HTTP request, and its reply: a complete body, a stream of events, or an error."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
@@ -37,13 +37,13 @@ class HttpCall:
 
     @property
     def key(self) -> bytes:
-        """The key in the header of OpenAI's or Anthropic's clients; empty without one."""
+        """API key from the header used by OpenAI's or Anthropic's clients; empty without one."""
         scheme, _, token = self.headers.get(b"authorization", b"").partition(b" ")
         return token.strip() if scheme.lower() == b"bearer" else self.headers.get(b"x-api-key", b"").strip()
 
     async def body(self) -> bytes:
-        """Reads the whole body. Raises CallError if it exceeds the limit, or arrives later than
-        `limits.ENDPOINT_BODY_S`.
+        """Reads the complete body. Raises CallError if it is too large, or takes longer than `limits.ENDPOINT_BODY_S`
+        seconds.
         """
         try:
             async with asyncio.timeout(limits.ENDPOINT_BODY_S):
@@ -89,7 +89,7 @@ class HttpCall:
         await self.end()
 
     async def push(self, events: Iterable[bytes]) -> None:
-        """Sends server-sent events; the reply begins with the first."""
+        """Sends server-sent events, and starts the reply with the first ones."""
         for event in events:
             if not self.replied:
                 self._streaming = True

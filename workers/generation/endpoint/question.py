@@ -16,7 +16,7 @@ from rftd.workers.generation.response import Response
 
 
 class HeldAnswer(msgspec.Struct, frozen=True):
-    """A constraint on the answer's form: a JSON schema, named by a parameter."""
+    """A JSON schema that the answer has to obey, with the request parameter that demands it."""
 
     json_schema: str
     """JSON schema as text."""
@@ -89,7 +89,9 @@ class Question(Protocol):
         ...
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
-        """Returns the key under which a later call finds this answer."""
+        """Returns the key by which a later call, repeating this conversation with the answer, finds the
+        recorded turn.
+        """
         ...
 
 

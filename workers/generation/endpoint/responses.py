@@ -227,14 +227,14 @@ class ResponseEvents:
         self._items = 0
         """Number of items begun."""
         self._open: dict[str, Any] | None = None
-        """The open item, with the text sent so far; None without one."""
+        """The open item, with the text sent until now; None without one."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the deltas of thought and text for newly drawn tokens."""
         yield from self._parts(self._text.more(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
-        """Yields the events for the remaining thought and text, the calls, and the whole response."""
+        """Yields the events for the remaining thought and text, for the calls, and for the complete response."""
         turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
         output = items_of(answered, turn)
         yield from self._start()

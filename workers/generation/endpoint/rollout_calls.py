@@ -33,11 +33,11 @@ from rftd.workers.generation.response import Response
 
 TOO_LONG: Final = "context_length_exceeded"
 DrawBlock: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
-"""The block around drawing one answer: may wait first, limit the time, and raise CallError."""
+"""A context around generating one answer: may wait first, limit the time, and raise CallError."""
 
 
 class Repetition(msgspec.Struct, frozen=True):
-    """The properties of a request for recognising its repetitions."""
+    """Properties by which a repeated request is recognised."""
 
     body: bytes
     """Digest of path and body."""
@@ -82,12 +82,12 @@ class ModelCall:
 
     @property
     def under_way(self) -> bool:
-        """True while the answer is drawn."""
+        """True while the answer is being generated."""
         return self.task is not None and not self.task.done() and not self.task.cancelling()
 
     @property
     def waits(self) -> bool:
-        """True while a request waits for the answer, or the answer is drawn."""
+        """True while a request waits for the answer, or the answer is being generated."""
         return self.waiting > 0 or (self.task is not None and not self.task.done())
 
     @property
@@ -116,9 +116,9 @@ class RolloutCalls:
         self.model = model
         self.record = TurnRecord()
         self.failure: RolloutError | None = None
-        """Reason why the newest call failed; None after an answer."""
+        """Why the newest call failed; None after an answer."""
         self.cut: Response | None = None
-        """Response to the newest prompt if the prompt was too long."""
+        """Response to the newest prompt if it was too long; None otherwise."""
         self.ended = False
         self._bounds = bounds
         self._lengths_only = lengths_only
@@ -129,17 +129,20 @@ class RolloutCalls:
         self._calls = 0
         self._running = 0
         self._tokens = 0
-        """Number of tokens drawn, plus the maximum for the answers under way."""
+        """Tokens generated, plus the maximum for answers being generated."""
         self._keyed: dict[str, ModelCall] = {}
         self._unkeyed: dict[bytes, ModelCall] = {}
         """Newest call for each body's digest."""
         self._order: deque[ModelCall] = deque()
-        """Calls of both tables, oldest first, and some calls replaced by newer ones."""
+        """Remembered calls, oldest first, including some replaced by newer ones."""
         self._remembered_bytes = 0
         """Total size of the bodies of `_order`."""
 
     def enter(self, api_call: ApiCall, repetition: Repetition) -> ModelCall:
-        """Returns the call of a request: an earlier call, or a new one, which begins. Raises CallError."""
+        """Returns the call to which a request belongs: an earlier one that it repeats, or a new one, which is started.
+
+        Raises CallError if the call is refused.
+        """
         earlier = self._earlier_call(repetition)
         if earlier is not None:
             return earlier
@@ -159,14 +162,16 @@ class RolloutCalls:
         return call
 
     def leave(self, call: ModelCall) -> None:
-        """Ends a request's wait. The last request to leave before the answer cancels the call and frees its slot."""
+        """Ends a request's wait for the answer; when nobody waits any more, the call is cancelled and its
+        slot freed.
+        """
         call.waiting -= 1
         if not call.waiting and call.under_way:
             assert call.task is not None
             call.task.cancel()
 
     def deliver(self, call: ModelCall, answered: Answered) -> None:
-        """Records the call once, as its answer is being sent."""
+        """Records the call for training, once, when its answer is sent."""
         if call.recorded or self.ended:
             return
         call.recorded = True
@@ -177,7 +182,7 @@ class RolloutCalls:
             self.record.add(RecordedTurn(response, answered.prompt.parent), key)
 
     async def end(self) -> None:
-        """Cancels the calls under way and waits for their end; nothing is recorded afterwards."""
+        """Cancels unanswered calls and waits for their end; no call is recorded afterwards."""
         self.ended = True
         calls = [*self._keyed.values(), *self._unkeyed.values()]
         running = [call.task for call in calls if call.task is not None and not call.task.done()]

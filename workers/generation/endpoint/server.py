@@ -81,7 +81,7 @@ class CallApp:
 
 
 def no_rollout() -> CallError:
-    """Returns the error for an invalid key: equal for keys of ended rollouts, whose former validity stays hidden."""
+    """Returns the error for an invalid key, the same for unknown keys and for keys of ended rollouts."""
     return CallError(401, "this key belongs to no active rollout", reason="invalid_api_key")
 
 
@@ -197,7 +197,9 @@ class ModelEndpoint:
     async def open(
         self, model: Model, bounds: CallBounds, *, lengths_only: bool, span: TraceSpan | None = None
     ) -> tuple[RolloutCalls, Secret]:
-        """Opens a capability, and returns its calls and key. `span` is the rollout's, where the rollout is traced."""
+        """Opens access to a model for one rollout, and returns its calls and its key; `span` is the rollout's, if
+        traced.
+        """
         self._wanted.set()
         await self._up.wait()
         assert self._tasks is not None
@@ -207,7 +209,7 @@ class ModelEndpoint:
         return calls, Secret(key)
 
     async def end(self, key: Secret, calls: RolloutCalls) -> None:
-        """Ends a capability: cancels the calls under way and invalidates the key."""
+        """Ends access under a key: the key becomes invalid, and unanswered calls are cancelled."""
         self._rollouts.pop(_digest(key.reveal().encode()), None)
         await calls.end()
 

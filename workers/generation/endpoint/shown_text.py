@@ -19,14 +19,14 @@ _BROKEN = "\ufffd"
 
 
 class ShownParts(NamedTuple):
-    """Thought and text to be sent next; both may be empty."""
+    """Newly certain parts of an answer, to be sent to the client: thought and text, either possibly empty."""
 
     thought: str
     text: str
 
 
 class ShownText:
-    """The text of one answer while it grows."""
+    """Text of one growing answer, split into parts that can be sent because later tokens cannot change them."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from rftd.workers.workflows.trajectory import Trajectory
 
 
 class RecordedTurn:
-    """One answer of the model, linked to the turn whose ids begin its prompt."""
+    """One answer of the model, linked to the earlier turn whose ids are the beginning of its prompt."""
 
     def __init__(self, response: Response, parent: RecordedTurn | None) -> None:
         self.response = response
@@ -71,7 +71,8 @@ class TurnRecord:
         return max(prefixes, key=lambda turn: len(turn.tokens), default=None)
 
     def results(self, reward: RewardResult, *, cut: Response | None = None) -> list[RolloutResult]:
-        """Returns the sequences with the rollout's reward, oldest end first; empty if nothing was drawn.
+        """Returns the recorded sequences as steps with the rollout's reward, in the order of their ends; empty without
+        answers.
 
         `cut` is the response to an overlong prompt that ended the rollout: the rollout then earns nothing.
         """

@@ -34,7 +34,7 @@ def same_value(left: Number, right: Number) -> bool:
 
 
 def opaque(text: str) -> Fraction:
-    """Returns a value between 0 and 1 standing for a name, unequal to other names' values."""
+    """Returns a fixed number between 0 and 1 for a name, different from other names' numbers."""
     digest = hashlib.sha256(text.encode()).digest()
     return Fraction(int.from_bytes(digest[:8], "big") + 1, 2**64)
 

@@ -44,7 +44,7 @@ class CountdownReward:
 
 
 def solves(expression: str, target: Fraction, numbers: Sequence[int]) -> bool:
-    """True if the expression uses each of the numbers once, and has the target's value."""
+    """True if the expression uses each of the numbers exactly once and its value is `target`."""
     if not _PLAIN.fullmatch(expression) or _OTHER.search(expression):
         return False
     # A number with more digits than the longest given one matches none, and would be expensive to read.

@@ -43,14 +43,14 @@ def value_at(name: str, inner: Number, base: Number | None = None) -> Number:
 
 
 def factorial_of(number: Number) -> Number:
-    """Returns the factorial of a small whole number; an opaque value for other numbers."""
+    """Returns the factorial of a non-negative integer up to `COUNTED`; an opaque value for any other number."""
     if isinstance(number, Fraction) and number.denominator == 1 and 0 <= number <= COUNTED:
         return Fraction(factorial(number.numerator))
     return opaque(f"factorial {as_decimal(number):.40e}")
 
 
 def binomial_of(top: Number, bottom: Number) -> Number:
-    """Returns the binomial coefficient of small whole numbers; an opaque value for other numbers."""
+    """Returns the binomial coefficient of integers up to `COUNTED`; an opaque value for other numbers."""
     whole = all(
         isinstance(number, Fraction) and number.denominator == 1 and 0 <= number <= COUNTED for number in (top, bottom)
     )

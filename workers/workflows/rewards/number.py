@@ -62,7 +62,7 @@ _WRAPPER: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox|rm)\{(
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """A number, and the written currency or unit beside it; empty without one."""
+    """A number with the currency or unit written next to it; the unit is empty without one."""
 
     value: Fraction
     unit: str = ""
@@ -88,7 +88,7 @@ def unwrapped(text: str) -> str:
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """Parses a whole text as a number with a unit, perhaps in parentheses; None for other texts."""
+    """Parses a text that is only a number with a unit, perhaps in parentheses; None for any other text."""
     if len(text) > NUMBER_CHARS:
         return None
     currency = currency_of(text)
@@ -109,7 +109,7 @@ def numerals(text: str) -> str:
 
 
 def amounts(text: str) -> list[re.Match[str]]:
-    """Returns the first two numbers in a text of numerals, enough to know whether there is just one."""
+    """Returns the first two numbers in a text prepared by `numerals`: enough to know whether there is just one."""
     return list(itertools.islice(_AMOUNT.finditer(text), 2))
 
 
@@ -135,7 +135,7 @@ def quantity_of(match: re.Match[str], unit: str, currency: str = "") -> Quantity
 
 
 def changes_number(words: str) -> bool:
-    """True if words beside a number change the number, or are numbers themselves."""
+    """True if words next to a number change its value ("half of", "million") or are numbers themselves."""
     if _READS_ON.search(_MEASURED.sub(" ", words)):
         return True
     return any(letter not in _UNIT_LETTERS for letter in _LETTER.findall(words))

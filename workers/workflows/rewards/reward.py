@@ -36,7 +36,7 @@ def extracted_note(extracted: object) -> str | None:
 
 @runtime_checkable
 class ProcessReward(Protocol):
-    """A reward that starts a process of its own, with a given environment."""
+    """A reward that runs a process of its own, in an environment set before."""
 
     def start_with(self, environ: Mapping[str, str]) -> None:
         """Sets the environment of the reward's process, before the first response is scored."""
@@ -56,14 +56,15 @@ class Reward(Protocol):
     def score(
         self, response: str, truth: str, task: Task
     ) -> RewardResult | Mapping[str, float] | float | Awaitable[RewardResult | Mapping[str, float] | float]:
-        """Returns the reward of a whole response, its `reply_prefix` included; a mapping counts by its sum."""
+        """Returns the reward of the complete response, including its `reply_prefix`; of a mapping, the sum counts."""
         ...
 
 
 class RolloutView(msgspec.Struct, frozen=True):
-    """The model's answers so far, the scored answer last; at least one."""
+    """The answers of one rollout up to and including the scored one."""
 
     turns: tuple[Response, ...]
+    """The model's answers in order; the scored one is the last."""
 
     @property
     def response_tokens(self) -> int:

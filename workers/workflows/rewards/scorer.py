@@ -23,7 +23,9 @@ from rftd.workers.workflows.threads import on_daemon_thread
 
 
 class Scorer:
-    """A reward for use by workflows: awaitable, checked, never silent."""
+    """A reward as used by workflows: awaitable, with its return value checked and its errors turned into
+    RolloutErrors.
+    """
 
     def __init__(self, name: str, reward: Reward, *, on_thread: bool) -> None:
         self.name = name
@@ -35,7 +37,7 @@ class Scorer:
         self._models: Sequence[AuxiliaryModel] = ()
 
     def beside(self, models: Sequence[AuxiliaryModel]) -> Scorer:
-        """Returns the scorer for one rollout with these auxiliary models; itself if its reward uses none."""
+        """Returns a scorer for one rollout with its auxiliary models; the same object if the reward uses none."""
         if not self._uses_models:
             return self
         scorer = copy.copy(self)
@@ -49,7 +51,9 @@ class Scorer:
 
     @property
     def quick(self) -> bool:
-        """True if `score` never waits: the reward is built in, and neither blocks nor awaits."""
+        """True if scoring never waits, so that `score_now` may be used: a built-in reward that neither blocks nor
+        awaits.
+        """
         return not self._on_thread and not self._awaited
 
     async def score(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:

@@ -77,7 +77,9 @@ def same_unit(left: str, right: str) -> bool:
 
 
 def conversion(left: str, right: str) -> Fraction | None:
-    """Returns how many right units are one left unit; None if they measure different quantities or are unknown."""
+    """Returns the factor from the unit `left` to the unit `right`; None if either is unknown or they measure different
+    quantities.
+    """
     ours = unit_words(left)
     theirs = unit_words(right)
     if len(ours) > 1 or len(theirs) > 1:

@@ -84,9 +84,9 @@ def announced(response: str) -> str | None:
 
 
 def closing(response: str) -> str:
-    """Returns the words in which a response without a marked answer gives its answer.
+    """Returns the part of a response without a marked answer that states its answer.
 
-    The words after the last "answer is", else the last sentence with a digit; of an equation, the right side.
+    These are the words after the last "answer is", else the last sentence with a digit; of an equation, the right side.
     """
     words = announced(response)
     if words is not None:
