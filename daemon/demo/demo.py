@@ -26,7 +26,7 @@ from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.http.client.client import Client
 from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.http.views import commands, experiments, history
-from rftd.daemon.http.views.experiments import ENDED
+from rftd.daemon.http.views.moment import ENDED
 from rftd.ops.errors import ConfigError, NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.extras import PLOT, TORCH, check_extra
 from rftd.ops.ids import Ids

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait, Why
 from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.trust.allowances import Allowances
@@ -208,6 +209,14 @@ class Operations(Protocol):
 
     async def why(self, experiment: UUID) -> Why:
         """Returns what each role is waiting for, the most serious wait first; changes nothing. Raises NotFoundError."""
+        ...
+
+    async def waits(self, experiment: UUID) -> list[Wait]:
+        """Returns the waits of each role as of the records read by this daemon, without waiting for the log."""
+        ...
+
+    def under_way(self, experiment: UUID) -> WorkUnderWay | None:
+        """Returns the rollouts or held-out rows under way here, with the tokens drawn meanwhile; None without any."""
         ...
 
     def named(self, name_or_id: str) -> UUID:

@@ -148,6 +148,28 @@ def _marked(rows: list[T], *, inherited: bool) -> list[T]:
     return [msgspec.structs.replace(row, inherited=True) for row in rows] if inherited else rows
 
 
+class StepEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The end of a step, with the tokens trained."""
+
+    step: int
+    stage: int
+    tokens: int
+    completed_ns: int
+
+
+async def newest_steps(connection: AsyncConnection, experiment: UUID, most: int) -> list[StepEnd]:
+    """Returns the newest steps of the experiment's own, at most `most`, oldest first."""
+    rows = await fetch(
+        connection,
+        StepEnd,
+        f"""SELECT t.step, t.stage, t.tokens, t.completed_ns FROM {EXECUTED} t
+        WHERE t.experiment = :experiment AND {NEWEST} ORDER BY t.step DESC LIMIT :most""",
+        experiment=experiment.bytes,
+        most=most,
+    )
+    return rows[::-1]
+
+
 class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A step, with the totals reached at the end."""
 

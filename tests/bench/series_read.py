@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import median_of, tell
+from synthetic.daemon.log_operations import LogOperations
 from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
@@ -81,7 +82,7 @@ async def filled(folder: Path, steps: int) -> tuple[httpx.AsyncClient, Any]:
     await log.append(recorder.drafts[written:])
     await projector.catch_up()
     await projector.close()
-    app = make_app(operations=None, log=log, engine=engine, projector=projector)  # type: ignore[arg-type]
+    app = make_app(operations=LogOperations(log), log=log, engine=engine, projector=projector)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE), engine
 
 

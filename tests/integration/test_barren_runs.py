@@ -18,7 +18,6 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.third_party import install
 
 from rftd.daemon.cli.verbs.get import render
-from rftd.daemon.http.client.moment import Moment
 from rftd.daemon.http.views.experiments import page_of
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_scrape import Scrape
@@ -115,7 +114,7 @@ class Shown:
         async with self._engine.connect() as connection:
             page = await page_of(connection, experiment, RewardCurves())
         text = io.StringIO()
-        Console(file=text, width=1000).print(render(Moment(page), self._clock))
+        Console(file=text, width=1000).print(render(page, self._clock))
         return text.getvalue()
 
     async def metrics(self) -> str:

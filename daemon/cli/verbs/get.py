@@ -10,20 +10,20 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rftd.daemon.cli.output.data import emit
-from rftd.daemon.cli.output.quantity import age, lasting, number, short, size, sparkline
+from rftd.daemon.cli.output.quantity import age, number, short, size, sparkline
 from rftd.daemon.cli.output.table import STATE_STYLES, Page, console_of, show, state, table
 from rftd.daemon.cli.output.terminal import one_line, plain
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument
-from rftd.daemon.http.client.moment import Moment, Pace
-from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views import experiments, tasks
 from rftd.daemon.http.views.budgets import budget_line
-from rftd.daemon.http.views.experiments import ENDED, ExperimentPage
-from rftd.daemon.http.views.memory import memory_line
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.moment import ENDED, LOST
+from rftd.daemon.http.views.tasks import QueueState
 from rftd.daemon.http.views.trackers import tracker_line
 from rftd.daemon.http.views.wire import to_wire
-from rftd.daemon.run.why.wait import Wait, cause_of, sentence_of
 from rftd.ops.clock import Clock, SystemClock, iso
+from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentSummary, StageRow
@@ -34,14 +34,8 @@ from rftd.storage.queries.weights import WorkerRow
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
-_STALLED_S: Final = 60.0
-_STALLED_STEPS: Final = 5.0
-"""Number of step durations without a step, and at least a minute, after which no remaining time is estimated."""
-
 SHOWN_PARTS: Final = 3
 """Maximum number of reward parts shown beside an evaluation's score; rftd steps has all parts of training rewards."""
-_LOST: Final = "signal_lost"  # the name in `workers.control.obstacle`, which imports folds
-"""Code of an experiment paused for lack of a learning signal."""
 
 
 @click.command("get")
@@ -55,27 +49,57 @@ def command(settings: Settings, name: str) -> None:
     every default and argument, as `rftd config show` prints it.
     """
     from rftd.daemon.http.client.client import Client
-    from rftd.daemon.http.client.moment import moment_of
 
     clock = SystemClock()
     with Client(settings) as client:
         answer = client.ask(experiments.one, name=name)
-        moment = moment_of(client, answer.value)
+        queues = queues_of(client, answer.value)
         if settings.machine_readable:
-            more = {"resolved": resolved(client, answer.value.experiment.summary.id), **_more(moment, clock)}
+            id = answer.value.experiment.summary.id
+            more = {"resolved": resolved(client, id), **_more(client, answer.value, queues)}
             emit({**answer.plain(), **more}, settings)
             return
-    show(console_of(settings), render(moment, clock))
+    show(console_of(settings), render(answer.value, clock, queues=queues))
 
 
-def _more(moment: Moment, clock: Clock) -> dict[str, Any]:
-    """Returns the parts of the page not in any table: the roles' waits, and the pace."""
+def queues_of(client: Client, page: ExperimentPage) -> list[QueueState]:
+    """Returns the task queues of an experiment under way; none if its file names no queue."""
+    summary = page.experiment.summary
+    if summary.state in ENDED or not _has_queue(page.experiment.config):
+        return []
+    try:
+        return client.ask(tasks.queues, name=summary.id).value.items
+    except (UnreachableError, WaitTimeoutError):
+        raise
+    except RftdError:  # an unreadable log
+        return []
+
+
+def _has_queue(config: dict[str, Any]) -> bool:
+    """True if a file, or one of its stages, receives tasks during the run."""
+    node: Any = config
+    for name in ("buffer", "explorer_input", "taskset", "storage_type"):
+        node = node.get(name) if isinstance(node, dict) else None
+    stages = config.get("stages")
+    below = any(_has_queue(stage) for stage in stages if isinstance(stage, dict)) if isinstance(stages, list) else False
+    return node == "queue" or below
+
+
+def _more(client: Client, page: ExperimentPage, queues: Sequence[QueueState]) -> dict[str, Any]:
+    """Returns the parts of the page not in any table: the roles' waits, the pace, and the queues."""
+    why = None
+    if page.experiment.summary.state not in ENDED:
+        try:
+            why = client.ask(experiments.why, name=page.experiment.summary.id).plain()
+        except (UnreachableError, WaitTimeoutError):
+            raise
+        except RftdError:  # an unreadable log
+            why = None
     pace = None
-    if moment.pace is not None:
-        speed = {"step_s": moment.pace.step_s, "tokens_per_s": moment.pace.tokens_per_s}
-        pace = {**speed, "left_s": left_s(moment, clock)}
-    queues = [to_wire(queue) for queue in moment.queues]
-    return {"why": None if moment.why is None else to_wire(moment.why), "pace": pace, "queues": queues}
+    if page.moment is not None and page.moment.pace is not None:
+        speed = {"step_s": page.moment.pace.step_s, "tokens_per_s": page.moment.pace.tokens_per_s}
+        pace = {**speed, "left_s": page.moment.left_s}
+    return {"why": why, "pace": pace, "queues": [to_wire(queue) for queue in queues]}
 
 
 def resolved(client: Client, id: str) -> dict[str, Any] | None:
@@ -87,13 +111,14 @@ def resolved(client: Client, id: str) -> dict[str, Any] | None:
     return None if spec is None else effective_config(spec)
 
 
-def render(moment: Moment, clock: Clock, notes: Sequence[str] = ()) -> RenderableType:
+def render(
+    page: ExperimentPage, clock: Clock, notes: Sequence[str] = (), *, queues: Sequence[QueueState] = ()
+) -> RenderableType:
     """Renders the page, top down: identity, state with reasons, progress, quality, places. `notes` come first."""
-    page = moment.page
     summary = page.experiment.summary
     parts: list[RenderableType] = [Text(f"{plain(summary.name)}  {plain(summary.project)}", style="bold")]
     parts += [Text(note, style="bold yellow") for note in notes]
-    parts.append(Page(_lines(moment, clock)))
+    parts.append(Page(_lines(page, clock, queues)))
     if page.workers:
         headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
         rows = [_worker(worker, clock) for worker in page.workers]
@@ -107,9 +132,8 @@ def render(moment: Moment, clock: Clock, notes: Sequence[str] = ()) -> Renderabl
 Line = tuple[str, Text | str]
 
 
-def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
+def _lines(page: ExperimentPage, clock: Clock, queues: Sequence[QueueState]) -> Iterator[Line]:
     """Yields the labelled lines, progress first: a terminal of few lines shows only those."""
-    page = moment.page
     summary = page.experiment.summary
     yield "id", summary.id
     since = f" since {iso(summary.state_ns)} ({age(summary.state_ns, clock)})"
@@ -119,12 +143,12 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
         yield "turn", f"{queue_place}priority {summary.priority}"
     if summary.code or summary.reason:
         yield "reason", Text(one_line(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
-    yield from _why(moment)
-    yield from _progress(moment, clock)
+    yield from _why(page)
+    yield from _progress(page, queues)
     yield from _rewards(page)
     if page.signal is not None:
-        yield from _signal(page.signal, clock, is_explained=_loss_is_shown(moment))
-    yield from _evals(moment)
+        yield from _signal(page.signal, clock, is_explained=_loss_is_shown(page))
+    yield from _evals(page)
     yield from _decisions(page)
     for position, budget in enumerate(page.budgets):
         yield "budgets" if position == 0 else "", budget_line(budget, clock)
@@ -135,38 +159,25 @@ def _lines(moment: Moment, clock: Clock) -> Iterator[Line]:
     yield from _files(page, clock)
 
 
-def _why(moment: Moment) -> Iterator[Line]:
-    """Yields the worst of the waits listed by `rftd why`, as a sentence."""
-    worst = _worst(moment)
-    if moment.page.waiting:
-        yield "waiting", Text(one_line(moment.page.waiting), style="yellow")
-    elif worst is not None and worst.level <= Level.WAITS:
-        yield "why", Text(one_line(sentence_of(worst)), style="bold red" if worst.level is Level.STUCK else "yellow")
+def _why(page: ExperimentPage) -> Iterator[Line]:
+    """Yields the worst wait, as a sentence; without any, the present work."""
+    now = page.moment
+    if page.waiting:
+        yield "waiting", Text(one_line(page.waiting), style="yellow")
+    elif now is not None and now.why is not None:
+        yield "why", Text(one_line(now.why), style="bold red" if now.why_level is Level.STUCK else "yellow")
+    elif now is not None and now.sentence != now.progress and page.experiment.summary.state == "running":
+        yield "now", one_line(now.sentence)
 
 
-def _worst(moment: Moment) -> Wait | None:
-    """Returns the worst wait not obvious from the page."""
-    waits = moment.why.waits if moment.why is not None else []
-    # The controller's constant wait for the stage's remaining steps is no news; nor is the reason for the pause, shown
-    # above.
-    summary = moment.page.experiment.summary
-    shown_roles = {"experiment"} if summary.reason else set()
-    shown_roles |= {"signal"} if summary.code == _LOST else set()
-    news = [wait for wait in waits if wait.level is Level.STUCK or wait.role != "controller"]
-    news = [wait for wait in news if wait.role not in shown_roles]
-    worst = next(iter(news), None)
-    return cause_of(worst, news) if worst is not None and worst.level <= Level.WAITS else worst
-
-
-def _loss_is_shown(moment: Moment) -> bool:
+def _loss_is_shown(page: ExperimentPage) -> bool:
     """True if a line above already gives the reason for the lost signal, and the fix."""
-    worst = _worst(moment)
-    shown = worst is not None and worst.role == "signal" and not moment.page.waiting
-    return shown or moment.page.experiment.summary.code == _LOST
+    shown = page.moment is not None and page.moment.why_role == "signal" and not page.waiting
+    return shown or page.experiment.summary.code == LOST
 
 
-def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
-    detail = moment.page.experiment
+def _progress(page: ExperimentPage, queues: Sequence[QueueState]) -> Iterator[Line]:
+    detail = page.experiment
     summary = detail.summary
     for position, stage in enumerate(detail.stages):
         yield "stages" if position == 0 else "", _stage(stage, summary)
@@ -174,9 +185,11 @@ def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
         parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
         yield "forked", f"at step {summary.forked_step} of {parent}"
     yield "steps", f"{summary.step} of {summary.total_steps}{_share(summary)}{_generation(summary.generation)}"
-    if moment.pace is not None:
-        yield "pace", _pace(moment, moment.pace, clock)
-    for queue in moment.queues:
+    if page.moment is not None and page.moment.pace_words is not None:
+        yield "pace", page.moment.pace_words
+    if page.moment is not None and page.moment.work_words is not None:
+        yield "under way", page.moment.work_words
+    for queue in queues:
         yield (
             "tasks",
             f"{queue.added} added, {queue.tried} tried; {'no more will come' if queue.ended else 'more may come'}",
@@ -185,32 +198,6 @@ def _progress(moment: Moment, clock: Clock) -> Iterator[Line]:
 
 def _share(summary: ExperimentSummary) -> str:
     return f" ({summary.step / summary.total_steps:.0%})" if summary.total_steps else ""
-
-
-def _pace(moment: Moment, pace: Pace, clock: Clock) -> str:
-    text = f"{pace.step_s:.3g} s a step, {pace.tokens_per_s:,.0f} trained tokens/s"
-    remaining_s = left_s(moment, clock)
-    if remaining_s is None:
-        return f"{text}; the last step ended {age(pace.last_ns, clock)} ago"
-    stages = moment.page.experiment.stages
-    whole = not stages or moment.page.experiment.summary.stage == stages[-1].name
-    return f"{text}, about {lasting(remaining_s)} left" + ("" if whole else " in this stage")
-
-
-def left_s(moment: Moment, clock: Clock) -> float | None:
-    """Returns the remaining seconds of the stage at the present pace; None without progress."""
-    summary = moment.page.experiment.summary
-    pace = moment.pace
-    if pace is None or summary.state != "running":
-        return None
-    # Below zero after a clock was set back, or on another machine.
-    silent_s = max(0.0, (clock.now_ns() - pace.last_ns) / 1e9)
-    if silent_s > max(_STALLED_S, _STALLED_STEPS * pace.step_s):
-        return None
-    stage = next((stage_row for stage_row in moment.page.experiment.stages if stage_row.name == summary.stage), None)
-    first = 0 if stage is None or stage.first_version is None else stage.first_version
-    end = summary.total_steps if stage is None else first + stage.total_steps
-    return max(0.0, (end - summary.step) * pace.step_s - silent_s)
 
 
 def _rewards(page: ExperimentPage) -> Iterator[Line]:
@@ -241,8 +228,8 @@ def _files(page: ExperimentPage, clock: Clock) -> Iterator[Line]:
         relative_path = checkpoint.path.removeprefix(f"{detail.job_dir}/")
         text = f"step {checkpoint.step} ({kind}, {size(checkpoint.size_bytes)})  {relative_path}"
         yield "checkpoints" if position == 0 else "", text
-    for position, row in enumerate(page.memory):
-        yield "memory" if position == 0 else "", one_line(memory_line(row))
+    for position, line in enumerate(page.moment.memory if page.moment is not None else ()):
+        yield "memory" if position == 0 else "", one_line(line)
     for position, tracker in enumerate(page.trackers):
         text = one_line(tracker_line(tracker, summary.step))
         yield "trackers" if position == 0 else "", Text(text, style="yellow" if tracker.error else "")
@@ -304,9 +291,9 @@ def _overdue_line(page: ExperimentPage, clock: Clock) -> str:
     return f"{count_note}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
 
 
-def _evals(moment: Moment) -> Iterator[Line]:
+def _evals(page: ExperimentPage) -> Iterator[Line]:
     sets: dict[str, list[EvalRow]] = {}
-    for evaluation in moment.page.evals:
+    for evaluation in page.evals:
         if evaluation.score is not None:
             sets.setdefault(evaluation.taskset, []).append(evaluation)
     label = "evals"
@@ -316,9 +303,8 @@ def _evals(moment: Moment) -> Iterator[Line]:
         text = f"{name}  {sparkline(scores, width=24)}  {scores_text}{_interval(rows[-1])}{_parts(rows[-1])}"
         yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
         label = ""
-    for wait in moment.why.waits if moment.why is not None else ():
-        if wait.role == "evaluation":
-            yield label, f"under way: {wait.waiting_for}"
+    if page.moment is not None and page.moment.evaluation is not None:
+        yield label, f"under way: {page.moment.evaluation}"
 
 
 def _interval(row: EvalRow) -> str:

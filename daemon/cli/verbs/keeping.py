@@ -16,7 +16,7 @@ from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
 from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views.commands import Receipt
-from rftd.daemon.http.views.experiments import ENDED
+from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import CommandRoute
 from rftd.ops.paths import absolute_path
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from rftd.daemon.cli.output.data import emit_line
 from rftd.daemon.cli.output.quantity import lasting, number, sparkline
@@ -16,15 +17,17 @@ from rftd.daemon.cli.output.table import console_of
 from rftd.daemon.cli.output.terminal import one_line, say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument
-from rftd.daemon.cli.verbs.get import reason_of, render, signal_words
-from rftd.daemon.http.client.moment import Moment, moment_of
+from rftd.daemon.cli.verbs.get import queues_of, reason_of, render, signal_words
+from rftd.daemon.http.views import moment as moments
 from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.moment import ENDED
 from rftd.ops.clock import SystemClock, iso
-from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.client.page_feed import PageFeed
+    from rftd.daemon.http.views.tasks import QueueState
 
 REDRAW_S: Final = 1.0
 """Seconds between redraws without news, for the ages and the remaining time."""
@@ -104,7 +107,8 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
     from rftd.daemon.http.client.page_feed import Away
 
     clock = SystemClock()
-    moment: Moment | None = None
+    page: ExperimentPage | None = None
+    queues: list[QueueState] = []
     cut_off = False
     away_s: float | None = None
     # Refreshed only here: rich's own thread would draw the same page four times a second.
@@ -117,27 +121,33 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
                 cut_off = True
             elif news is not None:
                 cut_off = False
-                moment = Moment(news.value)
-            if moment is None:
+                page = news.value
+            if page is None:
                 continue
-            refreshed = None if cut_off else _refreshed(query_client, moment)
+            refreshed = None if cut_off else _refreshed(query_client, page)
             if refreshed is not None:
                 away_s = None
-                moment = refreshed
+                page, queues = refreshed
             else:
                 away_s = time.monotonic() if away_s is None else away_s
-                moment = replace(moment, pace=None)  # the present progress is unknown
-            live.update(render(moment, clock, _notes(client, away_s, settings)), refresh=True)
+                page = msgspec.structs.replace(page, moment=None)  # the present progress is unknown
+            live.update(render(page, clock, _notes(client, away_s, settings), queues=queues), refresh=True)
             if news is not None and not isinstance(news, Away):
                 yield news.value
 
 
-def _refreshed(client: Client, moment: Moment) -> Moment | None:
-    """Returns the old page with fresh figures from the daemon; None if it does not answer."""
+def _refreshed(client: Client, page: ExperimentPage) -> tuple[ExperimentPage, list[QueueState]] | None:
+    """Returns the page with the present moment, and its queues; None if the daemon does not answer."""
+    summary = page.experiment.summary
+    if summary.state in ENDED:
+        return page, []
     try:
-        return moment_of(client, moment.page)
+        now = client.ask(moments.moment, name=summary.id).value
+        return msgspec.structs.replace(page, moment=now), queues_of(client, page)
     except (UnreachableError, WaitTimeoutError):
         return None
+    except RftdError:  # an unreadable log
+        return page, []
 
 
 def _notes(client: Client, away_s: float | None, settings: Settings) -> tuple[str, ...]:

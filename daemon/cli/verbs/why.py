@@ -15,7 +15,7 @@ from rftd.daemon.cli.output.terminal import fitted, one_line, say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument
 from rftd.daemon.http.views import experiments as view
-from rftd.daemon.run.why.wait import Wait, Why, next_of, what_of
+from rftd.daemon.run.why.wait import Wait, next_of, what_of
 from rftd.ops.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -41,20 +41,25 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
     """
     from rftd.daemon.http.client.client import asked_or_read
 
-    async def read(log: EventLog) -> Why:
+    async def read(log: EventLog) -> view.WhyNow:
         from rftd.daemon.run.why.answer import why_offline
 
-        return await why_offline(log, name, clock=SystemClock())
+        return view.why_now(await why_offline(log, name, clock=SystemClock()), None)
 
     answer, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
     if not emitted(plain, settings):
         _show(answer, settings)
 
 
-def _show(why: Why, settings: Settings) -> None:
+def _show(why: view.WhyNow, settings: Settings) -> None:
     """Prints a line for each role; on a narrow terminal, the texts are below the line."""
     live = "" if why.live else "; no daemon answers: this is the state in the log"
     say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
+    if why.moment is not None:
+        now = why.moment
+        figures = [text for text in (now.progress, now.pace_words, now.work_words) if text is not None]
+        for line in dict.fromkeys((now.sentence, *figures, *now.memory)):
+            say(one_line(line))
     clock = SystemClock()
     headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
     rows = [_row(wait, clock) for wait in why.waits]

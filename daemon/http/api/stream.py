@@ -16,7 +16,8 @@ from starlette.types import Receive, Scope, Send
 from rftd.daemon.http.api.routes import BEARER, REQUEST, Handler, asker_of, parameters_of, with_parameters
 from rftd.daemon.http.api.schema import answers
 from rftd.daemon.http.api.services import Services
-from rftd.daemon.http.views.experiments import ENDED, ExperimentPage, page_of
+from rftd.daemon.http.views.experiments import ExperimentPage, page_of, with_moment
+from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import STREAM, After, Name
 from rftd.daemon.http.views.wire import encode
 from rftd.daemon.trust.asker import AccessRole
@@ -182,6 +183,7 @@ class LivePage:
             if books is not None and page.experiment.summary.state != self._state:
                 books = None
                 page = await page_now()
+            page = await with_moment(services, connection, page)
         self._last_standing = standing
         self._state = page.experiment.summary.state
         self._reused = books is not None

@@ -15,7 +15,6 @@ connection  reads and commands of one daemon as coroutines: repeated attempts, e
 transport requests over HTTP, blocking or on an event loop
 driving   coroutines over a blocking transport as plain calls
 answer    one answer, as JSON and typed
-moment    an experiment's page with its waits and its pace
 specification  the resolved experiment behind a name
 judging   the recorded answers of an evaluation, scored by another reward
 recorded_rows  rows of text from recorded experiences, for a later experiment

@@ -17,7 +17,8 @@ from rftd.daemon.http.client.address import Address, OtherDaemonError, find_addr
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
 from rftd.daemon.http.client.errors import CertificateError, error_of, stranger
 from rftd.daemon.http.client.transport import Transport
-from rftd.daemon.http.views.experiments import ENDED, ExperimentPage
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, url_of
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock

@@ -32,6 +32,7 @@ from rftd.daemon.http.views.comparison import Basis, ComparedStep
 from rftd.daemon.http.views.evaluations import PairedAnswer, Which
 from rftd.daemon.http.views.experiences import ExperienceView, Order, State
 from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import CommandRoute, ReadRoute
 from rftd.daemon.http.views.series import SeriesBasis
 from rftd.daemon.run.why.wait import Why
@@ -101,7 +102,7 @@ class AsyncRunHandle:
                 else:
                     away_s = math.inf
                     progress.update(summary)
-                    if summary.state in experiments.ENDED:
+                    if summary.state in ENDED:
                         return summary
                 remaining_s = deadline_s - time.monotonic()
                 if remaining_s <= 0:

@@ -3,6 +3,7 @@
 route         `ReadRoute` and `CommandRoute`: a path, its parameters, its answer, and the function building the answer
 wire          views as JSON and back
 problem       the body of every error
+moment        the present work of an experiment, its progress, pace and remaining time
 experiments   the list, one line, the page; each role's wait
 sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove

@@ -11,9 +11,11 @@ from msgspec import Meta
 
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.memory import MemoryRow, with_peaks
+from rftd.daemon.http.views.moment import ENDED, Moment, moment_of
 from rftd.daemon.http.views.route import After, Daemon, Limit, Name, Offset, read
 from rftd.daemon.http.views.trackers import TrackerRow
-from rftd.daemon.run.why.wait import Why, worst_first
+from rftd.daemon.run.why.wait import Wait, Why, worst_first
+from rftd.ops.errors import NotFoundError, UnreachableError
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
     from rftd.streams.folds.spine import Status
 
 
-ENDED: Final = frozenset({"completed", "failed", "cancelled", "rejected"})
-"""Final states, as in `Status.ended`."""
 CURVE_POINTS: Final = 200
 """Maximum number of points of a curve on a page; of a longer curve, neighbours are averaged."""
 NEWEST: Final = 8
@@ -91,6 +91,8 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """Trackers following the experiment to show its figures elsewhere."""
     budgets: list[BudgetRow]
     """Budgets in `limits`: the amount spent of each, and the time of the pause for it."""
+    moment: Moment | None = None
+    """The present work, progress, pace and remaining time; null on a page read without a daemon."""
 
 
 @read("/v1/experiments", ExperimentList, tag="experiments")
@@ -117,7 +119,7 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
     """The complete page of one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        return await page_of(
+        page = await page_of(
             connection,
             id,
             daemon.curves,
@@ -126,6 +128,16 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
             trackers=await daemon.trackers(id),
             budgets=await daemon.budgets(connection, id),
         )
+        return await with_moment(daemon, connection, page)
+
+
+async def with_moment(daemon: Daemon, connection: AsyncConnection, page: ExperimentPage) -> ExperimentPage:
+    """Returns the page with the present moment of its experiment."""
+    detail = page.experiment
+    now = await moment_of(
+        daemon, connection, UUID(detail.summary.id), detail.summary, stages=detail.stages, memory=page.memory
+    )
+    return msgspec.structs.replace(page, moment=now)
 
 
 @read("/v1/experiments/{name}/summary", ExperimentSummary, tag="experiments")
@@ -199,9 +211,36 @@ def _merged(points: list[RewardPoint]) -> RewardPoint:
     )
 
 
-@read("/v1/experiments/{name}/why", Why, tag="experiments")
-async def why(daemon: Daemon, name: Name, after: After = None) -> Why:
+class WhyNow(Why, frozen=True, kw_only=True):
+    """The waits of every role, with the present moment of the experiment."""
+
+    moment: Moment | None
+    """The present work, progress, pace and remaining time; null while the tables do not answer."""
+
+
+@read("/v1/experiments/{name}/why", WhyNow, tag="experiments")
+async def why(daemon: Daemon, name: Name, after: After = None) -> WhyNow:
     """Each role's work or wait, since when, for whom, and the event ending the wait; worst first."""
     experiment = await daemon.find(name, after)
     answer = await daemon.operations.why(experiment)
-    return msgspec.structs.replace(answer, waits=worst_first([*answer.waits, *daemon.strangers(experiment)]))
+    answer = msgspec.structs.replace(answer, waits=worst_first([*answer.waits, *daemon.strangers(experiment)]))
+    return why_now(answer, await _moment_if_read(daemon, experiment, answer.waits))
+
+
+def why_now(answer: Why, moment: Moment | None) -> WhyNow:
+    """Returns the waits with a moment; None for an answer from the log alone."""
+    fields = {field: getattr(answer, field) for field in Why.__struct_fields__}
+    return WhyNow(**fields, moment=moment)
+
+
+async def _moment_if_read(daemon: Daemon, experiment: UUID, waits: Sequence[Wait]) -> Moment | None:
+    """Returns the moment of an experiment; None while the tables do not answer."""
+    from sqlalchemy.exc import DBAPIError, TimeoutError
+
+    try:
+        async with daemon.read() as connection:
+            present = await get_summary(connection, experiment)
+            return await moment_of(daemon, connection, experiment, present, waits=waits)
+    except (DBAPIError, TimeoutError, OSError, UnreachableError, NotFoundError):
+        # Who asks for the reason of a standstill needs the waits just then.
+        return None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rftd.daemon.run.why.wait import Wait
     from rftd.daemon.text.texts import Texts
     from rftd.daemon.trust.token_holder import TokenHolder
+    from rftd.ops.clock import Clock
     from rftd.storage.queries.curve import RewardCurves
     from rftd.storage.queries.step_columns import StepColumns
     from rftd.streams.log.log import EventLog
@@ -100,6 +101,9 @@ class Daemon(Protocol):
 
     @property
     def ids(self) -> Ids: ...
+
+    @property
+    def clock(self) -> Clock: ...
 
     @property
     def daemon_log(self) -> Path | None: ...

@@ -24,7 +24,7 @@ from rftd.daemon.run.supervisor.run import Run
 from rftd.daemon.run.supervisor.standing import StandingReads
 from rftd.daemon.run.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.run.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
-from rftd.daemon.run.why.wait import Wait, Why
+from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.allowances import Allowances
@@ -187,6 +187,17 @@ class AskedCommands(AskedSweeps, StandingReads):
         """Returns what each role is waiting for, the most serious wait first; changes nothing. See `Operations.why`."""
         late = await self._late()
         entry = self._entry(experiment)
+        return answer(entry, [*late, *self._waits(entry)], live=True, clock=self._clock)
+
+    async def waits(self, experiment: UUID) -> list[Wait]:
+        """See `Operations.waits`."""
+        entry = self._registry.entries.get(experiment)
+        # Known to the tables, but not yet read by this daemon.
+        return [] if entry is None else worst_first(self._waits(entry))
+
+    def _waits(self, entry: Entry) -> list[Wait]:
+        """Returns the waits of an experiment from memory."""
+        experiment = entry.id
         if (lost := self.stopped(experiment)) is not None:
             waits = [lost_wait(lost)]
         elif (run := self.runs.of(experiment)) is not None:
@@ -197,7 +208,7 @@ class AskedCommands(AskedSweeps, StandingReads):
             waits = [decided_elsewhere(entry)]
         else:
             waits = [entry_wait(entry, self._current_line())]
-        return answer(entry, [*late, *waits, *blocked_log(self._log)], live=True, clock=self._clock)
+        return [*waits, *blocked_log(self._log)]
 
     async def _late(self) -> list[Wait]:
         """Refreshes the registry; returns a wait for the log if the log does not answer."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from rftd.daemon.run.supervisor.fleet import Fleet
 from rftd.daemon.run.why.answer import WaitWatch
 from rftd.daemon.run.why.run_snapshot import Phase, RunSnapshot
+from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.serve.reconnecting import AWAY
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
@@ -126,6 +127,10 @@ class Tending:
     def snapshot(self) -> RunSnapshot:
         """Returns the figures on the experiment's progress at this moment, for `rftd why` and the metrics."""
         return self._watch.snapshot(self._phase)
+
+    def under_way(self) -> WorkUnderWay | None:
+        """Returns the rollouts or held-out rows under way, with the tokens drawn meanwhile; None without any."""
+        return self._watch.under_way(self.snapshot())
 
     async def drain(self) -> None:
         """Lets the workers finish their work and leave, then returns; the experiment continues at a later start.

@@ -10,6 +10,7 @@ from uuid import UUID
 from rftd.daemon.cli.output.failure import leaves
 from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.why.run_snapshot import RunSnapshot
+from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.serve.reconnecting import AWAY
 from rftd.ops import limits
@@ -62,6 +63,10 @@ class UnderWay(Protocol):
 
     def snapshot(self) -> RunSnapshot:
         """Returns the figures on the experiment's progress at this moment."""
+        ...
+
+    def under_way(self) -> WorkUnderWay | None:
+        """Returns the rollouts or held-out rows under way; None without any."""
         ...
 
 

@@ -10,6 +10,7 @@ from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.runs import Runs
 from rftd.daemon.run.supervisor.trackers import cursors_of
+from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.run.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
@@ -71,6 +72,11 @@ class StandingReads:
         """
         run = self.runs.of(experiment)
         return {} if run is None else largest_use(run.snapshot())
+
+    def under_way(self, experiment: UUID) -> WorkUnderWay | None:
+        """See `Operations.under_way`."""
+        run = self.runs.of(experiment)
+        return None if run is None else run.under_way()
 
     def opening(self, experiment: UUID) -> list[Wait]:
         """Returns a wait for each started worker still preparing (for example loading its model), with activity and

@@ -11,6 +11,8 @@ from rftd.daemon.run.registry import Entry, find_entry
 from rftd.daemon.run.why.deciders import deciders_waits
 from rftd.daemon.run.why.life import driven, ended, lost_signal
 from rftd.daemon.run.why.run_snapshot import Phase, Process, RunSnapshot
+from rftd.daemon.run.why.token_meter import TokenMeter, work_of
+from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.daemon.run.why.workers import worker_waits
 from rftd.ops.clock import Clock
@@ -83,6 +85,7 @@ class WaitWatch:
         self._roles = roles
         self._clock = clock
         self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
+        self._meter = TokenMeter()
 
     def snapshot(
         self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0
@@ -106,7 +109,13 @@ class WaitWatch:
 
     def waits(self, snapshot: RunSnapshot) -> list[Wait]:
         """Returns the waits of each role, with `since_ns` filled in; dates from the log persist over restarts."""
+        self._meter.note(snapshot)
         return self.dated(waits_of(snapshot), snapshot.now_ns)
+
+    def under_way(self, snapshot: RunSnapshot) -> WorkUnderWay | None:
+        """Returns the rollouts or held-out rows under way, with the tokens drawn meanwhile; None without any."""
+        self._meter.note(snapshot)
+        return work_of(snapshot, self._meter)
 
     def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
         """Returns the waits with `since_ns`: a changed state begins anew, a vanished one is forgotten."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ class Served:
 
     url: str
     parts: DaemonParts
+    loop: asyncio.AbstractEventLoop
+    """Runs the daemon, in a thread of its own."""
 
 
 @dataclass(frozen=True)

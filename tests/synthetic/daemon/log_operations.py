@@ -177,6 +177,12 @@ class LogOperations:
         wait = entry_wait(entry, Line(registry.line(), slots=1))
         return answer(entry, [wait], live=True, clock=SystemClock())
 
+    async def waits(self, experiment_id: UUID) -> list[Wait]:
+        return (await self.why(experiment_id)).waits
+
+    def under_way(self, experiment_id: UUID) -> None:
+        """Nothing is under way on a bare log."""
+
     def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
         return []
 

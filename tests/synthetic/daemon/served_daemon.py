@@ -27,7 +27,7 @@ def served_daemon(folder: Path, *, token: str | None = None) -> Iterator[Served]
         told["loop"] = asyncio.get_running_loop()
         bound = bind("127.0.0.1", 0)
         async with open_daemon(folder, token=token) as parts, serving_http(parts.app, bound):
-            told["served"] = Served(url_of(bound), parts)
+            told["served"] = Served(url_of(bound), parts, asyncio.get_running_loop())
             up.set()
             await stop.wait()
         bound.close()

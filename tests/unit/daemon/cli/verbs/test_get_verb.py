@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from rftd.daemon.cli.verbs.get import left_s, render
+from rftd.daemon.cli.verbs.get import render
 from rftd.daemon.cli.verbs.watch import brief
-from rftd.daemon.http.client.moment import Moment, Pace, pace_of
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.moment import Moment, Pace, moment_from, pace_of
 from rftd.daemon.http.views.trackers import TrackerRow
-from rftd.daemon.run.why.wait import Wait, Why
+from rftd.daemon.run.why.wait import Wait
 from rftd.ops.clock import ManualClock
 from rftd.ops.words import Level
 from rftd.storage.queries.books import Books
 from rftd.storage.queries.experiments import ExperimentDetail, ExperimentSummary, StageRow
 from rftd.storage.queries.signal import SignalRow
-from rftd.storage.queries.steps import EvalRow, StepRow
+from rftd.storage.queries.steps import EvalRow, StepEnd
 from rftd.storage.queries.weights import OverdueRow, WeightRow
 
 CLOCK = ManualClock()
@@ -108,11 +109,20 @@ def page(*overdue: OverdueRow, windows: int) -> ExperimentPage:
     )
 
 
-def shown(given: ExperimentPage | Moment, *notes: str) -> str:
+def shown(given: ExperimentPage, *notes: str) -> str:
     output = io.StringIO()
-    moment = given if isinstance(given, Moment) else Moment(given)
-    Console(file=output, width=200).print(render(moment, CLOCK, notes))
+    Console(file=output, width=200).print(render(given, CLOCK, notes))
     return output.getvalue()
+
+
+def moment_at(given: ExperimentPage, *waits: Wait, steps: Sequence[StepEnd] = ()) -> Moment:
+    """The moment of a page with these waits and steps."""
+    detail = given.experiment
+    return moment_from(detail.summary, detail.stages, waits, steps=steps, clock=CLOCK, memory=given.memory)
+
+
+def shown_at(given: ExperimentPage, *waits: Wait, steps: Sequence[StepEnd] = ()) -> str:
+    return shown(msgspec.structs.replace(given, moment=moment_at(given, *waits, steps=steps)))
 
 
 LATE = OverdueRow(
@@ -166,15 +176,14 @@ def test_the_reason_of_a_lost_signal_is_told_once() -> None:
     lost = Wait("signal", "lost", f"something to learn from, since step 4: {reason}", "you", "", Level.STUCK)
     other = Wait("planner", "paused", "a resume", "you", "", Level.WAITS)
     given = msgspec.structs.replace(page(windows=0), signal=SIGNAL)
-    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[lost, other])
-    running = shown(Moment(given, why))
+    running = shown_at(given, lost, other)
     assert running.count(reason) == 1
     assert "signal        lost at step 4: prompts_cut (0s)" in running
     summary = msgspec.structs.replace(
         given.experiment.summary, state="paused", code="signal_lost", reason=f"5 batches taught nothing: {reason}"
     )
     detail = msgspec.structs.replace(given.experiment, summary=summary)
-    paused = shown(Moment(msgspec.structs.replace(given, experiment=detail), why))
+    paused = shown_at(msgspec.structs.replace(given, experiment=detail), lost, other)
     assert paused.count(reason) == 1
     assert "reason        signal_lost: 5 batches taught nothing" in paused
     assert "why           planner waits for a resume" in paused
@@ -254,58 +263,45 @@ def test_an_evaluation_shows_the_parts_of_its_score() -> None:
     assert "  0.150 (accuracy 0.250, format_score -0.100)" in shown(page_shown)
 
 
-def step(number: int, at_s: float, *, stage: int = 0, tokens: int = 100) -> StepRow:
+def step(number: int, at_s: float) -> StepEnd:
     """A step that ended so many seconds before now."""
-    return StepRow(
-        step=number,
-        generation=0,
-        stage=stage,
-        batch="b",
-        items=4,
-        tokens=tokens,
-        duration_s=0.1,
-        checksum="c",
-        sha256=None,
-        metrics={},
-        completed_ns=NOW_NS + int(at_s * 1e9),
-        reward_mean=None,
-        staleness_mean=None,
-        staleness_p95=None,
-        staleness_max=None,
-        incomplete=None,
-    )
+    return StepEnd(step=number, stage=0, tokens=100, completed_ns=NOW_NS + int(at_s * 1e9))
 
 
 def test_the_pace_is_that_of_the_steps_since_the_experiment_runs() -> None:
     steps = [step(1, -100.0), step(2, -10.0), step(3, -6.0), step(4, -2.0)]
-    assert pace_of(steps, since_ns=NOW_NS - 20 * 10**9) == Pace(4.0, 25.0, NOW_NS - 2 * 10**9)
+    expected = Pace(step_s=4.0, tokens_per_s=25.0, last_ns=NOW_NS - 2 * 10**9)
+    assert pace_of(steps, since_ns=NOW_NS - 20 * 10**9) == expected
     assert pace_of(steps[:1], since_ns=0) is None
     assert pace_of(steps, since_ns=NOW_NS) is None
-    assert pace_of([msgspec.structs.replace(each, inherited=True) for each in steps], since_ns=0) is None
+
+
+def running_since(seconds: float) -> ExperimentPage:
+    given = page(windows=0)
+    summary = msgspec.structs.replace(given.experiment.summary, state_ns=NOW_NS - int(seconds * 1e9))
+    return msgspec.structs.replace(given, experiment=msgspec.structs.replace(given.experiment, summary=summary))
 
 
 def test_the_time_left_is_told_while_steps_come() -> None:
-    pace = Pace(4.0, 25.0, NOW_NS - 2 * 10**9)
-    running = Moment(page(windows=0), pace=pace)
-    assert left_s(running, CLOCK) == 6 * 4.0 - 2.0
-    assert "pace          4 s a step, 25 trained tokens/s, about 22 s left" in shown(running)
-    set_back = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS + 7200 * 10**9))
-    assert left_s(set_back, CLOCK) == 6 * 4.0, "the clock was set back by two hours"
-    silent = Moment(page(windows=0), pace=Pace(4.0, 25.0, NOW_NS - 300 * 10**9))
-    assert left_s(silent, CLOCK) is None
-    assert "the last step ended 5m ago" in shown(silent)
+    given = running_since(10_000)
+    steps = [step(2, -6.0), step(3, -2.0)]
+    assert moment_at(given, steps=steps).left_s == 6 * 4.0 - 2.0
+    assert "pace          4 s a step, 25 trained tokens/s, about 22 s left" in shown_at(given, steps=steps)
+    set_back = [step(2, 7196.0), step(3, 7200.0)]
+    assert moment_at(given, steps=set_back).left_s == 6 * 4.0, "the clock was set back by two hours"
+    silent = [step(2, -304.0), step(3, -300.0)]
+    assert moment_at(given, steps=silent).left_s is None
+    assert "the last step ended 5m ago" in shown_at(given, steps=silent)
 
 
 def test_the_worst_wait_is_a_sentence_and_an_evaluation_is_told_with_its_rows() -> None:
     stuck = Wait("fleet", "no_gpu", "a GPU", "you", "free one", Level.STUCK)
     evaluation = Wait("evaluation", "scores", "weight version 4 on held: 3 of 12 rows are scored", "", "", Level.WORKS)
-    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[stuck, evaluation])
-    found = shown(Moment(page(windows=0), why))
+    found = shown_at(page(windows=0), stuck, evaluation)
     assert "why           fleet waits for a GPU; you: free one" in found
     assert "evals         under way: weight version 4 on held: 3 of 12 rows are scored" in found
-    works = msgspec.structs.replace(why, waits=[evaluation])
-    assert "why " not in shown(Moment(page(windows=0), works))
-    assert "no daemon answers" in shown(Moment(page(windows=0)), "no daemon answers at http://x").splitlines()[1]
+    assert "why " not in shown_at(page(windows=0), evaluation)
+    assert "no daemon answers" in shown(page(windows=0), "no daemon answers at http://x").splitlines()[1]
 
 
 def test_a_wait_that_clients_end_is_told_as_theirs() -> None:
@@ -313,11 +309,10 @@ def test_a_wait_that_clients_end_is_told_as_theirs() -> None:
     planner = Wait("planner", "experiences", "experiences for step 1", "dispatcher", "groups close", Level.WAITS)
     dispatcher = Wait("dispatcher", "feedback", "more conversations", "clients", "they commit them", Level.WAITS)
     trainer = Wait("trainer", "wait_batch", "the plan of its next step", "planner", "batch.planned", Level.WAITS)
-    why = Why(experiment="1", name="mine", status="running", live=True, asked_ns=NOW_NS, waits=[trainer, planner])
-    found = shown(Moment(page(windows=0), msgspec.structs.replace(why, waits=[planner, trainer, dispatcher])))
+    found = shown_at(page(windows=0), planner, trainer, dispatcher)
     assert "why           dispatcher waits for more conversations; clients: they commit them" in found
     busy = msgspec.structs.replace(dispatcher, on_whom="trainer")
-    found = shown(Moment(page(windows=0), msgspec.structs.replace(why, waits=[planner, trainer, busy])))
+    found = shown_at(page(windows=0), planner, trainer, busy)
     assert "why           planner waits for experiences for step 1; dispatcher: groups close" in found, "a round"
 
 
@@ -339,7 +334,7 @@ def test_no_stage_of_an_ended_experiment_is_under_way(state: str, begun: bool, s
         summary=msgspec.structs.replace(detail.summary, state=state),
         stages=[msgspec.structs.replace(detail.stages[0], started_ns=NOW_NS if begun else None)],
     )
-    assert f"3/9 steps, {said}\n" in shown(Moment(msgspec.structs.replace(given, experiment=detail)))
+    assert f"3/9 steps, {said}\n" in shown(msgspec.structs.replace(given, experiment=detail))
 
 
 def test_budgets_are_told_with_the_time_at_which_they_pause_it() -> None:

@@ -17,6 +17,7 @@ from rftd.daemon.http.api import stream
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.api.stream import LivePage
 from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.run.why.wait import Wait
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.projector.projector import Projector
@@ -49,6 +50,10 @@ class Watched:
         return page
 
 
+async def no_waits(_: UUID) -> list[Wait]:
+    return []
+
+
 async def no_trackers(_: UUID) -> dict[str, Cursor]:
     return {}
 
@@ -66,12 +71,14 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
             used_bytes=lambda _: {},
             trackers=no_trackers,
             spent=lambda _: None,
+            waits=no_waits,
+            under_way=lambda _: None,
         ),
         engine=engine,
         log=log,
         applied=projector,
         health=nobody,
-        scrape=nobody,
+        scrape=cast(Any, SimpleNamespace(foreign_records=lambda _: None)),
         clock=clock,
         ids=nobody,
         version="1",

@@ -31,6 +31,7 @@ from rftd.daemon.http.views import (
     hub,
     keeping,
     logs,
+    moment,
     refusals,
     series,
     sweeps,
@@ -78,6 +79,7 @@ ASKED: dict[Any, dict[str, object]] = {
     sweeps.sweeps: {},
     sweeps.sweep_page: {"sweep": "lr"},
     tasks.queues: {"name": "small"},
+    moment.moment: {"name": "small"},
     version.version: {},
     experiments.why: {"name": "small"},
 }
@@ -171,7 +173,7 @@ def _needed() -> Iterator[str]:
 
 
 def test_states_that_nothing_leaves_are_those_of_the_log() -> None:
-    assert {each.value for each in Status if each.ended} == experiments.ENDED
+    assert {each.value for each in Status if each.ended} == moment.ENDED
 
 
 VERBS = (

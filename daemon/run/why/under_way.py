@@ -1,0 +1,36 @@
+"""`WorkUnderWay`: rollouts or held-out rows under way, with tokens drawn meanwhile, and the words for them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class WorkUnderWay(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of evaluations, or rollouts of open groups, with the tokens drawn by the explorers meanwhile."""
+
+    kind: str
+    """`rows` of held-out tasksets, or `rollouts`."""
+    ended: int
+    total: int
+    tokens: int
+    """Tokens drawn since the last end of a rollout or row, as of the last heartbeats."""
+    tokens_per_s: float | None
+    """Tokens drawn per second over the last half minute; null before two heartbeats."""
+    longest_s: float | None
+    """Seconds until answers of the greatest length end at this rate; null without a rate."""
+
+
+def work_words(work: WorkUnderWay) -> str:
+    """Returns `0 of 64 rows; 5,100 tokens at 44/s; the longest rows need about 6 min`."""
+    # Late, as in the views: most importers need the struct only.
+    from rftd.daemon.cli.output.quantity import lasting
+
+    words = f"{work.ended} of {work.total} {work.kind}"
+    if work.tokens_per_s is None:
+        return words
+    # Once some have ended, the share of ended ones says more than tokens of the others.
+    rate = f"{work.tokens_per_s:,.0f}/s"
+    words += f"; {rate.removesuffix('/s')} tokens/s" if work.ended else f"; {work.tokens:,} tokens at {rate}"
+    if work.longest_s is not None and work.ended < work.total:
+        words += f"; the longest {work.kind} need about {lasting(work.longest_s)}"
+    return words
