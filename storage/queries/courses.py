@@ -67,7 +67,9 @@ class Course:
         if metric in self.points:
             return banded(grid, *self.points[metric])
         if metric == REWARD:
-            mean, low, high, *quantiles = (banded(grid, self.at, self.table.figures[name]) for name in _REWARD_BANDS)
+            mean, low, high, *quantiles = (
+                banded(grid, self.at, self.table.figures[name], quantiles=False) for name in _REWARD_BANDS
+            )
             first, middle, last = (quantile.mean for quantile in quantiles)
             return mean._replace(low=low.low, high=high.high, quantiles=(first, middle, last))
         if metric == RATE:
@@ -111,7 +113,7 @@ async def course_of(
     if LOADING in wanted:
         versions, seconds = await load_times(connection, experiment)
         points[LOADING] = scale.at_steps(versions), seconds
-    marks = await marks_of(connection, experiment)
+    marks = await marks_of(connection, experiment, table.published)
     return Course(
         id=str(experiment),
         name=identity.name,

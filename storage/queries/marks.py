@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from rftd.storage.queries.rows import fetch
 
@@ -32,21 +34,9 @@ class CourseMark(msgspec.Struct, frozen=True, kw_only=True):
     """Number of neighbouring marks of the kind, this one included."""
 
 
-async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[CourseMark]:
+async def marks_of(connection: AsyncConnection, experiment: UUID, published: NDArray[np.int64]) -> list[CourseMark]:
     """Returns the marks of an experiment in order of time; publications and checkpoints in at most 50 each."""
     key = experiment.bytes
-    published = await fetch(
-        connection,
-        CourseMark,
-        # With a bare MAX both databases would need the other columns in the grouping.
-        """SELECT 'published' AS change, MAX(a.version) AS step, MAX(a.published_ns) AS time_ns, '' AS text,
-            COUNT(*) AS count
-        FROM weight_versions a WHERE a.experiment = :experiment AND a.published_offset IS NOT NULL AND a.version > 0
-        GROUP BY a.version / (1 + (SELECT MAX(n.version) FROM weight_versions n
-            WHERE n.experiment = :experiment AND n.published_offset IS NOT NULL) / :buckets)""",
-        experiment=key,
-        buckets=MARK_BUCKETS,
-    )
     saved = await fetch(
         connection,
         CourseMark,
@@ -85,7 +75,21 @@ async def marks_of(connection: AsyncConnection, experiment: UUID) -> list[Course
         experiment=key,
         most=_NEWEST_MARKS,
     )
-    return sorted((*published, *saved, *resumed, *moved, *lost), key=lambda mark: mark.time_ns)
+    return sorted((*_publications(published), *saved, *resumed, *moved, *lost), key=lambda mark: mark.time_ns)
+
+
+def _publications(published: NDArray[np.int64]) -> list[CourseMark]:
+    """Returns the newest of each bucket of published versions."""
+    versions = published[0]
+    if not len(versions):
+        return []
+    bucket = versions // (1 + versions[-1] // MARK_BUCKETS)
+    ends = np.append(np.flatnonzero(np.diff(bucket)), len(versions) - 1)
+    counts = np.diff(ends, prepend=-1)
+    return [
+        CourseMark(change="published", step=step, time_ns=time_ns, text="", count=count)
+        for step, time_ns, count in zip(*published[:, ends].tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def merged(marks: Sequence[CourseMark], bucket_of: Sequence[int]) -> list[tuple[int, CourseMark]]:

@@ -42,6 +42,8 @@ class StepTable(NamedTuple):
     """The requested figures by name: `ABSENT` without the figure, NaN for a recorded NaN or infinity."""
     names: list[str]
     """Names of all metrics reported by the trainer in any stage."""
+    published: NDArray[np.int64]
+    """Versions published by the experiment itself, ascending, and the times of their publication: two rows."""
 
 
 class _Cached(NamedTuple):
@@ -52,11 +54,12 @@ class _Cached(NamedTuple):
     columns: dict[str, Column]
     names: dict[str, None]
     """An ordered set."""
+    published: NDArray[np.int64]
 
     @property
     def numbers(self) -> int:
         """Number of cached numbers."""
-        return len(self.steps) * (2 + len(self.columns))
+        return len(self.steps) * (2 + len(self.columns)) + self.published.size
 
 
 class StepColumns:
@@ -73,6 +76,7 @@ class StepColumns:
             completed_ns=np.concatenate([share.completed_ns for share in shares]),
             figures={name: np.concatenate([share.columns[name] for share in shares]) for name in figures},
             names=list(dict.fromkeys(name for share in shares for name in share.names)),
+            published=shares[-1].published,
         )
 
     async def _grown(self, connection: AsyncConnection, share: Share, figures: Sequence[str]) -> _Cached:
@@ -91,10 +95,12 @@ class StepColumns:
                 wanted |= dict.fromkeys(cached.columns)
             none = np.empty(0, np.int64)
             empty = {name: np.empty(0, np.float64) for name in wanted}
-            cached = _Cached(generation, share.first - 1, none, none, empty, {})
+            cached = _Cached(generation, share.first - 1, none, none, empty, {}, np.empty((2, 0), np.int64))
         rows = await _rows(connection, share.experiment, cached.last + 1, share.last)
         if rows:
             cached = _extended(cached, rows)
+        if not share.inherited:
+            cached = await _published(connection, share.experiment, cached)
         if sum(entry.numbers for entry in self._cache.values()) + cached.numbers > KEPT_NUMBERS:
             self._cache.clear()
         self._cache[key] = cached
@@ -115,6 +121,22 @@ async def _rows(connection: AsyncConnection, experiment: UUID, first: int, last:
     )
     # Of several generations the last in order is the newest: a sub-query for each step would cost more.
     return [row for row, following in pairwise(rows) if row[0] != following[0]] + list(rows[-1:])
+
+
+async def _published(connection: AsyncConnection, experiment: UUID, cached: _Cached) -> _Cached:
+    """Returns the columns with further publications."""
+    _, rows = await fetch_raw(
+        connection,
+        """SELECT version, MAX(published_ns) FROM weight_versions
+        WHERE experiment = :experiment AND version > :newest AND published_offset IS NOT NULL
+        GROUP BY version ORDER BY version""",
+        experiment=experiment.bytes,
+        newest=int(cached.published[0, -1]) if cached.published.size else 0,
+    )
+    if not rows:
+        return cached
+    further = np.array([tuple(row) for row in rows], np.int64).T
+    return cached._replace(published=np.concatenate([cached.published, further], axis=1))
 
 
 def _extended(cached: _Cached, rows: Sequence[Sequence[Any]]) -> _Cached:

@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rftd.storage.queries.step_columns import ABSENT
-
 Column = NDArray[np.float64]
 
+_ROUNDING: Final = 1e-9
+"""Added to quotients, in buckets: a whole step times a reciprocal may fall just below its bucket."""
 DIGITS: Final = 6
 """Significant digits of a figure in a series: far below a pixel, and half the bytes of all digits."""
 
@@ -21,23 +21,26 @@ class Grid(NamedTuple):
     first: float
     width: float
     buckets: int
+    whole: bool
+    """True for steps and tokens: a bucket ends before the first unit of the next; the last of seconds has its end."""
 
     @classmethod
     def over(cls, first: float, last: float, points: int, *, whole: bool) -> Grid:
         """Returns at most `points` buckets from `first` to `last`, of a whole number of units if `whole`."""
         if whole:
             width = max(1, -(-int(last - first + 1) // points))
-            return cls(first, width, -(-int(last - first + 1) // width))
-        return cls(first, (last - first) / points or 1.0, points if last > first else 1)
+            return cls(first, width, -(-int(last - first + 1) // width), whole)
+        return cls(first, (last - first) / points or 1.0, points if last > first else 1, whole)
 
-    def bucket_of(self, at: Column) -> NDArray[np.int64]:
+    def bucket_of(self, at: Column) -> NDArray[np.int16]:
         """Returns the bucket of each position; the last position belongs to the last bucket."""
-        return np.minimum(((at - self.first) // self.width).astype(np.int64), self.buckets - 1)
+        # By one multiplication: a floor division of floats costs twenty times as much.
+        return np.minimum(((at - self.first) * (1 / self.width) + _ROUNDING).astype(np.int16), self.buckets - 1)
 
-    def ends(self, *, whole: bool) -> Column:
+    def ends(self) -> Column:
         """Returns the end of each bucket: the last whole unit inside, or the border."""
         ends: Any = self.first + self.width * np.arange(1.0, self.buckets + 1)
-        return np.asarray(ends - 1 if whole else ends, np.float64)
+        return np.asarray(ends - 1 if self.whole else ends, np.float64)
 
 
 class Bands(NamedTuple):
@@ -54,27 +57,40 @@ class Bands(NamedTuple):
     """Number of figures recorded as NaN or infinity."""
 
 
-def banded(grid: Grid, at: Column, figures: Column) -> Bands:
-    """Returns the bands of a series; positions outside of the grid are left out."""
-    inside = (at >= grid.first) & (at <= grid.first + grid.width * grid.buckets) & (figures != ABSENT)
-    bucket = grid.bucket_of(at[inside])
-    inside_figures = figures[inside]
-    finite = np.isfinite(inside_figures)
-    nonfinite = np.bincount(bucket[~finite], minlength=grid.buckets)
-    bucket, inside_figures = bucket[finite], inside_figures[finite]
-    ordered = inside_figures[np.lexsort((inside_figures, bucket))]
+def banded(grid: Grid, at: Column, figures: Column, *, quantiles: bool = True) -> Bands:
+    """Returns the bands of a series; positions outside of the grid are left out, and without `quantiles` they are NaN.
+
+    `at` is ascending.
+    """
+    end = grid.first + grid.width * grid.buckets
+    first = int(np.searchsorted(at, grid.first))
+    last = int(np.searchsorted(at, end, side="left" if grid.whole else "right"))
+    figures = figures[first:last]
+    bucket = grid.bucket_of(at[first:last])
+    finite = np.isfinite(figures)
+    nonfinite = np.bincount(bucket[np.isnan(figures)], minlength=grid.buckets)
+    if not finite.all():
+        bucket, figures = bucket[finite], figures[finite]
     count = np.bincount(bucket, minlength=grid.buckets)
     filled = count > 0
     starts = (np.cumsum(count) - count)[filled]
     sizes = count[filled]
+    empty = np.full(grid.buckets, np.nan)
+    if not len(starts):
+        return Bands(empty, empty, empty, (empty, empty, empty), count, nonfinite)
+    ordered = figures
+    if quantiles:
+        # By figure, then stably by bucket: 16-bit numbers are sorted by their digits.
+        by_figure = np.argsort(figures)
+        ordered = figures[by_figure[np.argsort(bucket[by_figure], kind="stable")]]
 
     def at_share(share: float) -> Column:
-        return _spread(filled, _quantile(ordered, starts, sizes, share))
+        return _spread(filled, _quantile(ordered, starts, sizes, share)) if quantiles else empty
 
     return Bands(
-        mean=_spread(filled, np.add.reduceat(ordered, starts) / sizes if len(starts) else ordered),
-        low=_spread(filled, ordered[starts]),
-        high=_spread(filled, ordered[starts + sizes - 1]),
+        mean=_spread(filled, np.add.reduceat(figures, starts) / sizes),
+        low=_spread(filled, np.minimum.reduceat(figures, starts)),
+        high=_spread(filled, np.maximum.reduceat(figures, starts)),
         quantiles=(at_share(0.1), at_share(0.5), at_share(0.9)),
         finite=count,
         nonfinite=nonfinite,

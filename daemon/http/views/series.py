@@ -136,7 +136,7 @@ def _chosen(courses: Sequence[Course], texts: Sequence[str]) -> list[str]:
 def _series(
     courses: Sequence[Course], metrics: Sequence[str], by: str, points: int, first: float | None, last: float | None
 ) -> Series:
-    from rftd.storage.queries.marks import merged
+    from rftd.storage.queries.marks import MARK_BUCKETS, merged
     from rftd.storage.queries.thinning import Grid, rounded
 
     ranges = [(course.at[0], course.at[-1]) for course in courses if len(course.at)]
@@ -149,8 +149,8 @@ def _series(
     marks = []
     for course in courses:
         inside = [(at, mark) for at, mark in zip(course.mark_positions, course.marks, strict=True) if low <= at <= high]
-        # Marks are few pixels wide: 50 buckets, however many points the lines have.
-        width = (high - low) / 50 or 1.0
+        # A mark is a line of pixels: as many buckets as can be told apart, however many points the lines have.
+        width = (high - low) / MARK_BUCKETS or 1.0
         buckets = [int((at - low) / width) for at, _ in inside]
         for number, mark in merged([mark for _, mark in inside], buckets):
             position = rounded_position(inside[number][0])
@@ -166,7 +166,7 @@ def _series(
             )
     return Series(
         by=by,
-        at=[at for at in rounded(grid.ends(whole=whole), digits=12) if at is not None] if ranges else [],
+        at=[at for at in rounded(grid.ends(), digits=12) if at is not None] if ranges else [],
         runs=[
             SeriesRun(
                 id=course.id,

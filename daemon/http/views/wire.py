@@ -30,7 +30,16 @@ def to_wire(value: Any) -> Any:
             for name, field in ((name, getattr(value, name)) for name in value.__struct_fields__)
         }
     if isinstance(value, list | tuple):
-        return [to_wire(element) for element in value]
+        # A call for each number of a long series would cost more than all else of its answer.
+        return [
+            element
+            if (kind := element.__class__) is int
+            or kind is str
+            or element is None
+            or (kind is float and math.isfinite(element))
+            else to_wire(element)
+            for element in value
+        ]
     if isinstance(value, dict):
         return {str(key): to_wire(element) for key, element in value.items()}
     if isinstance(value, float) and not math.isfinite(value):

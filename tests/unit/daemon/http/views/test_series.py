@@ -83,6 +83,7 @@ async def test_a_part_of_the_steps_is_drawn_alone(client: httpx.AsyncClient) -> 
     page = await _series(client, runs="small", metrics="loss", first=2, last=3)
     assert page["at"] == [2, 3]
     assert page["lines"][0]["max"] == pytest.approx([0.5, 1 / 3], rel=1e-5)
+    assert page["lines"][0]["min"] == pytest.approx([0.5, 1 / 3], rel=1e-5), "step 4 is outside"
 
 
 async def test_marks_name_publications_checkpoints_and_states(client: httpx.AsyncClient, parts: DaemonParts) -> None:
