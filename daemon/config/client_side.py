@@ -34,17 +34,19 @@ def is_env_variable(path: FieldPath) -> bool:
 
 
 def is_no_secret(content: object) -> bool:
-    """True for values allowed openly in a secret field: null, a boolean, and texts for "no secret" such as `EMPTY`."""
+    """True for a value that a secret field may have openly: null, a boolean, or a word for "no secret" such
+    as `EMPTY`.
+    """
     return content is None or isinstance(content, bool) or (isinstance(content, str) and content in _NO_SECRET)
 
 
 def env_reference(name: str) -> dict[str, str]:
-    """Returns the reference `{env: NAME}` sent instead of a secret and resolved by the workers."""
+    """Returns `{env: NAME}`, sent to the daemon in place of a secret, whose value workers read from the variable."""
     return {"env": name}
 
 
 def refusal(path: FieldPath, problem: str = "a secret must not be written into the file") -> Issue:
-    """Returns the issue of a secret written as a plain value."""
+    """Returns the issue of a secret written openly at `path`."""
     # Workers read the variable under the name written in `explorer.env_vars`: no other name can be chosen.
     name = str(path[-1]) if is_env_variable(path) else _suggestion(path)
     return Issue(path, problem, f"export {name}=... and write {show(path[-1:])}: {{env: {name}}}", SecretIssue)

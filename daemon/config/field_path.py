@@ -12,7 +12,7 @@ _PART = re.compile(r"\[(\d{1,6})\]|\.?([^.\[\]]+)")
 
 
 def show(path: FieldPath) -> str:
-    """Returns the text of a path, such as `buffer.explorer_input.eval_tasksets[0].name`."""
+    """Formats a path as text, for example `buffer.explorer_input.eval_tasksets[0].name`."""
     text = ""
     for key in path:
         if isinstance(key, int):
@@ -23,7 +23,7 @@ def show(path: FieldPath) -> str:
 
 
 def parse(text: str) -> FieldPath | None:
-    """Parses the path named by `text`, with `[0]` or `.0` for a list index; None if the text is not a path."""
+    """Parses the text of a path, with `[0]` or `.0` for a list index; None for any other text."""
     parts: list[str | int] = []
     position = 0
     while position < len(text):

@@ -29,7 +29,7 @@ _ATTEMPTS: Final = 4
 
 
 def found_beside(tree: dict[str, Any], issues: Iterable[Issue], source: SourceMap, host: Host) -> list[Issue]:
-    """Returns contradictions independent of the intended values of malformed fields; fields of `issues` are left alone.
+    """Returns contradictions in the file that do not depend on the malformed fields already in `issues`.
 
     Each malformed field is replaced by several possible values, or left out. A contradiction found with only some of
     the values follows from a stand-in and is not reported.
@@ -214,7 +214,7 @@ def _copy(node: Any) -> Any:
 
 
 def plain(node: Any) -> Any:
-    """Converts to builtin types: text of an environment variable becomes plain text."""
+    """Converts values to builtin types; the text of an environment variable becomes plain text."""
     if isinstance(node, dict):
         return {str(key): plain(element) for key, element in node.items()}
     if isinstance(node, list):

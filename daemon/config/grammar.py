@@ -59,14 +59,14 @@ class GrammarError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FieldReference:
-    """A reference to another field, `${model.model_path}`; leading dots make the reference relative."""
+    """An interpolation naming another field, such as `${model.model_path}`; leading dots make it relative."""
 
     target: tuple[Piece, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A resolver with arguments, `${oc.env:NAME,default}`."""
+    """An interpolation with a resolver and its arguments, such as `${oc.env:NAME,default}`."""
 
     resolver: str
     args: tuple[tuple[Piece, ...], ...]

@@ -67,7 +67,7 @@ class _Resolver:
         self._chars = 0
 
     def resolve(self, node: Any, path: FieldPath) -> Any:
-        """Returns `node` with all interpolations below resolved; failed fields are left out."""
+        """Returns `node` with every interpolation in it replaced; fields that failed are missing."""
         self._spend(node, path)
         if isinstance(node, dict):
             pairs = {key: self.resolve(value, (*path, key)) for key, value in node.items()}
@@ -300,7 +300,7 @@ class _Resolver:
 
 
 def as_written(node: Any) -> Any:
-    """Returns resolved data in the form of a file: every `${` in a text is escaped; names are never resolved."""
+    """Returns resolved data as it would be written in a file: each `${` in a text is escaped."""
     if isinstance(node, dict):
         return {key: as_written(value) for key, value in node.items()}
     if isinstance(node, list):
@@ -311,8 +311,8 @@ def as_written(node: Any) -> Any:
 def resolve_interpolations(
     tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], list[Issue], set[FieldPath]]:
-    """Returns the tree with each `${...}` replaced, the issues of unresolvable fields, and the fields left out for an
-    issue.
+    """Replaces each `${...}` in the tree; returns the new tree, the issues, and the paths of fields removed because of
+    an issue.
     """
     resolver = _Resolver(tree, source, environ)
     try:

@@ -65,7 +65,7 @@ class Interpolation(FieldError):
 
 
 class SecretIssue(FieldError):
-    """The file contains a secret as a literal value, which must not leave the client."""
+    """The file contains a secret as a literal value; secrets must not leave the client."""
 
     code = "RFTD-CFG-007"
     remedy = "Export the value and write `{env: NAME}`."
@@ -93,7 +93,9 @@ class ConfigErrors(ConfigError):
         super().__init__(f"{count} error{'s' if count != 1 else ''} in the experiment file")
         self.errors: tuple[UsageError, ...] = tuple(errors)
         self.draft: ExperimentSpec | None = None
-        """The specification including the errors, if every field by itself is valid: allows further checks."""
+        """Specification in spite of the errors, if every field by itself is valid, so that further checks are possible;
+        else None.
+        """
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)
@@ -101,13 +103,14 @@ class ConfigErrors(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """A problem of one field, with advice for the user."""
+    """A problem of one field of an experiment file, with advice for the user."""
 
     path: FieldPath
     what: str
     fix: str | None = None
     kind: type[FieldError] = WrongValue
     at_key: bool = False
+    """True to mark the field's key in the excerpt, rather than its value."""
     place: SourcePlace | None = None
     """Position shown in the error, if different from the position of `path`."""
 
@@ -118,7 +121,9 @@ class Issue:
 
 @dataclass(slots=True)
 class Notes:
-    """Issues (fields named relative to the stage) and warnings (sentences, each stored once) of a resolver."""
+    """Issues and warnings collected while resolving a stage; paths are relative to the stage, each warning is stored
+    once.
+    """
 
     issues: list[Issue] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -130,7 +135,7 @@ class Notes:
         self.issues.append(Issue(path, problem, fix, kind))
 
     def unknown(self, path: FieldPath, problem: str, known_names: Iterable[str]) -> None:
-        """Adds the issue of an unknown name, suggesting the nearest of `known_names`."""
+        """Adds the issue of a name that is not among `known_names`, suggesting the nearest of them."""
         known_names = list(known_names)
         near = difflib.get_close_matches(str(path[-1]), known_names, 1)
         fix = (
@@ -174,7 +179,7 @@ def report(issues: Sequence[Issue], source: SourceMap | None = None) -> ConfigEr
 
 
 def say_where(error: RftdError, source: SourceMap) -> None:
-    """Adds file, line and column to an error, or to each of several, naming a field present in the file.
+    """Adds file, line and column to an error (or to each of several) about a field present in the file.
 
     The field is renamed to the file's own spelling, and several errors are sorted in the order of the file.
     """

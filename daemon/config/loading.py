@@ -45,7 +45,9 @@ class Submission:
     warnings: tuple[str, ...]
     """Notes on fields in an older spelling, then the warnings of the specification."""
     wrong: ConfigErrors | None = None
-    """Errors found by the client; the daemon decides, because it may have extensions missing on the client."""
+    """Errors found by the client, to be judged by the daemon, which may have extensions that the client lacks; None
+    without errors.
+    """
 
 
 def load_file(
@@ -192,7 +194,9 @@ def read_text(path: Path) -> str:
 
 
 def read_stream(stream: BinaryIO, origin: str) -> str:
-    """Reads the text of an experiment file from an open stream such as standard input. Raises ConfigErrors."""
+    """Reads the text of an experiment file from an open stream; `origin` names the stream in errors. Raises
+    ConfigErrors.
+    """
     return _text(lambda: nullcontext(stream), origin)
 
 

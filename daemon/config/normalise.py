@@ -69,7 +69,7 @@ def current_name(path: FieldPath) -> FieldPath:
 
 
 def old_names(section: FieldPath) -> list[str]:
-    """Returns the older names of fields in a section, for suggestions."""
+    """Returns the older names of a section's fields, for suggestions."""
     return [str(old[-1]) for old, _ in RENAMES if matches(old[:-1], section)]
 
 

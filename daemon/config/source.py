@@ -19,7 +19,7 @@ _EXCERPT_CHARS = 160
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """A position in a file, counted from 1, or the `-s` flag that set a field (`line` 0)."""
+    """A range of characters in a file, counted from 1; or the `-s` flag that set a field (`line` 0)."""
 
     origin: str
     line: int = 0
@@ -33,7 +33,7 @@ class SourcePlace:
 
 @dataclass(slots=True)
 class SourceMap:
-    """Positions of all keys and values of one experiment by field path; secrets can be masked in excerpts."""
+    """Positions of one experiment file's keys and values, by field path, for error messages."""
 
     origin: str
     lines: Sequence[str] = ()
@@ -46,9 +46,10 @@ class SourceMap:
     flags: dict[FieldPath, str] = field(default_factory=dict)
     """Text after `=` of the `-s` flag setting a field."""
     covered: list[SourcePlace] = field(default_factory=list)
+    """Positions of secrets, masked in excerpts."""
 
     def written(self, path: FieldPath) -> FieldPath:
-        """Returns the field's name in the file, in the spelling chosen by the user."""
+        """Returns the path of a field as spelt in the file, for example in an older spelling."""
         for length in range(len(path), 0, -1):
             if path[:length] in self.moved:
                 return self.moved[path[:length]] + path[length:]
@@ -69,7 +70,7 @@ class SourceMap:
         return None
 
     def word(self, path: FieldPath) -> str | None:
-        """Returns the value of a field as the user wrote it; None for a value of several lines."""
+        """Returns the text of a field's value as written by the user; None for a value of several lines."""
         path = self.written(path)
         position = self.values.get(path)
         if position is None or not position.line:
@@ -84,7 +85,7 @@ class SourceMap:
         return path in self.values or path in self.keys
 
     def cover(self, path: FieldPath) -> None:
-        """Hides the value of a secret field in every excerpt."""
+        """Masks the value of a field, a secret, in every excerpt."""
         position = self.values.get(self.written(path))
         if position is not None and position.line:
             self.covered.append(position)

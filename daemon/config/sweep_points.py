@@ -22,7 +22,7 @@ _FIRST_SEED: Final = 42
 
 
 class Axis(NamedTuple):
-    """A field of the experiment file, and the values used by the runs of a sweep, as written by the user."""
+    """A field varied by a sweep, with its values as written by the user."""
 
     field: str
     values: tuple[str, ...]
@@ -62,7 +62,9 @@ def split_values(text: str) -> list[str]:
 
 
 def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
-    """Separates overrides with one value from those with several. Raises UsageError for an empty or repeated value."""
+    """Splits overrides into fixed ones (one value each) and axes (several values). Raises UsageError for an empty or
+    repeated value.
+    """
     fixed: list[str] = []
     axes: list[Axis] = []
     for override in overrides:
@@ -87,7 +89,9 @@ def axes_of(overrides: Sequence[str]) -> tuple[list[str], list[Axis]]:
 
 
 def check_size(axes: Sequence[Axis], seeds: int, most: int, *, possible: int) -> None:
-    """Raises UsageError for a sweep of a single run, or of more runs than `most`, a limit of up to `possible`."""
+    """Raises UsageError unless the sweep has more than one run and at most `most`, a limit that an option can raise to
+    `possible`.
+    """
     runs = prod(len(axis.values) for axis in axes) * seeds
     if runs == 1:
         fix = "give a field several values, such as -s algorithm.optimizer.lr=1e-6,3e-6, or --seeds 3"

@@ -196,7 +196,9 @@ def _verl_fix(path: FieldPath) -> str | None:
 
 
 def nearest_field(path: FieldPath) -> FieldPath | None:
-    """Returns the field most likely meant by an unknown name: in the same section, or of the same name elsewhere."""
+    """Returns the field probably meant by an unknown path: a similar name in the section, or the same name in another
+    one; else None.
+    """
     name = str(path[-1])
     section = path[:-1]
     if near := difflib.get_close_matches(name, _names(section), 1, 0.6):
@@ -232,8 +234,8 @@ def _section_of(annotation: Any) -> type[Section] | None:
 
 @functools.cache
 def all_fields() -> tuple[FieldPath, ...]:
-    """Returns every field of the schema by current name, outside `stages`; fields of list items are named under the
-    list.
+    """Returns the path of every field in the schema, outside `stages`; fields of list items are named under
+    the list.
     """
     return tuple(_fields_below(Experiment, ()))
 

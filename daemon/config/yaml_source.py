@@ -227,7 +227,7 @@ class _Builder:
 
 
 def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
-    """Returns the data in `text` (None if empty), the positions of all fields, and issues such as duplicate keys.
+    """Parses YAML; returns the data (None if empty), the positions of all fields, and issues such as duplicate keys.
 
     Raises ConfigErrors if the text is not YAML or exceeds a limit.
     """

@@ -1,4 +1,4 @@
-"""`AnswerTally`: counts an explorer's answer in the metrics once the explorer is known to hold the lease."""
+"""`AnswerTally`: counts explorers' answers in the metrics, once the writer is known to be the lease's holder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.log.writers import source_of
 
 _LEASES: Final = 16_384
-"""Number of newest leases with remembered holders: more than are under way at once."""
+"""Number of newest leases with a remembered holder: more than are ever unfinished at a time."""
 _EXPLORERS: Final = 4096
 """Number of remembered explorers: the holder of a lease older than all remembered ones may be any of them."""
 _UNDECIDED: Final = 4096
-"""Maximum number of answers waiting for a lease of their writer."""
+"""Maximum number of answers waiting until their lease is read."""
 
 
 class LeaseAnswer(NamedTuple):
@@ -31,7 +31,7 @@ class LeaseAnswer(NamedTuple):
 
 
 class AnswerTally:
-    """The known holders of leases, and answers of writers not seen before."""
+    """Holders of leases, and answers waiting until their lease is read."""
 
     def __init__(self, void: VoidRecords) -> None:
         self._void = void
@@ -51,7 +51,7 @@ class AnswerTally:
         self._holders.put(event.lease.int, holder)
 
     def take(self, answer: LeaseAnswer, count: Callable[[], None]) -> None:
-        """Calls `count` for an answer by its lease's holder; any other answer is counted as a foreign record."""
+        """Calls `count` if the lease's holder wrote the answer; counts a stranger's answer as a foreign record."""
         if (mine := self._is_holders(answer)) is None:
             # A daemon beginning in the middle has not seen earlier leases; an explorer gets its next one soon.
             self._undecided.append((answer, count))
@@ -61,7 +61,9 @@ class AnswerTally:
             self._void.note_foreign(answer.experiment, answer.partition.stream, _described(answer))
 
     def settle(self) -> None:
-        """Checks answers of previously unknown writers once more, keeping at most 4,096 undecided ones."""
+        """Checks waiting answers again, and drops the oldest above `_UNDECIDED`; to be called after each batch of
+        records.
+        """
         waiting = self._undecided[-_UNDECIDED:]
         self._undecided = []
         for answer, count in waiting:

@@ -23,7 +23,7 @@ class Shape(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Counted(Event, frozen=True, kw_only=True, gc=False):
-    """The fields of `experience.produced` used for counts, under the same names."""
+    """The fields of `experience.produced` read by the metrics, decoded without the arrays' bytes."""
 
     experience: UUID
     lease: UUID = UUID(int=0)
@@ -47,13 +47,15 @@ class _Planned:
 
 
 class SeenPlans:
-    """The plans of each experiment since the feed began: a step is planned once, unless its batch is abandoned."""
+    """Plans read since the daemon's start, so that a step is counted once, unless its batch was abandoned."""
 
     def __init__(self) -> None:
         self._planned: dict[UUID, _Planned] = {}
 
     def counts(self, experiment: UUID, event: Event) -> bool:
-        """Records an effective event; returns False for a plan of a step planned already, or of an earlier step."""
+        """Records an effective event; returns False for a plan that must not be counted, because its step has one
+        already.
+        """
         # Records before the feed's beginning are unknown, so the first plan counts, whatever its step.
         match event:
             case BatchPlanned():

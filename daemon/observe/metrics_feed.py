@@ -35,7 +35,7 @@ from rftd.streams.spec.spec import ExperimentSpec
 M = TypeVar("M", Counter, Gauge)
 
 KEPT_AFTER_END_NS: Final = 3600 * 10**9
-"""Series of an ended experiment stay for an hour, so that the last scrape sees its end."""
+"""Nanoseconds for which the series of an ended experiment are kept, so that a last scrape sees its end: an hour."""
 _MOST_BIRTHS: Final = 65_536
 """Maximum number of experiences with remembered production times, for their age when planned."""
 
@@ -49,7 +49,7 @@ _OVERDUE_OUTCOMES: Final = ("goes_on", "waits")
 
 
 class Exemplified(NamedTuple):
-    """A traced rollout, for the buckets of its figures."""
+    """Figures of a traced rollout, to be linked from histogram buckets."""
 
     context: TraceContext
     time_ns: int
@@ -59,7 +59,7 @@ class Exemplified(NamedTuple):
 
 
 class _RolloutCounts:
-    """Experiences of one stage shown to the feed and not counted yet."""
+    """Experiences of one stage that `settle` has not added to the metrics yet."""
 
     def __init__(self, id: UUID, stage: int) -> None:
         self.id = id
@@ -77,13 +77,13 @@ class _RolloutCounts:
 
 
 class MetricsFeed:
-    """Folds what the metrics need beyond single events: names, production times, worker states."""
+    """Counts events in the metrics, with the state needed for it: names, production times, last heartbeats."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.metrics = metrics
         self._names: dict[UUID, str] = {}
         self._named = Counting[str]()
-        """Number of experiments by name, over all time."""
+        """Number of experiments ever with each name, for labels such as NAME@2."""
         self.declared: dict[UUID, Declared] = {}
         """The declared part of each known experiment."""
         self._methods: dict[UUID, str] = {}
@@ -118,7 +118,7 @@ class MetricsFeed:
         }
 
     def recall(self, decoded: Decoded) -> None:
-        """Records the name or the state of an experiment from a past record; counts nothing."""
+        """Records the name or state of an experiment from a record before the daemon's start, counting nothing."""
         event = decoded.event
         id = decoded.head.experiment
         if id is None:
@@ -133,7 +133,7 @@ class MetricsFeed:
             self.groups.ended(id)
 
     def remember(self, id: UUID, spine: Spine) -> None:
-        """Adds an experiment with a past folded by the registry: label, declared part, and end, if it has ended."""
+        """Adds an experiment from the registry: label, specification, and end, if it has ended."""
         if spine.spec is not None and spine.status is not None:
             self._name(id, spine.spec)
             if spine.status.ended:
@@ -165,7 +165,7 @@ class MetricsFeed:
         event: Counted | experience.ExperienceProduced,
         traceparent: str | None = None,
     ) -> None:
-        """Records an experience of experiment `id`; `settle` adds it to the metrics."""
+        """Records an experience of the experiment with id `id`; `settle` adds it to the metrics."""
         length = len(event.tokens)
         stage_key = (id, event.stage)
         rollouts = self._rollouts.get(stage_key)
@@ -187,7 +187,7 @@ class MetricsFeed:
             rollouts.exemplar = Exemplified(context, time_ns, event.duration_s, event.reward, rollouts.lengths[-1])
 
     def observe(self, decoded: Decoded) -> None:
-        """Records one effective record, new in the log; an experience must precede events about it."""
+        """Counts one effective record; experiences have to be recorded before the events naming them."""
         event = decoded.event
         id = decoded.head.experiment
         if isinstance(event, worker.RecordDeadLettered):
@@ -209,7 +209,9 @@ class MetricsFeed:
             handler(self._label(id), decoded, event)
 
     def settle(self) -> None:
-        """Adds recorded experiences to the metrics, with rollouts cancelled by closed groups or ended experiments."""
+        """Adds the experiences recorded since the last call to the metrics, and the rollouts cancelled; called after
+        each batch of records.
+        """
         self.answers.settle()
         for rollouts in self._rollouts.values():
             self._add(rollouts)

@@ -29,9 +29,9 @@ from rftd.streams.log.log import EventLog, Subscription
 from rftd.streams.log.topics import EVERY_PARTITION
 
 GATHER_S: Final = 0.2
-"""Seconds of gathering records: nobody scrapes more often, and each look costs."""
+"""Seconds for collecting records before they are counted together."""
 ROUND_RECORDS: Final = 8 * limits.FETCH_RECORDS
-"""Maximum number of records per look; the event loop has its turn between looks."""
+"""Maximum number of records counted in one turn of the event loop."""
 IDLE_S: Final = 60.0
 
 _PRODUCED: Final = definition_of(ExperienceProduced)
@@ -58,7 +58,7 @@ _head_decoder: Final = msgpack_decoder(_Brief)
 
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed, registry_now: Callable[[], Awaitable[Registry]]) -> None:
-    """Feeds every effective record arriving, until cancelled; `registry_now` returns the existing experiments."""
+    """Passes every new effective record to `feed`, until cancelled; `registry_now` returns the existing experiments."""
     # Heads before the registry: a record arriving in between is read twice, as a past state and as news, while the
     # other order would miss it.
     heads = await log.heads()
@@ -80,7 +80,7 @@ async def follow_metrics(log: EventLog, feed: MetricsFeed, registry_now: Callabl
 
 
 def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> None:
-    """Feeds records, each partition in order; plans after experiences, and other events after the names."""
+    """Passes records to `feed`, each partition in order; plans come after experiences."""
     experiences: list[Record] = []
     other_records: list[Record] = []
     spine: list[Record] = []

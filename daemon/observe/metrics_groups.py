@@ -40,7 +40,7 @@ class _Open:
 
 
 class Cancelled(NamedTuple):
-    """Number of rollouts of one group dropped before their end, with the experiment and stage for the labels."""
+    """A number of cancelled rollouts, with the experiment and stage for the metric's labels."""
 
     experiment: UUID
     stage: int
@@ -64,12 +64,14 @@ class OpenGroups:
         """
 
     def leased(self, experiment: UUID, event: TaskLeased) -> None:
-        """Records a lease: the first one of a group opens it. A group with an unseen first lease stays unknown."""
+        """Records a lease; a group counts from its first lease on. A group whose first lease was not read
+        is ignored.
+        """
         if event.attempt == 1 and not event.reissue and event.group.int not in self._closed:
             self._open.setdefault(event.group.int, _Open(experiment, event))
 
     def failed(self, event: RolloutFailed) -> None:
-        """Records a rollout ended by itself with an error or a time-out, and so not cancelled."""
+        """Records a rollout that ended with an error or a time-out, and thus was not cancelled."""
         if (group := self._open.get(event.group.int)) is not None:
             group.failed += 1
 

@@ -34,18 +34,20 @@ from rftd.streams.sqlite.wal import HasWal
 T = TypeVar("T")
 
 REST: Final = 200
-"""A reading is shown again for this many times its processor time: scrapes use at most 0.5 % of one core."""
+"""Minimum time between two readings of the tables, as a multiple of a reading's processor time: at most 0.5 % of one
+core.
+"""
 RETRY_S: Final = 15.0
-"""Longest rest in seconds after a failed reading."""
+"""Maximum seconds without a new attempt after a failed reading."""
 TIMEOUT_S: Final = 4.0
-"""Longest wait in seconds for the log, and for a look at the tables; Prometheus waits ten seconds."""
+"""Maximum seconds to wait for the log or the tables; Prometheus waits ten."""
 COUNTING_S: Final = 2.0
-"""Longest time in seconds for counting buffers in one reading. Remaining ones are counted at the next."""
+"""Maximum seconds of counting buffers in one reading; the remaining ones are counted in the next."""
 _AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
 
 
 class _Reading(NamedTuple):
-    """The figures found in one reading of the tables."""
+    """Figures read from the tables at one time."""
 
     figures: list[Figures]
     held: list[Held]
@@ -56,20 +58,20 @@ class _Reading(NamedTuple):
 
 
 class Projected(Protocol):
-    """The position of the tables, kept by the projector."""
+    """How far the tables reach, as known by the projector."""
 
     @property
     def positions(self) -> Mapping[Partition, int]:
-        """The next offset of each partition not yet in the tables."""
+        """Offset of the next record to apply to the tables, by partition."""
         ...
 
     def applied_of(self, experiment: UUID) -> int:
-        """Returns the number of one experiment's records in the tables: an unchanged number means unchanged figures."""
+        """Returns the number of the experiment's records in the tables; if it is unchanged, so are the figures."""
         ...
 
 
 class PacedReading(Generic[T]):
-    """The newest good reading of the tables, and the time of the next one."""
+    """The last successful reading of the tables, repeated until a new one is due."""
 
     def __init__(self, clock: Clock, processor_s: Callable[[], float] = time.process_time) -> None:
         """`processor_s` returns this process's processor time: on a busy machine a reading's elapsed time is longer."""
@@ -88,7 +90,8 @@ class PacedReading(Generic[T]):
         return None if self._read_s is None else self._clock.monotonic_s() - self._read_s
 
     async def of(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T | None:
-        """Returns a new reading by `read`, or the last one if the tables have not moved or it is too soon.
+        """Returns a new reading by `read`, or the last one if `at` (the tables' position) is unchanged, or it is too
+        soon.
 
         Also returns the last reading after a failure or a time-out; None before the first success.
         """
@@ -151,12 +154,12 @@ class Scrape:
         """Figures of experiments at the last reading, with the number of their records in the tables then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
         self._cut_off = 0
-        """Number of readings ended before all buffers were counted."""
+        """Number of readings that ended before all buffers were counted."""
         self._turn = asyncio.Lock()
 
     @property
     def names_traces(self) -> bool:
-        """True if OpenMetrics output differs from Prometheus's own text: traces beside buckets."""
+        """True if the OpenMetrics format has more than Prometheus's own: trace ids in histogram buckets."""
         return self._tracer is not None
 
     def foreign_records(self, experiment: UUID) -> ForeignRecords | None:

@@ -13,7 +13,7 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStage:
-    """The declared part of one stage: labels, bounds and working roles for its metrics."""
+    """What metrics need of one stage's specification."""
 
     taskset: str
     """Name of the taskset as a label; empty without one."""
@@ -24,12 +24,12 @@ class DeclaredStage:
     max_staleness_versions: int | None
     """Maximum staleness in a batch; None without a bound."""
     at_work: tuple[str, ...]
-    """Roles with continuous work in the stage; serving and evaluating roles may idle for long."""
+    """Roles that always have work in the stage, unlike those that serve or evaluate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The declared part of one experiment: its stages, and the GPUs of its workers by role."""
+    """What metrics need of an experiment's specification: its stages' labels and limits, and GPUs per worker."""
 
     stages: tuple[DeclaredStage, ...]
     accelerators: Mapping[str, int]

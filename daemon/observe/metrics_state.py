@@ -21,7 +21,9 @@ QUANTILES: Final = (0.1, 0.5, 0.9)
 BANDS: Final = {1: "high", 0: "normal", -1: "low"}
 """Bands of priority tags, by their sign."""
 HEARD_S: Final = 5.0
-"""Seconds excluded at the end of a living worker's time: an older end is in the tables, and counters never fall."""
+"""Seconds before now that are not counted for a live worker, so that its counter need not fall when its end is
+recorded.
+"""
 _LOSSES: Final = {
     "actor/final_loss": "total",
     "actor/pg_loss": "pg",
@@ -36,11 +38,12 @@ _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
 
 @dataclass(frozen=True, kw_only=True)
 class AtScrape:
-    """The figures of all experiments at a scrape: from the tables, the buffer counts and the declared parts."""
+    """Everything that the state gauges show at one scrape."""
 
     figures: Sequence[Figures]
     buffers: Mapping[UUID, Sequence[PlaceCount]]
     held: Sequence[Held]
+    """Devices occupied by workers."""
     declared: Mapping[UUID, Declared]
     now_ns: int
 

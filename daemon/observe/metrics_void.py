@@ -23,7 +23,7 @@ _EXPERIMENTS: Final = 1024
 
 
 class ForeignRecords(NamedTuple):
-    """The foreign records naming one experiment, since the daemon began."""
+    """Records by strangers that name one experiment, counted since the daemon's start."""
 
     number: int
     newest: str
@@ -39,7 +39,7 @@ def foreign_wait(records: ForeignRecords) -> Wait:
 
 
 class VoidRecords:
-    """Counts of records made void by a fence, or by the lack of one, and of answers to foreign leases."""
+    """Counts of records without effect: by replaced processes, and by strangers."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -48,7 +48,7 @@ class VoidRecords:
         """Foreign records by experiment."""
 
     def take(self, decoded: Decoded, fences: FenceView, *, effective: bool) -> None:
-        """Records the outcome of checking a record against the fences."""
+        """Records whether a decoded record was effective by the fences."""
         if effective and not isinstance(decoded.event, Fence):
             return
         role = Role(decoded.head.experiment, decoded.head.role)

@@ -32,7 +32,7 @@ class Claim:
         if embedded:
             refuse_network_file_system(locked)
         self.lock = LockFile(locked)
-        """Lock of the folder; an embedded log releases it when closed."""
+        """Lock of the folder; an embedded log opened under it releases it when closed."""
         try:
             self.bound = bind(host, port)
             """Bound socket, not listening yet."""
@@ -41,10 +41,7 @@ class Claim:
             raise
 
     def release(self) -> None:
-        """Releases folder and port; idempotent.
-
-        Deletes a folder created for a daemon that then refused its options.
-        """
+        """Releases folder and port, and deletes a folder newly created for a daemon that did not start. Idempotent."""
         self.bound.close()
         if self._made:
             self._made = False

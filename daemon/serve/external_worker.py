@@ -1,6 +1,7 @@
-"""A worker not started by a daemon: joins an experiment under way in need of workers, and then the next one.
+"""`ExternalWorker`: a worker not started by a daemon, which joins running experiments that need one, one after the
+other.
 
-`Crews` follows the workers of each experiment under way, to find where one more is useful.
+`Crews` follows the workers of each running experiment, to find where one more is useful.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _WORKERS = Partition(topics.WORKERS, 0)
 
 
 class Crew(NamedTuple):
-    """The workers of one experiment, and the need for more."""
+    """The workers of one running experiment, and which roles it can use."""
 
     experiment: UUID
     running: bool
@@ -49,20 +50,20 @@ class Crew(NamedTuple):
     explorers: int = 0
 
     def idle(self, role: str) -> bool:
-        """True if a worker of the role has no work here until another role joins, or until the pause ends."""
+        """True if a worker of the role would only wait here, for another role or the end of a pause."""
         if not self.running:
             return True
         return not (self.explores and self.trainers) if role == "explorer" else self.explores and not self.explorers
 
     def lacks(self, role: str) -> bool:
-        """True if only a worker of the role is missing here."""
+        """True if the experiment waits for nothing but a worker of this role."""
         if role == "explorer":
             return self.running and self.explores and self.trainers > 0 and not self.explorers
         return self.running and not self.trainers and (self.explorers > 0 or not self.explores)
 
 
 def choose(role: str, crews: Sequence[Crew]) -> UUID | None:
-    """Returns the experiment to be joined by a worker of the role; None to stand by.
+    """Returns the experiment that a worker of the role should join; None if there is none.
 
     A trainer joins an experiment without a trainer (two would fence each other endlessly), an explorer the experiment
     with the fewest explorers; among several, the first one able to proceed.
@@ -77,7 +78,7 @@ def choose(role: str, crews: Sequence[Crew]) -> UUID | None:
 
 
 def stranded(role: str, experiment: UUID, crews: Sequence[Crew]) -> bool:
-    """True if a worker of the role is idle in its experiment while another experiment only lacks this role.
+    """True if a worker of the role only waits in `experiment`, while another experiment lacks nothing but this role.
 
     A trainer leaves a paused experiment for any without a trainer, because explorers follow later.
     """
@@ -100,7 +101,7 @@ class Crews:
         self._rosters: dict[UUID, Roster] = {}
 
     async def of(self, experiments: Sequence[Entry]) -> list[Crew]:
-        """Returns the current crews of the experiments under way, according to the log."""
+        """Returns the present workers of these running experiments, after reading the log to its end."""
         if experiments:
             await self._catch_up(experiments)
         return [self._crew(experiment) for experiment in experiments]
@@ -142,15 +143,19 @@ class Crews:
 
 
 LOOK_S: Final = 1.0
-"""Maximum wait of a worker standing by before checking for news."""
+"""Maximum seconds between two searches for an experiment by a worker without one."""
 WATCH_S: Final = 5.0
-"""Interval of checking whether a worker is more useful elsewhere."""
+"""Seconds between two checks whether another experiment needs the worker more."""
 GIVE_WAY_S: Final = {"trainer": 10.0, "explorer": 30.0}
-"""Time a worker is stranded before leaving, by role; different to avoid a trainer and explorers swapping places."""
+"""Seconds, by role, for which a worker has to be stranded before leaving; different, lest trainer and explorers swap
+places.
+"""
 
 
 class ExternalWorker:
-    """`rftd worker explorer|trainer` without an experiment. `run` works until asked to stop."""
+    """A worker started as `rftd worker explorer|trainer` without naming an experiment; `run` works until
+    `stop` is set.
+    """
 
     def __init__(
         self,

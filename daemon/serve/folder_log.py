@@ -19,13 +19,14 @@ _ELSEWHERE: Final = "elsewhere"
 
 
 def of_another_log(folder: DataFolder, *, embedded: bool) -> bool:
-    """True if the folder was last used with the other kind of log. Blocks."""
+    """True if the folder was last used with the other kind of log (embedded, or on a server). Blocks."""
     last = _last(folder)
     return last is not None and last != _kind(embedded)
 
 
 def keep_for(folder: DataFolder, *, embedded: bool) -> None:
-    """Stores the kind of the folder's log; files belonging to the other kind are moved to `aside`. Blocks.
+    """Records the kind of the folder's log; tables and snapshots of the other kind are moved to the folder `aside`.
+    Blocks.
 
     The caller holds the lock of its own log. Raises ConflictError while a daemon uses the folder with the other kind.
     """

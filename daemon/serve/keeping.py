@@ -16,7 +16,10 @@ class Keep(StrEnum):
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
-    """Retention rules of one daemon. Experiments not ended, restored, or with a living fork keep everything."""
+    """When a daemon drops payloads and archives files of ended experiments.
+
+    Experiments not ended, restored, or with a living fork keep everything.
+    """
 
     payloads: Keep = Keep.ALWAYS
     """Retention of payloads; only `UNTIL_TRAINED` also concerns experiments that have not ended."""
@@ -29,7 +32,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def drops(self) -> str:
-        """The option dropping payloads by rule; empty if there is none."""
+        """Name of the option by which payloads are dropped; empty if they are kept."""
         if self.payloads is not Keep.ALWAYS:
             return "--payloads"
         if self.drop_payloads_after_s is not None:
@@ -38,7 +41,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def archives_lack_payloads(self) -> bool:
-        """True if payloads are dropped by age before the archive is made."""
+        """True if payloads are dropped before their experiment is archived, so that archives lack them."""
         if self.archive_after_s is None:
             return False
         if self.payloads is not Keep.ALWAYS:

@@ -25,20 +25,20 @@ from rftd.workers.hosts.ray.open_cluster import open_defaults
 
 
 class Launching(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a daemon's workers run: locally, on a Ray cluster, or started externally, by role."""
+    """Where a daemon's workers run, by role: on this machine, on a Ray cluster, or started by others."""
 
     roles: frozenset[str] = ROLES
-    """Roles of workers started here; empty: all workers are started externally, on any machine."""
+    """Roles of workers started by this daemon; empty if all workers are started by others."""
     on_ray: frozenset[str] = frozenset()
-    """Roles of workers running as actors of a Ray cluster; other workers are processes of the local machine."""
+    """Roles of workers started as actors of a Ray cluster; others are processes of this machine."""
     ray: RayOptions = RayOptions()
-    """The cluster."""
+    """Options of the Ray cluster."""
     pass_env: tuple[str, ...] = ()
     """Patterns of the daemon's variables passed to every worker, in addition to the required ones."""
 
     @property
     def decides(self) -> bool:
-        """False if another daemon on the log makes the decisions: this daemon only starts explorers."""
+        """True if this daemon decides on experiments; False if it only starts explorers for another daemon's."""
         return self.roles != {EXPLORER}
 
 

@@ -63,13 +63,13 @@ def identity_of(folder: DataFolder, ids: Ids) -> LogIdentity:
 
 
 def last_identity(folder: DataFolder) -> LogIdentity | None:
-    """Returns the identity of the folder at the last use; None if it never had one. Blocks."""
+    """Returns the identity recorded at the last use of the folder; None if it was never used. Blocks."""
     last = _read(folder.log_id)
     return None if last is None else _identity(last)
 
 
 def is_gone(owner: LogIdentity) -> bool:
-    """True if the log was on the local machine and its folder no longer contains it. Blocks."""
+    """True if the log was on this machine, and its folder no longer contains it. Blocks."""
     return owner.host == platform.node() and not _is_there(owner.place, owner.id)
 
 

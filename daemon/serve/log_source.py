@@ -30,13 +30,13 @@ T = TypeVar("T")
 
 
 class OwnedLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The open log of a daemon, with the address for workers and the append permission."""
+    """The open log of a daemon, with its address for workers."""
 
     log: EventLog
     worker_url: str
     """Address of the log for workers, without secrets."""
     door: AppendGate | None = None
-    """Append permission of the embedded log: workers append nothing until it is opened."""
+    """Gate deciding when workers may append to the embedded log; None for a log on a server."""
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def owned_log(
     refuse_loss: bool = True,
     lock: LockFile | None = None,
 ) -> AsyncIterator[OwnedLog]:
-    """Opens the daemon's log while the block runs: the embedded one with its socket, or the one at `url`.
+    """A context with the daemon's open log: the embedded one with its socket, or the one at `url`.
 
     Without `refuse_loss` the caller has read `log.heads` before, compares the log with all other stored heads, and then
     permits appends. A `lock` already held on the embedded log is released with the log. Raises ConflictError if another
@@ -85,7 +85,7 @@ async def owned_log(
 
 @asynccontextmanager
 async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, ids: Ids) -> AsyncIterator[EventLog]:
-    """Opens a folder's log read-only, or the log at `url`, while the block runs, with or without a running daemon.
+    """A context with a folder's log opened read-only, or the log at `url`, whether a daemon runs or not.
 
     Raises NotFoundError for a folder without a log, ConflictError for an unfinished import or backup, and
     UnreachableError if there is no answer at `url`.
@@ -112,7 +112,7 @@ async def log_to_read(folder: DataFolder, url: LogUrl | None, *, clock: Clock, i
 
 
 async def identity_at(url: LogUrl) -> LogIdentity | None:
-    """Returns the identity distinguishing the log at a checked URL from copies; None if unsupported by the backend.
+    """Returns the identity by which a log differs from its copies; None if its backend has none.
 
     Raises UnreachableError without an answer.
     """
@@ -131,7 +131,9 @@ async def connect_log(url: LogUrl, *, clock: Clock, ids: Ids) -> EventLog:
 
 
 def read_here(settings: Settings, log_at: LogUrl | None, work: Callable[[EventLog], Awaitable[T]]) -> T:
-    """Returns the outcome of `work` on the log at `log_at`, otherwise in `find_folder`, for a verb without a daemon."""
+    """Awaits `work` on the log at `log_at`, or else in the data folder, for a verb without a daemon; returns its
+    result.
+    """
 
     async def read() -> T:
         folder = DataFolder(Path(find_folder(settings, os.environ)))

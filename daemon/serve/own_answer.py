@@ -16,7 +16,7 @@ _PAUSE_S: Final = 0.2
 
 
 async def own_readiness(client: httpx.AsyncClient, url: str, *, clock: Clock, logger: Logger) -> httpx.Response:
-    """Returns the answer of the daemon at `url`, in the current process, to /readyz; repeated until there is an answer.
+    """Requests /readyz from the daemon in this process until there is an answer, and returns it.
 
     A late answer is not an error: the machine was suspended, or is busy. Raises UnreachableError if nobody listens any
     more.

@@ -24,7 +24,8 @@ async def opened_in_time(
     clock: Clock,
     also: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Returns the outcome of `open`, retried with back-off without a time limit; `on_error` receives each reason.
+    """Awaits `open`, retrying with back-off and without a limit until it succeeds; `on_error` gets the reason of each
+    failure.
 
     Retried for any reason: even refused credentials may be corrected on the server, and an exiting daemon would only be
     restarted. `also` are a driver's errors of the same meaning.
@@ -46,7 +47,7 @@ async def opened_in_time(
 
 
 class Troubles:
-    """Repeatedly failing parts of the daemon, named by the readiness check."""
+    """Parts of the daemon that keep failing, as reported by the readiness probe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -57,7 +58,7 @@ class Troubles:
         self._failed[name] = (reason, self._clock.monotonic_s())
 
     def said(self) -> str | None:
-        """Returns all recently failed parts with reasons; None if all work."""
+        """Returns the parts that failed recently, with reasons; None if there are none."""
         # Twice the longest pause: a repeatedly failing part is named without a gap between two attempts.
         since_s = self._clock.monotonic_s() - 2 * DELAYS_S[-1]
         failures = [f"{name}: {reason}" for name, (reason, at_s) in sorted(self._failed.items()) if at_s >= since_s]
@@ -67,10 +68,10 @@ class Troubles:
 async def persistently(
     work: Callable[[], Awaitable[None]], name: str, *, clock: Clock, logger: Logger, troubles: Troubles | None = None
 ) -> None:
-    """Runs `work`, again after a pause whenever it fails, until it returns or is cancelled.
+    """Runs `work` until it returns or is cancelled, restarting it after a pause whenever it fails.
 
-    An error of one part must not end the others, nor the experiments under way: it is logged, and recorded in
-    `troubles`. Raises FencedError if another daemon took over, and LogLossError.
+    An error of one part must not end the others, nor the running experiments: it is logged, and recorded in `troubles`.
+    Raises FencedError if another daemon took over, and LogLossError.
     """
     failures = 0
     while True:

@@ -61,14 +61,14 @@ T = TypeVar("T")
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A running daemon: the parts needed by its caller and by tests."""
+    """A running daemon, with the parts needed by callers and tests."""
 
     url: str
     folder: DataFolder
     supervisor: Supervisor
     projector: Projector
     keyring: Keyring | None
-    """The tokens; None if every request counts as the owner's."""
+    """Valid tokens and their owners; None if requests need no token."""
 
 
 _Work: TypeAlias = "dict[str, Callable[[], Awaitable[None]]]"
@@ -85,13 +85,12 @@ async def running(
     tracer: Tracer | None = None,
     claim: Claim | None = None,
 ) -> AsyncIterator[Service]:
-    """Runs a daemon while the block runs. Leaving the block drains the workers and closes everything, in reverse order.
+    """A context running a daemon; leaving it drains the workers and closes everything, in reverse order.
 
     The daemon listens, and publishes its address, as soon as it owns the folder. `tracer` makes the daemon's spans;
-    `claim` is a caller's existing claim of folder and port, released at the end.
-
-    An unreachable log or database elsewhere is waited for: meanwhile the daemon is live and not ready. Raises
-    ConflictError if another daemon holds folder or port, and LogError if the embedded log refuses to open.
+    `claim` is a caller's existing claim of folder and port, released at the end. An unreachable log or database
+    elsewhere is waited for: meanwhile the daemon is live and not ready. Raises ConflictError if another daemon holds
+    folder or port, and LogError if the embedded log refuses to open.
     """
     check_reach(options.host, options.door)
     folder = DataFolder(options.data)
@@ -243,7 +242,7 @@ def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Cloc
 
 
 class _Parts:
-    """Log and database, opened immediately or, on a cluster, as soon as they are reachable."""
+    """Opens the daemon's log and database: at once, or, on servers, when they become reachable."""
 
     def __init__(
         self,
@@ -265,7 +264,7 @@ class _Parts:
         self._logger = logger
         self._last = ""
         self._remembered: list[Witness] = []
-        """Heads stored in the log's own file before the log was opened."""
+        """Heads read from the log's own file before the log was opened."""
         self._identity: LogIdentity | None = None
 
     async def log(self, lock: LockFile) -> OwnedLog:
@@ -342,7 +341,7 @@ class _Parts:
         return {"requests": service.run, "trackers": trackers.run}
 
     async def heard(self, supervisor: Supervisor) -> None:
-        """Returns once all stored heads are compared, and losses accepted by a person are recorded.
+        """Runs the loss check of all remembered heads, and records losses accepted by a person.
 
         Raises NotFoundError and UsageError for an unknown experiment, because waiting would not help.
         """

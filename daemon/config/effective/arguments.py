@@ -37,7 +37,7 @@ def with_defaults(plugins: Plugins[Any], name: str | None, arguments: Mapping[st
 
 
 def struct_defaults(kind: type[msgspec.Struct] | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns all arguments of an engine or strategy; only `arguments` if `kind` is unknown."""
+    """Returns an engine's or strategy's arguments completed by defaults; only `arguments` if `kind` is None."""
     if kind is None:
         return dict(arguments)
     completed: dict[str, Any] = {}

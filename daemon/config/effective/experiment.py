@@ -25,7 +25,7 @@ from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 
 DERIVED: Final = "derived"
-"""Name of the section derived from the others; without effect in a file."""
+"""Name of the section with figures derived from the other sections; without effect in a file."""
 _ORDER: Final = tuple(Experiment.model_fields)
 """Sections in the order of the guide."""
 
@@ -202,7 +202,7 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any])
 
 
 def mode_of(stage: StageSpec, half: str) -> str:
-    """Returns the guide's mode for the stage; `half` is the half covered by the submission."""
+    """Returns the guide's `mode` for a stage; `half` is `both`, `explore` or `train`."""
     if stage.kind == "train":
         return "train"
     if stage.serving is not None:

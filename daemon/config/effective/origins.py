@@ -30,7 +30,7 @@ _ALIASES: Final[tuple[tuple[FieldPath, tuple[FieldPath, ...]], ...]] = (
     *((("algorithm", "optimizer", "clip_grad"), _below_trainer(key)) for key in STANDS_FOR if key[-1] == "grad_clip"),
     *((("trainer", "save_hf_checkpoint"), _below_trainer(key)) for key in CONTENTS),
 )
-"""Fields or sections, with alternative fields allowed to set the same values."""
+"""Fields or sections, each with alternative fields that set the same values."""
 _INHERITED: Final[Mapping[str, tuple[FieldPath, ...]]] = {
     "default_workflow_type": ((*_INPUT, "default_workflow_type"),),
     "default_reward_fn_type": ((*_INPUT, "default_reward_fn_type"),),

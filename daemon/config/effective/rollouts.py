@@ -15,7 +15,7 @@ from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 _OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
 """Arguments of a service engine, set in `model.external_model`."""
 _COUNTED: Final = ("engine_num", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields of an auxiliary model counting GPUs."""
+"""Fields of an auxiliary model with numbers of GPUs."""
 _ON_ONE: Final = ("torch", "fake", TINKER, SERVICE)
 """Engines using at most one device, with no requirements but a time-out."""
 _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}

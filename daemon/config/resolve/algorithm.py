@@ -67,9 +67,9 @@ STRATEGIES: Final[Mapping[str, type[msgspec.Struct]]] = {
 _STRATEGY_ARGS: Final[FieldPath] = ("algorithm", "sample_strategy_args")
 _ARGS: Final[FieldPath] = ("algorithm", "policy_loss_fn_args")
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"ppo": {"delta_sequence_masking": "delta"}}
-"""Upstream's argument names and rftd's, by loss."""
+"""rftd's name of each of Trinity-RFT's arguments, by loss."""
 _MODES: Final[Mapping[str, tuple[str, ...]]] = {"mix": ("grpo_loss_agg_mode",), "mix_chord": ("grpo_loss_agg_mode",)}
-"""Synonyms of `loss_agg_mode` for the rollouts' aggregation, by loss."""
+"""Values of `loss_agg_mode` that mean the aggregation over rollouts, by loss."""
 
 
 def find_algorithm(section: Algorithm, notes: Notes) -> AlgorithmDefinition | None:
@@ -242,7 +242,7 @@ def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes
 
 
 def no_warmup(ratio: float, total_steps: int) -> str:
-    """Returns a warning for a warm-up share below one step; empty if there is a warm-up, or if the share is 0."""
+    """Returns a warning if the warm-up share amounts to less than one step; empty otherwise, and for the share 0."""
     if not ratio or int(ratio * total_steps):
         return ""
     return (
@@ -263,7 +263,7 @@ def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: No
 
 
 def other_names(loss: str) -> tuple[str, ...]:
-    """Returns argument names accepted by `policy_loss_args` in addition to the loss's arguments."""
+    """Returns names accepted in `policy_loss_args` besides the loss's own arguments."""
     if not POLICY_LOSSES.builtin(loss):
         return ()
     whole = tells_labels(loss)  # a pair or a response has a single value, never aggregated
@@ -271,7 +271,7 @@ def other_names(loss: str) -> tuple[str, ...]:
 
 
 def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[str, Any], str | None]:
-    """Returns the policy loss's arguments under rftd's names, and the aggregation set in the file, if any.
+    """Returns the policy loss's arguments under rftd's names, and the aggregation set in the file (None if unset).
 
     Synonyms must agree.
     """

@@ -18,7 +18,7 @@ from rftd.ops.plugins import Plugins
 def check_names(
     arguments: Mapping[str, Any], known_names: Iterable[str], path: FieldPath, receiver: str, notes: Notes
 ) -> None:
-    """Refuses each argument whose name is unknown to `receiver`, suggesting the nearest of the known names."""
+    """Adds an issue, with the nearest known name, for each argument that `receiver` does not have."""
     known_names = list(known_names)
     for name, setting in arguments.items():
         if name not in known_names:
@@ -34,7 +34,7 @@ def check_struct(
     *,
     extra_names: Iterable[str] = (),
 ) -> None:
-    """Refuses each name that is not a field of `kind`, and each value not accepted by the field.
+    """Adds an issue for each argument that is no field of `kind`, or has a value its field does not accept.
 
     `extra_names` are further names allowed in the file, already removed from `arguments`.
     """
@@ -54,7 +54,7 @@ def check_struct(
 
 
 def refused_value(kind: type[msgspec.Struct], name: str, setting: object) -> str | None:
-    """Returns advice for a value not accepted by the field of `kind`; None for an accepted value."""
+    """Returns advice for a value that field `name` of `kind` does not accept; None for an accepted one."""
     try:
         converted({name: setting}, kind)
     except msgspec.ValidationError as error:
@@ -84,7 +84,9 @@ def _words(annotation: Any) -> Iterator[str]:
 
 
 def check_engine(plugins: Plugins[Any], name: str, guide_engines: Iterable[str], path: FieldPath, notes: Notes) -> None:
-    """Refuses an unregistered engine; `guide_engines` are the engines of the guide, available or not."""
+    """Adds an issue for an unregistered engine; `guide_engines` are the engines named in the guide, available here or
+    not.
+    """
     try:
         plugins.check(name)
     except ConfigError as error:
@@ -104,7 +106,8 @@ def check_declared(
     extra_names: Iterable[str] = (),
     noun: str = "",
 ) -> None:
-    """Refuses names, types and values not accepted by a built-in part, and missing required arguments.
+    """Adds an issue for each name, type or value that a built-in plug-in does not accept, and for each missing
+    argument.
 
     `extra_names` are further names allowed in the file, already removed from `arguments`; `noun` names the part's use,
     if different from the plug-ins' kind. A third-party module is not imported here, but by the daemon before
@@ -162,7 +165,7 @@ def _check_idle(
 
 
 def refuse_made(error: ConfigError, path: FieldPath, arguments: Mapping[str, Any], notes: Notes) -> None:
-    """Adds the issue of a constructor's error, at the argument named by the error, otherwise at all arguments."""
+    """Adds the issue of an error raised by a plug-in's constructor, at the argument it names, or at all arguments."""
     name = str((parse(error.field or "") or ("",))[-1])
     where = (*path, name) if name in arguments else path
     notes.wrong(where, error.what.removeprefix(f"{name} ") if name in arguments else error.what, error.fix, WrongValue)
@@ -171,7 +174,9 @@ def refuse_made(error: ConfigError, path: FieldPath, arguments: Mapping[str, Any
 def lifted_counts(
     args: dict[str, Any], names: tuple[str, ...], path: FieldPath, notes: Notes
 ) -> tuple[dict[str, Any], dict[str, int]]:
-    """Separates counts with a field in the specification from the engine's arguments."""
+    """Splits an engine's arguments into those it keeps and the counts (`names`) with fields of their own in the
+    specification.
+    """
     remaining = dict(args)
     lifted = {}
     for name in names:

@@ -34,7 +34,7 @@ from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
 _PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields used only by engines with dedicated GPUs."""
+"""Fields with an effect only for engines with reserved GPUs."""
 _ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
 """Parallel sizes of an auxiliary model accepted by vLLM only as 1."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
@@ -47,7 +47,7 @@ _UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
 def resolve_auxiliary(
     experiment: Experiment, lengths: LengthLimits, teacher_path: str, host: Host, notes: Notes
 ) -> tuple[AuxiliarySpec, ...]:
-    """Returns the auxiliary models of one stage in the order of the file, with distinct names.
+    """Returns the auxiliary models of one stage, in the order of the file and with distinct names.
 
     With a `teacher_path`, the first model is a part of the trainer, without GPUs among the explorers'.
     """
@@ -91,7 +91,9 @@ def _with_engines(
 
 
 def unset_variables(spec: ExperimentSpec, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yields a warning for each variable required by a service and unset in `environ`; explorers may run elsewhere."""
+    """Yields a warning for each variable that a service needs and `environ` lacks; explorers on other machines may have
+    it.
+    """
     needed = {
         variable: model.name
         for stage in spec.stages

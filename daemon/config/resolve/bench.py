@@ -26,7 +26,7 @@ _PROGRAM: Final = "agent_program_workflow"
 
 
 def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
-    """Returns the experiment with the settings needed for benchmarking, and without training settings."""
+    """Returns the experiment of `mode: bench`, with evaluations only and without training settings."""
     if not experiment.buffer.explorer_input.eval_tasksets:
         problem = "are required: mode bench answers only these"
         notes.wrong(
@@ -107,7 +107,7 @@ def _check_tasksets(explorer_input: ExplorerInput, notes: Notes) -> None:
 
 
 def with_service(experiment: Experiment, args: dict[str, Any]) -> dict[str, Any]:
-    """Adds the service to the engine's arguments; of address and key, only names of variables are stored."""
+    """Returns the engine's arguments with those of the service; of address and key, only variable names are stored."""
     external = experiment.model.external_model
     service = {
         "model_name": external.model_name or "",
@@ -118,7 +118,7 @@ def with_service(experiment: Experiment, args: dict[str, Any]) -> dict[str, Any]
 
 
 def benched(stage: StageSpec) -> StageSpec:
-    """Returns the stage reduced to evaluations of the initial weights."""
+    """Returns the stage reduced to one evaluation of the initial weights."""
     return msgspec.structs.replace(
         stage,
         kind="explore",

@@ -21,14 +21,15 @@ _STOP: Final[FieldPath] = ("trainer", "early_stop")
 _RULES: Final[FieldPath] = ("trainer", "rules")
 _CONDITIONS: Final = ("falls_by", "rises_by", "below", "above")
 _ENDS: Final = 2
-"""Number of evaluations of a stage evaluated only at the beginning and the end."""
+"""Number of evaluations in a stage with evaluations only at the beginning and the end."""
 _SHARES: Final = ("accuracy", "pass@", "majority@")
 """Prefixes of figures between 0 and 1."""
 
 
 def with_decisions(stage: StageSpec, experiment: Experiment, notes: Notes, *, inheritable: bool) -> StageSpec:
-    """Returns the stage with its evaluation-based decisions; with `inheritable`, sections may be meant for other
-    stages.
+    """Returns the stage with its decisions based on evaluations.
+
+    `inheritable` is True if the sections are global and may concern other stages only.
     """
     trainer = experiment.trainer
     sections = (trainer.best_checkpoint, trainer.early_stop, trainer.rules or None)

@@ -22,7 +22,10 @@ _DIVERGENCES: Final = {
 
 
 def resolve_correction(algorithm: Algorithm, *, from_rollouts: bool, notes: Notes) -> CorrectionSpec:
-    """Returns the correction of one stage: the source of the old log-probabilities, and the ordered parts."""
+    """Returns the correction of one stage: the source of the old log-probabilities, and its parts in order.
+
+    `from_rollouts` is True if the file's defaults take old log-probabilities from the rollouts.
+    """
     section = algorithm.rollout_correction
     old = _old_logprobs(algorithm, section)
     if section is None and old == "rollout":

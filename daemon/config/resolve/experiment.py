@@ -175,7 +175,9 @@ def _refused(experiment: Experiment) -> Iterator[Issue]:
 
 
 def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
-    """Returns the issue under the stage's path if the stage sets the field, otherwise under the global path."""
+    """Returns the issue with the path under which the user wrote the field: in the stage if the stage sets it, else
+    globally.
+    """
     if not prefix:
         return issue
     node: Sequence[Any] | dict[str, Any] | Any = config["stages"][prefix[1]]

@@ -33,15 +33,13 @@ _OURS: Final = "RFTD_"
 _CODE: Final = re.compile(
     r"LD_.*|DYLD_.*|PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR)|BASH_ENV|ENV|IFS|SHELLOPTS"
 )
-"""Variables by which a loader, a shell or an interpreter selects executed code: never allowed in data."""
+"""Variables that make a loader, shell or interpreter execute other code; never accepted from a file."""
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
 
 
 def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> RolloutSpec:
-    """Returns the explorers of one stage: engine, number, concurrency, time-outs, environment and requirements on the
-    host.
-    """
+    """Returns the explorers of one stage: engine, number, concurrency, time-outs, environment and devices."""
     section = experiment.explorer
     model = experiment.explorer.rollout_model
     choice = choose_engine(experiment, host, notes)
@@ -100,7 +98,7 @@ def _plain_variables(variables: Mapping[str, Any], notes: Notes) -> dict[str, st
 def schedule_rollouts(
     rollout: RolloutSpec, experiment: Experiment, algorithm: AlgorithmSpec, sync: Synchronizer, notes: Notes
 ) -> RolloutSpec:
-    """Returns the explorers of one stage, completed by all settings used by the dispatcher."""
+    """Returns the explorers of one stage with the settings needed by the dispatcher, such as sizes of leases."""
     section = experiment.explorer
     _check_over(experiment, sync, notes)
     _check_dynamic(experiment, notes)

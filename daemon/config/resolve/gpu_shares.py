@@ -13,13 +13,14 @@ from rftd.workers.devices.host import Host
 
 
 class GpuShares(NamedTuple):
-    """The division of GPUs for one stage between rollout engines, auxiliary models and the trainer."""
+    """Numbers of GPUs in one stage: of the cluster, of rollout engines, of auxiliary models."""
 
     nodes: int
     """Number of nodes; 0 if not set in the file."""
     per_node: int
     total: int
     engines: int
+    """Number of rollout engines."""
     per_engine: int
     """GPUs of one engine."""
     auxiliary: int
@@ -27,11 +28,11 @@ class GpuShares(NamedTuple):
 
     @property
     def left(self) -> int:
-        """GPUs for the trainer; negative if the engines alone need more than available."""
+        """Number of GPUs for the trainer; negative if the engines need more than available."""
         return self.total - self.engines * self.per_engine - self.auxiliary
 
     def __str__(self) -> str:
-        """Describes the division in words."""
+        """Returns the division as text for messages."""
         have = f"{self.nodes} x {self.per_node} = {self.total}" if self.nodes else f"{self.total}"
         auxiliary = f" and auxiliary models {self.auxiliary}" if self.auxiliary else ""
         unit = "GPU" if self.total == 1 else "GPUs"
@@ -46,7 +47,7 @@ def shares_of(
     per_engine: int | None = None,
     auxiliary: Sequence[RolloutModel] | None = None,
 ) -> GpuShares:
-    """Returns the division of the cluster set in the file, otherwise of the host's GPUs.
+    """Returns how the guide divides the cluster set in the file, or otherwise the host's GPUs.
 
     An engine needs `per_engine` GPUs, by default the product of the parallel sizes; `auxiliary` are the models with
     dedicated GPUs, by default all models of the file.
@@ -67,9 +68,10 @@ def shares_of(
 
 
 def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
-    """Returns the GPUs of an auxiliary model: those of its engines with vLLM on GPUs, otherwise the file's count.
+    """Returns the number of GPUs reserved for an auxiliary model: of its engines if vLLM runs them, otherwise as in the
+    file.
 
-    A service's GPUs are elsewhere.
+    0 for a service.
     """
     if model.engine_type == SERVICE:
         return 0
@@ -79,12 +81,14 @@ def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
 
 
 def engines_per_explorer(experiment: Experiment, model: RolloutModel) -> int:
-    """The engines of an auxiliary model in each explorer: `engine_num` over all explorers, rounded up."""
+    """Returns the number of an auxiliary model's engines in each explorer: `engine_num` divided by the explorers,
+    rounded up.
+    """
     return -(-model.engine_num // experiment.explorer.rollout_model.engine_num)
 
 
 class AuxiliaryEngineChoice(NamedTuple):
-    """The engine of an auxiliary model, and the dedicated GPUs of one engine."""
+    """Engine of an auxiliary model, with the number of GPUs reserved for each engine."""
 
     engine: str
     gpus: int = 0
@@ -93,7 +97,7 @@ class AuxiliaryEngineChoice(NamedTuple):
 
 
 def auxiliary_engine(experiment: Experiment, model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
-    """Returns the engine of an auxiliary model not provided by a service."""
+    """Returns the engine that runs an auxiliary model; not for a model at a service."""
     if "engine_type" in model.model_fields_set:
         return _written(model, host)
     return AuxiliaryEngineChoice("vllm", parallel_of(model), "cuda") if _fits(experiment, host) else _TORCH
@@ -131,5 +135,5 @@ def _fits(experiment: Experiment, host: Host) -> bool:
 
 
 def parallel_of(model: RolloutModel) -> int:
-    """Returns the GPUs of one engine: the product of the parallel sizes."""
+    """Returns the number of GPUs of one engine: the product of its parallel sizes."""
     return model.tensor_parallel_size * model.pipeline_parallel_size * model.data_parallel_size

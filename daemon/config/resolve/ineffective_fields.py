@@ -21,20 +21,20 @@ from rftd.workers.datasets.recorded import RECORDED
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
-"""True if the rule's fields have no effect in the stage resolved from the file."""
+"""A function of a resolved stage, True if the rule's fields have no effect in it."""
 _BY_NORM: Final = "seq-mean-token-sum-norm"
 
 
 @dataclass(frozen=True, slots=True)
 class IneffectiveRule:
-    """Fields, or whole sections, without effect if the condition holds."""
+    """Fields, or complete sections, that have no effect in stages for which `holds` is True."""
 
     places: tuple[FieldPath, ...]
     holds: Condition
     why: str
     """The reason; `{untrained}` stands for the setting disabling training, `{trainer}` for the training engine."""
     default_too: bool = False
-    """True to warn of a written default as well, because another field sets a different value."""
+    """True to warn even of a value equal to the default, because another field sets a different one."""
 
 
 def _of(section: str, *names: str) -> tuple[FieldPath, ...]:
@@ -348,9 +348,10 @@ _RULES_BY_PATH: Final = _rules_by_path()
 
 
 def ineffective_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, StageSpec]]) -> Iterator[str]:
-    """Yields a warning for each written field without use in any stage.
+    """Yields a warning for each field written in the file that no stage uses.
 
-    `config` is the file as plain data. Fields inherited by a stage but used by another cause no warning.
+    `config` is the file as plain data. A field that a stage inherits without using it causes no warning if another
+    stage uses it.
     """
     idle_by_stage = [
         (_stage_fields(config, stage_config), _idle(stage_config.experiment, spec)) for stage_config, spec in stages

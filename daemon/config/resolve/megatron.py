@@ -17,9 +17,9 @@ Written = tuple[FieldPath, FieldPath, Any]
 
 STRATEGY: Final = "megatron"
 ACTING: Final = ("tensor_model_parallel_size", "sequence_parallel")
-"""Arguments of the engine, under Megatron's names."""
+"""Arguments of the engine set by Megatron's settings, under Megatron's names."""
 KERNELS: Final = "transformer-engine"
-"""The package needed to split texts across ranks without padding."""
+"""Package without which texts have to be padded, and cannot be split across ranks."""
 _SECTION: Final[FieldPath] = ("trainer", STRATEGY)
 _TREE: Final = ("actor_rollout_ref", "actor", STRATEGY)
 _PACKAGES: Final = ("megatron-core", "mbridge")
@@ -94,7 +94,7 @@ def _missing(host: Host) -> list[str]:
 
 
 def sizes(trainer: Trainer, leaves: list[Written]) -> Iterator[tuple[str, FieldPath, Any]]:
-    """Yields Megatron's settings in the file: name, path in the file, and value."""
+    """Yields Megatron's settings written in the file: name, path in the file, and value."""
     section = trainer.megatron
     for name in sorted(section.model_fields_set):
         yield name, (*_SECTION, name), getattr(section, name)
@@ -135,14 +135,16 @@ def megatron_arguments(trainer: Trainer, leaves: list[Written], host: Host, note
 
 
 def without_kernels(host: Host) -> str | None:
-    """Returns the reason for padding texts and keeping them whole on each rank; None if unnecessary."""
+    """Returns why texts are padded and not split across ranks (`KERNELS` is missing on the host); None if they need not
+    be.
+    """
     if not host.seen or (host.gpus and KERNELS in host.packages):
         return None
     return "verl trains on the CPU" if not host.gpus else f"{KERNELS} is not installed where workers run"
 
 
 def warn_without_megatron(trainer: Trainer, leaves: list[Written], engine: str, notes: Notes) -> None:
-    """Warns of Megatron's settings without effect, because another strategy or another engine trains."""
+    """Adds a warning for each of Megatron's settings, because another strategy or engine trains."""
     trains = "FSDP2" if engine == "verl" else engine
     for name, where, setting in sizes(trainer, leaves):
         # True equals 1 as well: for sequence_parallel it is a request, but for Megatron's default behaviour.
@@ -152,7 +154,7 @@ def warn_without_megatron(trainer: Trainer, leaves: list[Written], engine: str, 
 
 
 def only_fsdp2(name: str, where: FieldPath, setting: Any, notes: Notes) -> bool:
-    """True, with a warning, if the argument exists in FSDP2 but not in Megatron."""
+    """Returns True, after adding a warning, if the argument exists in FSDP2 but not in Megatron."""
     if name not in ALONE or setting in (False, -1, 1):
         return name in ALONE or name in ("forward_prefetch", "reshard_after_forward")
     notes.warn(f"{show(where)} has no effect: only used by FSDP2, and the strategy is Megatron")

@@ -21,7 +21,7 @@ OF_ROLLOUTS: Final = {
     **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
     "chat_template": "custom_chat_template",
 }
-"""Fields of `explorer.rollout_model` overriding fields of `model` for rollouts."""
+"""Fields of `explorer.rollout_model` that override fields of `model` during rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LengthLimits:
 
 
 def as_explored(experiment: Experiment) -> Experiment:
-    """Returns the experiment with sampling and template of `explorer.rollout_model` merged over `model`."""
+    """Returns the experiment with `explorer.rollout_model`'s sampling and template in place of those of `model`."""
     rollout_model = experiment.explorer.rollout_model
     overrides = {
         name: getattr(rollout_model, field)
@@ -46,7 +46,7 @@ def as_explored(experiment: Experiment) -> Experiment:
 
 
 def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
-    """Returns the lengths; None, with an issue, if they cannot be derived."""
+    """Returns the length limits of the model; None, after adding an issue to `notes`, if they contradict each other."""
     total = model.max_model_len
     prompt = model.max_prompt_tokens
     response = model.max_response_tokens
@@ -105,7 +105,7 @@ def with_answer_form(model: ModelSpec, rollout_model: RolloutModel, notes: Notes
 
 
 def resolve_lora(section: Model, notes: Notes) -> LoraSpec | None:
-    """Returns the adapter to train, or None to train the whole model; more than one adapter is refused."""
+    """Returns the adapter to train; None to train all weights of the model. More than one adapter is refused."""
     adapters = section.lora_configs or []
     if not adapters:
         return None

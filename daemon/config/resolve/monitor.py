@@ -33,7 +33,7 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """The arguments of each tracker: the guide's, and SwanLab's arguments named by Trinity-RFT."""
 _SETTLED: Final = ("id", "resume", "reinit")
-"""Arguments of SwanLab chosen by the tracker."""
+"""Arguments of SwanLab set by rftd itself, and not accepted in the file."""
 _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
     {
         "tags": ("a list of texts", (list, tuple)),
@@ -46,7 +46,7 @@ _OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"mode": ("cloud", "local", "offline", "disabled"), "resume": ("must", "allow", "never")}
 )
-"""Words accepted by SwanLab."""
+"""Values accepted by SwanLab, by argument."""
 
 
 def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
@@ -60,7 +60,7 @@ def arguments_of(kind: str) -> tuple[str, ...]:
 
 
 def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
-    """Returns the errors and the warnings of the section. A misspelt argument is an error."""
+    """Returns the issues and warnings of section `monitor`; a misspelt argument is an issue."""
     notes = Notes()
     kinds = _kinds(monitor)
     for kind in kinds:

@@ -34,13 +34,17 @@ _TURNS: Final = {
     "trainer_sync_interval": None,
     "sync_offset": 0,
 }
-"""Settings for alternation: each explore step waits for the weights of the preceding step."""
+"""Settings for explorers and trainer alternating on one device: each explore step waits for the previous step's
+weights.
+"""
 
 
 def resolve_pacing(
     experiment: Experiment, algorithm: AlgorithmSpec, batch: int, host: Host, notes: Notes
 ) -> tuple[Synchronizer, PolicySpec]:
-    """Returns the schedule of synchronisation, and the policy limiting run-ahead and age of experiences."""
+    """Returns the synchronisation schedule, and the policy limiting how far explorers run ahead and how old experiences
+    may be.
+    """
     sync = as_declared(experiment.synchronizer, Synchronizer)
     sync = msgspec.structs.replace(sync, sync_method=_method(experiment, host, notes))
     fixed = sync.sync_style == "fixed"
@@ -58,7 +62,7 @@ def resolve_pacing(
 
 
 def sync_of_training(experiment: Experiment) -> Synchronizer:
-    """Returns the schedule of a train-only stage, needed to publish; weights at a service have no other channel."""
+    """Returns the schedule of a stage without rollouts, in which weights are still published."""
     return Synchronizer(sync_method=SERVICE if experiment.model.tinker.enable else "checkpoint")
 
 
@@ -118,7 +122,9 @@ def _no_nccl(experiment: Experiment, host: Host) -> str:
 
 
 def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> int:
-    """Rounds `eval_interval` down to a multiple of the sync interval, at least one; 0 stays 0."""
+    """Returns `eval_interval` rounded down to a multiple of the sync `interval`, at least one interval; 0 (never) stays
+    0.
+    """
     requested = experiment.explorer.eval_interval
     floored = max(requested // interval, 1) * interval if requested else 0
     if floored != requested:
@@ -127,7 +133,9 @@ def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> 
 
 
 def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
-    """Returns the experiment for one device shared in turns: schedule, channel, and all threads for the active side."""
+    """Returns the experiment for explorers and trainer alternating on one device: schedule, channel, and all threads
+    for both.
+    """
     sync = as_section(experiment.synchronizer)
     for name, required in _TURNS.items():
         if name in sync.model_fields_set and (requested := getattr(sync, name)) not in (required, None):
@@ -147,8 +155,9 @@ def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
 
 
 def with_turns(experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec) -> tuple[RolloutSpec, TrainerSpec]:
-    """Returns both sides of a stage in turns. A deterministic stage keeps its threads: the weights' bits depend on
-    them.
+    """Returns both sides of a stage that alternate on one device, each with all threads.
+
+    A deterministic stage keeps its threads: the weights' bits depend on them.
     """
     if experiment.deterministic:
         return rollout, trainer
@@ -171,7 +180,7 @@ def collects(experiment: Experiment, notes: Notes) -> bool:
 
 
 def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
-    """Returns the stage without training steps: tasks and explorers stay, and the stage ends after the last task."""
+    """Returns the stage without training steps: it ends after its last task."""
     if stage.evals:
         notes.warn("explorer.collect_only: nothing is trained, so eval_tasksets are not evaluated")
     return msgspec.structs.replace(

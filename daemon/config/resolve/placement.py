@@ -31,9 +31,9 @@ _PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
 def with_devices(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
-    """Returns the parts of an exploring stage with the exclusive GPUs of each explorer and of the trainer.
+    """Returns explorers and trainer of a stage with the numbers of GPUs reserved for each worker.
 
-    0 for a worker means no assignment: the worker uses the GPUs visible on its machine.
+    0 means no reservation: the worker uses the GPUs visible on its machine.
     """
     per_engine = _gpus_of_engine(experiment, rollout, host)
     if host.clustered and host.gpus and per_engine > host.most_gpus:
@@ -80,9 +80,9 @@ def with_devices(
 
 
 def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Host, notes: Notes) -> TrainerSpec:
-    """Returns the trainer of a stage without explorers, with exclusive GPUs: all for verl, one per rank for torch.
+    """Returns the trainer of a stage without explorers with its number of GPUs: all for verl, one per rank for torch.
 
-    0 means no assignment: the trainer uses the GPUs visible on its machine.
+    0 means no reservation: the trainer uses the GPUs visible on its machine.
     """
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not trains:

@@ -33,9 +33,9 @@ stalls."""
 def resolve_policy(
     experiment: Experiment, sync: Synchronizer, needed: int, algorithm: AlgorithmSpec, batch: int, notes: Notes
 ) -> PolicySpec:
-    """Returns the policy of one stage; adds issues for contradictions.
+    """Returns the policy of one stage; contradictions are added to `notes`.
 
-    `needed` is the smallest bound possible with the synchronizer, `batch` the experiences of one step.
+    `needed` is the smallest staleness bound possible with the synchronizer, `batch` the experiences of one step.
     """
     section = _policy_section(experiment, notes)
     kind = section.name if isinstance(section, PluginPolicy) else section.kind
@@ -207,7 +207,8 @@ def _capacity(buffer: ExperienceBuffer, batch: int, bound: int, notes: Notes) ->
 
 
 def standstill(spec: PolicySpec, *, interval: int, batch: int, repeat_times: int) -> str | None:
-    """Returns the reason why training would stall, or None. Weights are published every `interval` steps.
+    """Returns why training would stop for ever under the policy, with weights published every `interval` steps; None if
+    not.
 
     A third-party policy is not imported here, and not checked.
     """

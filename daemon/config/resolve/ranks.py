@@ -26,7 +26,7 @@ _KERNELS: Final = "flash-attn"
 
 
 def check_ranks(trainer: TrainerSpec, section: Trainer, host: Host, *, on_gpus: bool, notes: Notes) -> TrainerSpec:
-    """Returns the trainer of verl, refusing impossible numbers of ranks with the figures; another trainer is returned
+    """Returns the trainer, with an issue if verl cannot divide weights or sequences over its ranks; other engines are
     unchanged.
 
     An uninspected host is not checked. `section` is the file's section, to name the field of a requested size;
@@ -129,7 +129,7 @@ _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
 
 
 def with_nodes(experiment: Experiment, trainer: TrainerSpec, host: Host, notes: Notes) -> TrainerSpec:
-    """Returns the trainer with the number of nodes, refusing numbers impossible for the cluster or the ranks.
+    """Returns the trainer with its number of nodes; impossible numbers are an issue.
 
     The current number of nodes is not checked: a cluster grows, and the launcher waits for missing nodes.
     """

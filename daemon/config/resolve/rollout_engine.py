@@ -22,9 +22,9 @@ from rftd.workers.engines.vllm.watchdog import HANG_S
 from rftd.workers.generation.engine_registry import ENGINES, arguments_of
 
 ON_CPU: Final = "float32"
-"""Number format on the CPU if the file sets none."""
+"""Number format used on the CPU unless the file sets one."""
 BESIDE_TRAINER: Final = 0.4
-"""Default share of the GPU's memory for vLLM with mode colocate, also occupied while the trainer computes."""
+"""Default share of the GPU's memory for vLLM in mode colocate, where it is occupied while the trainer computes, too."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Engines of the guide."""
@@ -39,7 +39,7 @@ _SERVED: Final = (
     "max_num_seqs",
     "max_num_batched_tokens",
 )
-"""Requirements with equal names in the file."""
+"""Settings of `EngineNeeds` with equal names in the file."""
 
 
 def check_arguments(engine: str, arguments: dict[str, Any], path: FieldPath, notes: Notes) -> None:
@@ -153,7 +153,9 @@ def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine
 
 
 def resolve_dtype(experiment: Experiment, chosen: ChosenEngine, host: Host) -> str:
-    """Returns the number format set in the file; otherwise the guide's bfloat16 on a GPU, and float32 elsewhere."""
+    """Returns the number format set in the file; if unset, bfloat16 on a GPU (as in the guide), and float32
+    on a CPU.
+    """
     model = experiment.explorer.rollout_model
     # `auto` counts as unset: the format of the model's files is not inspected here.
     if "dtype" in model.model_fields_set and model.dtype != "auto":
@@ -176,14 +178,14 @@ def computes_on_gpu(experiment: Experiment, engine_args: dict[str, Any], host: H
 
 
 def where_torch_computes(experiment: Experiment, engine_args: dict[str, Any], host: Host) -> str:
-    """Returns a clause for messages: `, on the CPU` or `, on a GPU`; empty for an uninspected host."""
+    """Returns the text `, on the CPU` or `, on a GPU` for messages; empty for a host not inspected."""
     if not host.seen:
         return ""
     return ", on a GPU" if computes_on_gpu(experiment, engine_args, host) else ", on the CPU"
 
 
 def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) -> EngineNeeds:
-    """Returns the engine's requirements on the host; warns of fields without effect on the engine."""
+    """Returns the engine's settings for devices and memory; warns of fields without effect on this engine."""
     model = experiment.explorer.rollout_model
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
     if chosen.engine in _ALONE:

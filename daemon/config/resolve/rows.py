@@ -23,14 +23,16 @@ _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
 VARIABLE: Final = "env://"
-"""Prefix of a table's path whose database is named by a variable not read yet."""
+"""Prefix of a database table's path as long as the variable with the database's address is not read."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
-"""Fields of a buffer about storing experiences, without meaning for a buffer of rows."""
+"""Fields of a buffer that concern stored experiences, and are meaningless for a buffer of rows."""
 NOT_OF_ROWS: Final = "only used for experiences, not for rows"
 
 
 def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:
-    """Returns the rows of a `train` stage, of the kind needed by the algorithm; None, with an issue, if missing."""
+    """Returns the rows a `train` stage learns from, of a kind its algorithm accepts; None, after adding an issue, if
+    missing.
+    """
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
     if definition.needs.rollouts:
@@ -77,7 +79,9 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
 def resolve_mix(
     experiment: Experiment, algorithm: AlgorithmSpec, train_batch: int, notes: Notes
 ) -> tuple[TasksetSpec | None, int]:
-    """Returns the expert's dataset and the number of its rows per batch, ceil(ratio * batch); none without `mix`."""
+    """Returns the expert's dataset, and its rows per batch: ceil(ratio * batch); (None, 0) without the
+    strategy `mix`.
+    """
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
     name: str = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
     mixes = algorithm.sample_strategy == "mix"
@@ -150,7 +154,10 @@ def rows_of(
 def sources_of(
     buffer: ExperienceBuffer | Taskset, path: FieldPath, notes: Notes, *, lacking: str = "needs the path of a dataset"
 ) -> tuple[str, ...]:
-    """Returns the sources in a section's `path`: files, or a database table read into a file by the daemon."""
+    """Returns the files named in a section's `path`, or the table's path that the daemon replaces by a file.
+
+    Empty after adding an issue, with the text `lacking` if no path is set.
+    """
     if buffer.storage_type != "sql":
         return paths_of(buffer.path, path, notes, lacking=lacking)
     if not buffer.name:

@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 1e9
 
 
 def as_served(experiment: Experiment, notes: Notes) -> Experiment:
-    """Returns the experiment with the schedule needed for serving: explorers never wait for weights."""
+    """Returns the experiment of `mode: serve`, with a schedule in which explorers never wait for weights."""
     sync = as_section(experiment.synchronizer)
     for name, required in _PACED.items():
         if name in sync.model_fields_set and (requested := getattr(sync, name)) not in (required, None):
@@ -44,13 +44,13 @@ def as_served(experiment: Experiment, notes: Notes) -> Experiment:
 def conversations(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
 ) -> TasksetSpec:
-    """Returns the taskset filled while the stage runs: row n is the n-th committed group of conversations."""
+    """Returns a taskset whose row n is the n-th committed group of conversations, filled while the stage runs."""
     taskset = conversation_taskset(experiment, lengths, repeat_times, notes)
     return msgspec.structs.replace(taskset, path=str(PurePosixPath(folder, "serving")), rows=LAST_INDEX)
 
 
 def with_server(stage: StageSpec, experiment: Experiment, notes: Notes) -> StageSpec:
-    """Returns the stage with a server: address and port for clients, no staleness bound unless a policy is written."""
+    """Returns the stage with an HTTP server for clients; without a policy in the file, staleness is not limited."""
     section = experiment.explorer
     engines = stage.rollout.explorers
     if section.min_running_model_num > engines:
@@ -83,7 +83,7 @@ def with_server(stage: StageSpec, experiment: Experiment, notes: Notes) -> Stage
 
 
 def with_queue(stage: StageSpec, experiment: Experiment) -> StageSpec:
-    """Returns the stage with an unlimited wait for tasks, unless the file sets a time-out."""
+    """Returns the stage of a task queue, which waits for tasks without limit unless the file sets a time-out."""
     return msgspec.structs.replace(stage, max_read_timeout_s=_read_timeout_s(experiment))
 
 

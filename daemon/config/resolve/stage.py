@@ -47,11 +47,11 @@ from rftd.workers.devices.host import ANY_HOST, Host
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 
 _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
-"""Placeholder for contradictory lengths, so that the other settings of the stage are checked as well."""
+"""Stand-in for contradictory lengths, so that the other settings of the stage are still checked."""
 
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
-    """Returns the complete stage; None, with all issues, if the algorithm is unknown."""
+    """Returns the complete stage; None, with all issues in `notes`, if the algorithm is unknown."""
     experiment = with_upstream_places(_of_its_mode(config.experiment, notes), notes)
     experiment = as_tinker(experiment, host, notes)
     definition = find_algorithm(experiment.algorithm, notes)

@@ -26,10 +26,12 @@ _REPLACES: Final = (
     (("buffer", "explorer_input"), "taskset", "tasksets"),
     (("buffer", "explorer_input"), "tasksets", "taskset"),
 )
-"""Pairs of fields: if a stage sets the first, an inherited second field would contradict or override the stage."""
+"""Pairs of fields: if a stage sets the first, an inherited second field is ignored, because it would contradict the
+stage.
+"""
 
 SINGLE: Final = "main"
-"""Name of the stage of a file without `stages`."""
+"""Name of the only stage in a file without `stages`."""
 _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "engine": ("explorer", "rollout_model", "engine_type"),
     "dtype": ("explorer", "rollout_model", "dtype"),
@@ -47,7 +49,7 @@ _NEEDS: Final = tuple(sorted(set(EngineNeeds.__struct_fields__) - {"device", "de
 
 @dataclass(frozen=True, slots=True)
 class StageConfig:
-    """A stage as a separate experiment: the global sections with the stage's sections merged over them."""
+    """One stage as a separate, valid experiment: the global sections with the stage's own merged over them."""
 
     name: str
     prefix: FieldPath
@@ -57,7 +59,7 @@ class StageConfig:
 
 @dataclass(frozen=True, slots=True)
 class StageTree:
-    """A stage as a separate file, as written by the user: plain data."""
+    """One stage as a separate file, in plain data as written by the user."""
 
     name: str
     prefix: FieldPath
@@ -153,7 +155,7 @@ def _overlay(below: Any, above: Any) -> Any:
 
 
 def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:
-    """Refuses settings of `stage` differing from an earlier stage where all stages must agree."""
+    """Adds an issue for each setting of `stage` that differs from an earlier stage although all stages must agree."""
     if before:
         first = before[0]
         if stage.trainer.engine != first.trainer.engine:
@@ -187,8 +189,9 @@ def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: No
 
 
 def with_one_trainer(stages: Sequence[StageSpec]) -> tuple[StageSpec, ...]:
-    """Returns the stages with equal GPUs for training, the minimum left by any stage's explorers: one trainer process
-    serves all.
+    """Returns the stages with an equal number of GPUs for the trainer: the smallest left by any stage's explorers.
+
+    One trainer process serves all stages.
     """
     trainer_gpus = min((stage.trainer.devices for stage in stages if stage.trainer.devices), default=0)
     if not trainer_gpus:

@@ -39,7 +39,7 @@ _OF_ROWS = (
 
 
 def placed_tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
-    """Yields the tasksets and evaluations of a resolved stage, each with its field in the file."""
+    """Yields each taskset of a resolved stage, held-out ones included, with the path of its field in the file."""
     for number, taskset in enumerate(tasksets_of(stage)):
         yield taskset, (*_INPUT, "tasksets", number) if stage.more_tasksets else (*_INPUT, "taskset")
     for number, taskset in enumerate(stage.evals):
@@ -98,7 +98,7 @@ def _add(spec: TasksetSpec, specs: list[TasksetSpec], path: FieldPath, kind: str
 
 
 def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_times: int, notes: Notes) -> TasksetSpec:
-    """Returns the taskset of a serving stage: no file, and the default sampling for clients' requests."""
+    """Returns the taskset of a serving stage: without files, and with the default sampling for clients' requests."""
     inputs = experiment.buffer.explorer_input
     path: FieldPath = (*_INPUT, "taskset")
     taskset = inputs.taskset or Taskset()
@@ -111,7 +111,7 @@ def conversation_taskset(experiment: Experiment, lengths: LengthLimits, repeat_t
 
 
 def eval_tasksets(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> tuple[TasksetSpec, ...]:
-    """Returns the held-out tasksets of a stage with distinct names, resolved like training tasksets."""
+    """Returns the held-out tasksets of a stage, with distinct names, resolved like tasksets for training."""
     inputs = experiment.buffer.explorer_input
     specs: list[TasksetSpec] = []
     for index, taskset in enumerate(inputs.eval_tasksets):
@@ -213,7 +213,7 @@ def _makes_tasks(experiment: Experiment) -> bool:
 
 
 def makes_own_tries(experiment: Experiment) -> bool:
-    """True if every training taskset has a third-party workflow, possibly trying a task several times."""
+    """True if every training taskset has a third-party workflow, which may attempt a task several times by itself."""
     explorer_input = experiment.buffer.explorer_input
     tasksets = explorer_input.tasksets or [explorer_input.taskset or Taskset()]
     workflows = [taskset.default_workflow_type or explorer_input.default_workflow_type for taskset in tasksets]

@@ -121,7 +121,9 @@ def with_updates(
     train_batch: int,
     notes: Notes,
 ) -> TrainerSpec:
-    """Returns the trainer with the optimizer steps of policy and critic; refuses a mini-batch not dividing a batch."""
+    """Returns the trainer with its optimizer steps per batch; a mini-batch that does not divide the batch
+    is an issue.
+    """
     section = experiment.trainer
     config = experiment.trainer.trainer_config or {}
     # verl has `actor` below `actor_rollout_ref`; a file may omit the level.
@@ -225,7 +227,7 @@ def _has_ratio(algorithm: AlgorithmSpec) -> bool:
 def with_companions(
     trainer: TrainerSpec, experiment: Experiment, algorithm: AlgorithmSpec, notes: Notes
 ) -> TrainerSpec:
-    """Returns the trainer with the critic and the teacher needed by the advantages."""
+    """Returns the trainer with the critic or teacher model that the algorithm needs."""
     needs = fields_of(algorithm)
     if "values" in needs:
         # An argument written by the user under the engine's name takes precedence over verl's.
@@ -257,8 +259,8 @@ def with_companions(
 
 
 def check_objective(stage: StageSpec, notes: Notes) -> None:
-    """Refuses an objective whose needs a built-in engine cannot meet; third-party engines are checked by the daemon
-    after import.
+    """Adds an issue if a built-in engine cannot compute what the objective needs; the daemon checks third-party
+    engines.
     """
     if not trainer_engines.ENGINES.builtin(stage.trainer.engine):
         return
@@ -272,9 +274,8 @@ def check_objective(stage: StageSpec, notes: Notes) -> None:
 
 
 def fields_of(algorithm: AlgorithmSpec) -> frozenset[PassField]:
-    """Returns the fields of a batch needed by the advantages.
-
-    Unknown for a third-party function, not imported here: empty.
+    """Returns the fields of a batch read by the advantages; empty for a third-party function, which is not imported
+    here.
     """
     if not ADVANTAGES.builtin(algorithm.advantage):
         return frozenset()

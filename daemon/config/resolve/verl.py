@@ -44,9 +44,9 @@ STANDS_FOR: Final[Mapping[FieldPath, FieldPath]] = {
     (*_OPTIM, "weight_decay"): (*_OPTIMIZER, "weight_decay"),
     (*_ACTOR, "grad_clip"): ("trainer", "grad_clip"),
 }
-"""Keys of veRL, and the fields set by them if the fields are not written."""
+"""Keys of veRL by the field that each one sets if the field itself is not written."""
 CONTENTS: Final = ((*_ACTOR, "checkpoint", "save_contents"), (*_ACTOR, "checkpoint", "contents"))
-"""Keys of checkpoint contents in veRL: they set `trainer.save_hf_checkpoint`."""
+"""Keys of veRL for the contents of checkpoints, which set `trainer.save_hf_checkpoint`."""
 
 OWN_FIELDS: Final = {
     "max_token_len_per_gpu": "max_token_len_per_gpu",
@@ -57,10 +57,10 @@ OWN_FIELDS: Final = {
     "optimizer_offload": "optimizer_offload",
     "save_strategy": "save_strategy",
 }
-"""Fields of `trainer`, and the corresponding arguments of the engine."""
+"""Arguments of the engine by the field of `trainer` that sets them."""
 
 _TREE: Final = engine_arguments()
-"""Fields below `trainer_config`, and the corresponding arguments of the engine."""
+"""Arguments of the engine by the field below `trainer_config` that sets them."""
 _ELSEWHERE: Final = read_elsewhere()
 _UNWRAPPED: Final = ("actor", "ref", "rollout", "model")
 _AROUND: Final = (
@@ -69,7 +69,7 @@ _AROUND: Final = (
 )
 """Fields without influence on learning and sampling."""
 _OVERRULED: Final = ("trainer.val_before_train", "trainer.total_training_steps")
-"""Keys not read by Trinity-RFT: its own fields apply to every file, even if unset."""
+"""Keys that Trinity-RFT does not read, because its own fields apply even if unset."""
 _COUNTS: Final = ("max_token_len_per_gpu", "micro_batch_size_per_gpu", "ulysses_sequence_parallel_size")
 _MEGATRON: Final = (*_ACTOR, STRATEGY)
 _GONE: Final = "leave it out: the sections are actor_rollout_ref, critic and trainer"
@@ -77,7 +77,7 @@ _ON_GPUS: Final = ("param_offload", "optimizer_offload", "ref_param_offload", "a
 
 
 def check_tree(experiment: Experiment, engine: str, notes: Notes) -> None:
-    """Reports for each key of the tree the consequence with this engine, unless the key acts.
+    """Reports every key of veRL's tree in the file that has no effect with this engine.
 
     Errors: a key unknown to veRL, a value of another type, and a key influencing learning or sampling with another
     field here, or without a counterpart. Other keys cause a warning. A value equal to the field's here has no
@@ -222,7 +222,7 @@ def _warn_of_cuts(settings: Mapping[str, tuple[FieldPath, Any]], notes: Notes) -
 
 
 def leaves(trainer: Trainer) -> list[tuple[FieldPath, FieldPath, Any]]:
-    """Returns the values of verl's tree: path below `trainer`, name in veRL, and value."""
+    """Returns the values in veRL's tree: path below `trainer`, veRL's name, and value."""
     return [
         ((*_CONFIG, *written_path), path, leaf) for written_path, path, leaf in _leaves(trainer.trainer_config or {})
     ]
@@ -296,7 +296,8 @@ _BESIDE: Final[Mapping[FieldPath, FieldPath]] = {("trainer", "grad_clip"): (*_OP
 
 
 def with_upstream_places(experiment: Experiment, notes: Notes) -> Experiment:
-    """Returns the experiment with fields set only in veRL's tree; different values in both are an issue.
+    """Returns the experiment with fields that are set only in veRL's tree; different values in both places are an
+    issue.
 
     veRL's default in the tree has no consequence if the field is written.
     """

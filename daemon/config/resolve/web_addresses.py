@@ -9,7 +9,9 @@ from rftd.ops.outbound import web_address
 
 
 def check_web_address(text: str, path: FieldPath, notes: Notes) -> None:
-    """Adds an issue at `path` unless `text` is an http address with a host, without user, password and parameters."""
+    """Adds an issue at `path` unless `text` is an http address with a host, and without user, password or
+    parameters.
+    """
     try:
         web_address(text, field=show(path))
     except ConfigError as error:

@@ -18,7 +18,7 @@ _OF_THE_PROGRAM: Final = ("", "config", "./config")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """The folders and texts searched for a Hydra configuration: the script, a named folder, and folders above the
+    """Where a Hydra configuration is searched: in the script's own texts, a named folder, and the folders above the
     script.
     """
 
@@ -49,7 +49,7 @@ class ConfigFiles:
         return None
 
     def names_another(self, folder: str) -> bool:
-        """True if `--config-path` is not the folder of veRL's own configurations."""
+        """True if `--config-path` names a folder other than that of veRL's own configurations."""
         return folder not in _OF_THE_PROGRAM or self.folder is not None
 
     def _folders(self, folder: str, program: str) -> list[Path]:

@@ -24,7 +24,7 @@ _MOST_SHOWN: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Marks a missing value, written as `???` in the file and refused until filled in."""
+    """Placeholder for a missing value, written as `???` and refused until a person has filled it in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,14 @@ class ImportLine:
 
 @dataclass(slots=True)
 class ExperimentDraft:
-    """Fields by path; each key of the settings is accounted for exactly once."""
+    """The experiment file being made: fields by path, with a report line for each of veRL's keys."""
 
     settings: VerlSettings
     fields: dict[FieldPath, tuple[Any, str]] = field(default_factory=dict)
+    """Value and comment of each field."""
     lines: list[ImportLine] = field(default_factory=list)
     done: dict[str, list[FieldPath]] = field(default_factory=dict)
+    """Fields set from each key."""
     working: Mapping[str, Any] = field(default_factory=dict)
     """Assumed values of unknown keys, used by the rules; fields depending on an assumed value become gaps."""
     wanted: dict[str, str] = field(default_factory=dict)
@@ -57,7 +59,9 @@ class ExperimentDraft:
     """A note for the report on one key, in addition to the fields set."""
 
     def given(self, name: str) -> VerlSetting | None:
-        """Returns the key if set and not null; an unknown value is replaced by the assumed value."""
+        """Returns the key's setting if the user set it, and not to null; None otherwise. An unknown value is replaced
+        by an assumed one.
+        """
         setting = self.settings.given.get(name)
         if setting is not None and setting.unknown:
             setting = replace(setting, value=self.working.get(name))
@@ -73,7 +77,9 @@ class ExperimentDraft:
         return row.default
 
     def number(self, name: str) -> int:
-        """Returns a whole number used in a computation; 1, with a report, for a variable not assigned by the script."""
+        """Returns the key's integer value for a computation; 1, with a report line, if a variable unknown to the script
+        sets it.
+        """
         setting = self.value(name)
         if isinstance(setting, int):
             return setting
@@ -81,7 +87,9 @@ class ExperimentDraft:
         return 1
 
     def flag(self, name: str) -> bool:
-        """Returns a boolean used in a decision; False, with a report, for a variable not assigned by the script."""
+        """Returns the key's boolean value for a decision; False, with a report line, if a variable unknown to the
+        script sets it.
+        """
         setting = self.value(name)
         if isinstance(setting, str):
             self.wanted[name] = f"it is {setting}, which the script does not assign"
@@ -141,7 +149,7 @@ class ExperimentDraft:
         self._say(name, "dropped", why)
 
     def ask(self, name: str, why: str) -> None:
-        """Reports a decision required from a person about a key, if the key is set and not null."""
+        """Adds a report line saying that a person has to decide about the key, if it is set and not null."""
         setting = self.settings.given.get(name)
         if setting is not None and (setting.value is not None or setting.unknown):
             self._say(name, "needs a person", why)

@@ -32,12 +32,12 @@ class GpuSplit(NamedTuple):
     per_engine: int
     """GPUs of one engine."""
     beside: int
-    """Number of the reward model's engines."""
+    """Number of engines for the reward model."""
     trainer: int
 
 
 class GpuGrid(NamedTuple):
-    """A number of equal nodes whose GPUs are to be divided."""
+    """A cluster of equal nodes, whose GPUs are to be divided."""
 
     nodes: int
     per_node: int
@@ -49,8 +49,8 @@ class GpuGrid(NamedTuple):
 
 
 def split_gpus(cluster: GpuGrid, *, per_engine: int, beside: int, sizes: int = 1) -> GpuSplit | None:
-    """Returns about a quarter of the GPUs for explorers, an equal share for a reward model, the remainder for the
-    trainer; or None.
+    """Divides the GPUs: about a quarter for explorers, as many for a reward model, the remainder for the trainer; None
+    if impossible.
 
     One engine needs `per_engine` GPUs, an engine of the reward model `beside` (0: no reward model). The trainer gets a
     multiple of `sizes`, on one node or on whole nodes.

@@ -138,10 +138,11 @@ _NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
 
 
 def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) -> ExperimentDraft:
-    """Returns the draft made by the rules from the settings, gaps included; errors are in `settings.issues`.
+    """Applies the rules to the settings, and returns the draft with a gap for each field that depends on an unknown
+    value.
 
     An unknown key is set to its candidate values one after another. A field differing between the candidates depends on
-    the key, as does every field set by a rule from the key by name.
+    the key, as does every field set by a rule from the key by name. Errors are in `settings.issues`.
     """
     working = {name: _candidates(setting, find(name))[0] for name, setting in _unknown(settings).items()}
     draft, issues = _attempt(settings, working, rules)

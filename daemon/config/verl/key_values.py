@@ -26,7 +26,7 @@ _WORKED_OUT: Final[Mapping[str, Callable[[Experiment], Any]]] = {
 
 
 def verl_value(experiment: Experiment, key: VerlKey) -> Any:
-    """Returns the value; None if no field corresponds to the key, or if veRL cannot express the field's value."""
+    """Returns the value of a veRL key that corresponds to the experiment's fields; None if none does."""
     if key.name in _WORKED_OUT:
         return _WORKED_OUT[key.name](experiment)
     if key.fate != "field" or "[" in key.target:

@@ -24,7 +24,9 @@ _SIZES: Final = ("pipeline_model_parallel_size", "context_parallel_size", "exper
 
 
 def word_of(draft: ExperimentDraft, name: str, known_words: Mapping[str, Any]) -> Any:
-    """Returns the entry for a word accepted by veRL; None, with an issue, if rftd has no counterpart."""
+    """Returns rftd's counterpart of a word accepted by veRL for the key; None, after adding an issue, if
+    there is none.
+    """
     word = str(draft.value(name)).lower()
     if word in known_words:
         return known_words[word]
@@ -35,7 +37,7 @@ def word_of(draft: ExperimentDraft, name: str, known_words: Mapping[str, Any]) -
 
 
 def times(interval: int) -> str:
-    """Returns the note on a conversion between numbers of steps."""
+    """Returns the remark for the report about a number of steps multiplied by `interval`."""
     return f"{interval} steps here are one of veRL's" if interval > 1 else ""
 
 

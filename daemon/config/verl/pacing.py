@@ -27,7 +27,7 @@ _TIMEOUT_S: Final = 1200
 
 
 class VerlPace(NamedTuple):
-    """The numbers converting veRL's steps to rftd's. A step of rftd is one mini-batch."""
+    """Numbers converting veRL's steps to rftd's: a step of rftd is one mini-batch of veRL."""
 
     program: Program
     mini: int
@@ -55,7 +55,9 @@ def program_of(draft: ExperimentDraft) -> Program:
 
 
 def pace_of(draft: ExperimentDraft) -> VerlPace:
-    """Returns the pace; 1, with an issue, if a batch is not a multiple of its mini-batches."""
+    """Returns the pace of a run; 1 for each number, after adding an issue, if a batch is not a multiple of its
+    mini-batches.
+    """
     names = tuple(name for name in (_N, _AGENTS) if name == _N or draft.given(name))
     answers = draft.number(_N) * (draft.number(_AGENTS) if draft.given(_AGENTS) else 1)
     program = program_of(draft)

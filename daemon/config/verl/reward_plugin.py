@@ -90,7 +90,9 @@ def verl_reward(settings: VerlSettings) -> VerlReward | None:
 
 
 def plugin_files(reward: VerlReward) -> dict[str, str]:
-    """Returns the texts of the package by file name; the reward's Python file must be copied beside them."""
+    """Returns the texts of a plug-in package for the reward, by file name; the reward's Python file has to be copied
+    next to them.
+    """
     title = "".join(word.title() for word in reward.function.split("_")) or "Reward"
     words = {
         "function": reward.function,

@@ -26,7 +26,7 @@ _MANAGERS: Final = ("naive", "dapo", "prime")
 
 
 def put_running(draft: ExperimentDraft, pace: VerlPace, *, sync_offset: int) -> None:
-    """Sets every field outside `algorithm` and `trainer`: names, model, pace, tasksets, evaluations, GPUs, monitor."""
+    """Sets all fields outside `algorithm` and `trainer`: names, model, pace, tasksets, evaluations, GPUs, monitor."""
     _put_names(draft)
     epochs = "rollout.total_epochs"
     for name, target in (

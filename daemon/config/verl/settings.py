@@ -51,7 +51,7 @@ end."""
 
 @dataclass(frozen=True, slots=True)
 class VerlSetting:
-    """One key as set by the user, with spelling, value, position, and the possible values if uncertain."""
+    """One key of veRL as set by the user; `candidates` are its possible values if the value is uncertain."""
 
     name: str
     """Name in the table's spelling."""
@@ -74,10 +74,11 @@ class VerlSetting:
 
 @dataclass(slots=True)
 class VerlSettings:
-    """All settings of a run of veRL, and all errors found."""
+    """All keys set for a run of veRL, with the issues found while reading them."""
 
     source: SourceMap
     given: dict[str, VerlSetting] = field(default_factory=dict)
+    """Settings by name, in the table's spelling."""
     issues: list[Issue] = field(default_factory=list)
     remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
     """Texts left out for not being keys of veRL: position, text, reason."""
@@ -104,7 +105,10 @@ class VerlSettings:
         unknown: str = "",
         candidates: tuple[Any, ...] = (),
     ) -> None:
-        """Adds a key, checked against the table; a later key of equal name wins, as in Hydra."""
+        """Sets a key after checking it against the table; of equal names, the last one counts, as in Hydra.
+
+        `added` is True for `+key=value`; `unknown` is the reason why the value is unknown, empty for a known one.
+        """
         name = canonical(written_name)
         row = find(name)
         near = meant(name)
@@ -214,7 +218,7 @@ class VerlSettings:
             self.given = {**inner.given, **self.given}
 
     def inherit(self, configuration: Mapping[str, Any], position: SourcePlace) -> None:
-        """Applies values of veRL's own configurations to keys not set otherwise."""
+        """Sets keys from one of veRL's own configurations, unless set otherwise."""
         for name, content in configuration.items():
             key = canonical(name)
             if key not in self.given:

@@ -47,6 +47,7 @@ class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: Any = None
     """veRL's default; None if there is none, or if derived from another key."""
     goes: str = msgspec.field(default="", name="target")
+    """Field receiving the value, as text; empty if there is none."""
     note: str = ""
     argument: str = ""
     """Argument of the trainer engine set below `trainer.trainer_config`."""
@@ -86,14 +87,14 @@ def _fits(kind: Kind, setting: Any) -> bool:
 
 
 class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Keys requiring a decision or construction by a person, turned into a gap of the corresponding field."""
+    """Keys that need a decision or work by a person; their fields become gaps."""
 
     keys: str
     """Regular expression matching the full names of the keys."""
     target: str
     note: str
     asks: Literal["given", "on"] = "given"
-    """Values making a gap: every value set, or only values enabling the feature."""
+    """`given` if every value needs a decision, `on` if only values enabling the feature do."""
     but: tuple[str, ...] = ()
     """Values of these keys not making a gap."""
 
@@ -141,7 +142,7 @@ _ALL_BUT: Final = 0.96
 
 
 def canonical(name: str) -> str:
-    """Returns the table's name of a key given in any spelling of veRL."""
+    """Returns the table's name of a key, for a key in any of veRL's spellings."""
     for new, old in TABLES.spellings.items():
         if name == new or (new.endswith(".") and name.startswith(new)):
             return old + name[len(new) :]
@@ -183,7 +184,7 @@ def keys_in(section: str) -> list[str]:
 
 @functools.lru_cache(maxsize=4096)  # searching for the nearest name is expensive
 def meant(name: str) -> str | None:
-    """Returns the known key most similar to a misspelt `name`; None if `name` is known or similar to no key."""
+    """Returns the known key most similar to an unknown `name`, for a suggestion; None if no key is similar."""
     name = canonical(name)
     if name in _EXACT:
         return None

@@ -39,7 +39,7 @@ _NAMED: Final = 8
 
 
 def check_keeping(client: Client) -> Iterator[Diagnosis]:
-    """Yields the findings about the keeping rules: their effects, and conflicts between rules."""
+    """Yields findings about the daemon's keeping rules: what they do, and whether they contradict each other."""
     try:
         rules = client.ask(read_keeping).value
     except RftdError:  # a daemon of another release, reported separately

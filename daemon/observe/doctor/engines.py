@@ -32,7 +32,7 @@ _RAY_TIMEOUT_S: Final = 5.0
 
 
 def check_devices(host: Host) -> list[Diagnosis]:
-    """Returns one finding per device available to workers of this machine; and the reason if there is no GPU."""
+    """Returns a finding per device available to workers of this machine; without a GPU, also the reason."""
     findings = [Diagnosis("device", "ok", _shown(device)) for device in host.devices]
     if not host.gpus:
         findings.append(Diagnosis("device", "ok", host.named()))
@@ -73,7 +73,7 @@ def check_tinker(host: Host, environ: Mapping[str, str]) -> list[Diagnosis]:
 
 
 class SeenGpus(NamedTuple):
-    """The number of GPUs seen by torch, or the reason for seeing none."""
+    """The number of GPUs that torch sees, or why it sees none."""
 
     number: int
     why: str
@@ -96,7 +96,7 @@ def check_gpus(host: Host, seen_gpus: SeenGpus | None = None) -> list[Diagnosis]
 
 
 def ask_torch() -> SeenGpus:
-    """Returns the GPUs seen by torch, asked in a separate process, because this process must not hold any."""
+    """Returns the number of GPUs that torch sees, from a separate process, because this process must not occupy any."""
     command = [sys.executable, "-P", "-c", _ASK_TORCH]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)

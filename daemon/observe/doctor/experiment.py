@@ -100,7 +100,7 @@ def _warning(text: str) -> Diagnosis:
 
 
 def of_errors(errors: Iterable[RftdError]) -> list[Diagnosis]:
-    """Returns one failed finding for each error of a file, under the check it concerns."""
+    """Returns a failed finding for each error of an experiment file, under the name of the check it concerns."""
     return [_finding(error) for error in errors]
 
 

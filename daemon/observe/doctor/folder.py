@@ -30,7 +30,9 @@ _PREFIX: Final = ".rftd-doctor-"
 
 
 def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
-    """Checks that the data folder is durably writable, has room, and contains nothing preventing a daemon's start."""
+    """Checks that the data folder is writable and durable, has room, and contains nothing that prevents a daemon's
+    start.
+    """
     home = nearest(folder)
     if not home.is_dir():
         return [Diagnosis("folder", "fail", f"{home} is no folder", "give another --data")]
@@ -55,7 +57,7 @@ def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
 
 
 def check_store(home: Path, check: str = "artifacts") -> Diagnosis:
-    """Checks that contents too large for an event, such as a checkpoint, can be written below `home` and read back."""
+    """Checks that large files, such as checkpoints or artifacts, can be written below `home` and read back."""
     random_bytes = os.urandom(4096)
     try:
         with tempfile.TemporaryDirectory(dir=nearest(home), prefix=_PREFIX) as folder:

@@ -34,7 +34,7 @@ _FAULTS: Final = {
     ROW_ANSWERS_CUT: ("an answer that loses its end: the end is not learned", _LONGER),
     EQUAL_PAIRS: ("two answers with the same tokens: nothing is learned", "leave such rows out, or correct them"),
 }
-"""Counts of rows teaching less than they should, by figure: the meaning, and the fix."""
+"""Figures counting rows from which less is learned than intended, each with its meaning and a fix."""
 
 
 def check_prompts(stage: StageSpec) -> Iterator[Diagnosis]:

@@ -26,7 +26,9 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
 
 
 def holds(words: Sequence[ShellWord]) -> bool | None:
-    """Returns the outcome common to all possible texts of the words; None if dependent on a text or on the machine."""
+    """Returns the outcome of a test if it is the same for all possible texts of the words; None if it depends on one,
+    or on the machine.
+    """
     texts = [word.texts for word in words]
     if any(not word_texts for word_texts in texts):
         return _decided_by_known_part(words)

@@ -81,7 +81,7 @@ class WordReader:
         return ShellProblem(Issue((), problem, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
 
     def document(self, *, literal: bool, unindented: bool) -> str:
-        """Reads the whole text as a here-document: variables are expanded as in double quotes, unless `literal`.
+        """Returns the reader's text as a here-document: variables are expanded as in double quotes, unless `literal`.
 
         An unknown value becomes a gap, `???`.
         """

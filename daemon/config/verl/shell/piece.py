@@ -1,4 +1,4 @@
-"""`WordUnderWay` assembles a word from pieces: quoted texts and values of variables."""
+"""`WordUnderWay` builds a word from pieces: quoted texts and values of variables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def joined(piece: Piece) -> Piece:
 
 
 class WordUnderWay:
-    """A word under construction: its known text, and its possible texts."""
+    """A word being built: its text, and its possible texts."""
 
     def __init__(self) -> None:
         self.unknown = ""
@@ -74,7 +74,7 @@ class WordUnderWay:
         self.unknown = self.unknown or piece.unknown
 
     def add_parts(self, parts: Sequence[str]) -> None:
-        """Appends words; the first continues the word under construction."""
+        """Appends several words; the first one continues the word being built."""
         for number, fragment in enumerate(parts):
             if number:
                 self._done.append(self._text or "")
@@ -84,7 +84,7 @@ class WordUnderWay:
             self.add(Piece(fragment))
 
     def piece(self) -> Piece:
-        """Returns the whole as a piece of another word."""
+        """Returns the word built until now as a piece of another word."""
         return Piece(self._text or "", self.unknown, tuple(self._options or ()) if self.unknown else ())
 
     def finished(self, position: SourcePlace) -> list[ShellWord]:

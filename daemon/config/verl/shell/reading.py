@@ -68,7 +68,7 @@ class _ShellRun:
         )
 
     def script(self) -> ShellScript:
-        """Follows the whole script, including functions never called; returns commands and files."""
+        """Follows all statements of the script, and functions never called; returns commands and written files."""
         try:
             statements = parse_script(self.text)
         except ScriptError as error:

@@ -45,7 +45,7 @@ class ShellVariables:
         return None
 
     def set(self, name: str, content: ShellValue) -> None:
-        """Assigns a variable."""
+        """Assigns a value to a variable."""
         self.written[name] = content
 
     def unset(self, name: str) -> None:
@@ -53,25 +53,25 @@ class ShellVariables:
         self.written[name] = None
 
     def default(self, name: str, branch: ShellVariables) -> None:
-        """Copies a branch's value of a variable not assigned elsewhere in the script, like `${NAME:-...}`."""
+        """Takes over a branch's value of a variable that the script assigns nowhere else, as with `${NAME:-...}`."""
         if self.get(name) is None and (content := branch.written.get(name)) is not None:
             self.set(name, content)
 
     def branch(self) -> ShellVariables:
-        """Returns a branch of the variables: it sees their values, and keeps its own assignments separately."""
+        """Returns variables for a branch: reads see these values, assignments stay in the branch."""
         return ShellVariables(self.assumed, self)
 
     def flat(self) -> ShellVariables:
-        """Returns a copy not affected by later assignments."""
+        """Returns a copy that later assignments do not change."""
         assignments = {} if self.above is None else self.above.flat().written
         return ShellVariables(self.assumed, None, {**assignments, **self.written})
 
     def take(self, branch: ShellVariables) -> None:
-        """Applies the assignments of a branch known to have been run."""
+        """Applies the assignments of a branch that was certainly run."""
         self.written.update(branch.written)
 
     def merge(self, branches: Sequence[ShellVariables], line: int, position: SourcePlace) -> None:
-        """Merges the assignments of alternative branches, exactly one of which was run."""
+        """Merges the assignments of alternative branches, one of which was run; differing values become uncertain."""
         for name in dict.fromkeys(name for branch in branches for name in branch.written):
             alternatives = [branch.get(name) for branch in branches]
             words = [

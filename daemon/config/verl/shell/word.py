@@ -14,7 +14,7 @@ MOST_CANDIDATES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ShellWord:
-    """A word; a variable not assigned by the script appears as `${oc.env:NAME}`."""
+    """A word of a command; a variable that the script does not assign appears as `${oc.env:NAME}`."""
 
     text: str
     place: SourcePlace
@@ -27,7 +27,7 @@ class ShellWord:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The possible texts; empty if nothing is known."""
+        """All possible texts; empty if nothing is known."""
         return self.candidates if self.unknown else (self.text,)
 
 
@@ -46,7 +46,7 @@ def uncertain(word: ShellWord, why: str, candidates: Sequence[str]) -> ShellWord
 
 
 def merged_words(lists: Sequence[Sequence[ShellWord]], why: str) -> list[ShellWord]:
-    """Merges alternative lists: common leading words are certain, all other words are optional."""
+    """Merges alternative word lists: common leading words are certain, all others may be absent."""
     first = lists[0]
     common = 0
     while all(len(words) > common and _equal(words[common], first[common]) for words in lists):
