@@ -17,6 +17,8 @@ R = TypeVar("R")
 
 _FIGURES: Final = ("metrics", "figures")
 """Fields spread into columns under the names of their figures; other mappings keep the field's name as a prefix."""
+_NAMES: Final = ("step", "version", "stage", "taskset")
+"""Fields that name a row of figures."""
 _SHOWN_ROWS: Final = 50
 _SHOWN_CHARACTERS: Final = 200
 
@@ -27,8 +29,11 @@ class RowDict(dict[str, Any]):
     __slots__ = ("view",)
 
     def __init__(self, view: msgspec.Struct, *, metrics: Sequence[str] | None = None, **more: Any) -> None:
-        """`metrics` are the figures among the columns, default all; `more` are further columns, placed first."""
-        super().__init__(more, **dict(_columns(view, metrics)))
+        """With `metrics`, the columns are these figures and the row's name; `more` are further columns, placed first."""
+        columns = dict(_columns(view, metrics))
+        if metrics is not None:
+            columns = {name: columns[name] for name in (*_NAMES, *metrics) if name in columns}
+        super().__init__(more, **columns)
         self.view = view
 
     def __getattr__(self, name: str) -> Any:

@@ -55,7 +55,8 @@ def test_polars_makes_a_table_with_one_column_per_figure(rows: RowList[EvalRow])
 def test_chosen_metrics_are_the_only_figures_among_the_columns() -> None:
     rows = RowList.of([evaluation(1, a=1.0, b=2.0), evaluation(2, a=3.0)], metrics=["b"])
     assert rows["b"] == [2.0, None]
-    assert "a" not in rows.columns
+    assert rows.columns == ["version", "stage", "taskset", "b"]
+    assert rows[0].metrics == {"a": 1.0, "b": 2.0}
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
