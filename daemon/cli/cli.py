@@ -46,6 +46,7 @@ VERBS: Final = {
     "compare": Verb(
         f"{_HERE}.compare:command", "Compare experiments: what their files differ in, and figures at equal steps."
     ),
+    "report": Verb(f"{_HERE}.report:command", "Write an experiment as one HTML file: curves, samples, configuration."),
     "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
     "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or end its queue."),

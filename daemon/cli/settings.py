@@ -96,6 +96,14 @@ def shared_options(function: F) -> F:
     return options_with()(function)
 
 
+def options_of_a_file(function: F) -> F:
+    """Adds the shared options to a verb writing a file: `-o FILE`, passed as `file`, in place of an output format."""
+    file = click.option("-o", "file", type=click.Path(dir_okay=False), required=True, metavar="FILE", help="New file.")
+    for option in reversed((*_DAEMON_OPTIONS, file, *_OUTPUT_OPTIONS)):
+        function = option(function)
+    return function
+
+
 def options_with(*formats: str) -> Callable[[F], F]:
     """Adds the shared options, with additional output `formats`."""
 

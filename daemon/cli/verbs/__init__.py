@@ -19,6 +19,8 @@ logs         log lines of workers
 tasks        tasks for a queue: add, end
 events       events of an experiment
 experiences  experiences: list, show, priority, lengths
+rollout_file  experiences export: rollouts as a Parquet file
+report       an experiment as one HTML file
 why          the wait of each role
 lineage      the causes and effects of a thing
 dlq          dead letters: list, show, retry, drop

@@ -24,6 +24,7 @@ from rftd.daemon.cli.verbs.arguments import (
     request_id_option,
     steps_named,
 )
+from rftd.daemon.cli.verbs.rollout_file import export
 from rftd.daemon.http.views import experiences
 from rftd.daemon.http.views import text as text_views
 from rftd.daemon.http.views import tokens as token_views
@@ -80,8 +81,8 @@ def ls(
     from rftd.daemon.http.client.client import Client
 
     first, last = steps_named(step)
-    low, high = _bounds(reward, "--reward")
-    least, most = _bounds(staleness, "--staleness")
+    low, high = bounds_of(reward, "--reward")
+    least, most = bounds_of(staleness, "--staleness")
     with Client(settings) as client:
         answer = client.ask(
             experiences.experiences,
@@ -146,6 +147,9 @@ def _pieces(client: Client, name: str, page: ExperienceView) -> Iterator[str]:
         first = window.next
 
 
+command.add_command(export)
+
+
 @command.command("rows")
 @experiment_argument
 @click.option(
@@ -174,7 +178,7 @@ def rows(settings: Settings, name: str, schema: str, reward: str | None, stage: 
     from rftd.daemon.http.client.recorded_rows import RecordedRow, RecordedRows, RolloutRow, experience_row
     from rftd.daemon.http.client.specification import specification
 
-    low, high = _bounds(reward, "--reward")
+    low, high = bounds_of(reward, "--reward")
     with Client(settings) as client:
         spec = specification(client, name)
         recorded = RecordedRows(spec)
@@ -413,7 +417,7 @@ def _further_settings(settings: Mapping[str, float]) -> str:
     return "".join(f", {name} {setting:g}" for name, setting in settings.items())
 
 
-def _bounds(text: str | None, option: str) -> tuple[float | None, float | None]:
+def bounds_of(text: str | None, option: str) -> tuple[float | None, float | None]:
     """Returns inclusive bounds: a strict bound is replaced by the next representable number."""
     if text is None:
         return None, None

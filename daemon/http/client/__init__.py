@@ -5,10 +5,12 @@ client    `Client`, `AsyncClient`: runs, reads and commands; `follow`: an experi
 run       `RunHandle`, `AsyncRunHandle`: one experiment, with its rows, waits and commands
 rows      `RowList`: typed rows, as pandas and polars take them
 rollouts  rollouts and groups as text; tokens and points of series as rows
+rollout_file  rollouts as a Parquet file
 submission  a file or a mapping, in the daemon's form
 progress  an experiment's progress, in a cell, a terminal or a log
 cards     a run, a group and a rollout as HTML
 html      HTML escaped by construction, and curves as SVG
+report    an experiment as a self-contained HTML page
 local     `Client.local`: a client with a daemon of its own
 host      a program's private daemon, as a process
 connection  reads and commands of one daemon as coroutines: repeated attempts, errors, address

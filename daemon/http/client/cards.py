@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rftd.daemon.cli.output.quantity import number
 from rftd.daemon.cli.output.terminal import one_line
-from rftd.daemon.http.client.html import Html, block, curve, definitions, tag
+from rftd.daemon.http.client.html import MOST_CHARACTERS, Html, block, curve, definitions, tag
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.storage.queries.experiments import ExperimentSummary
 
@@ -58,10 +58,14 @@ def line_of(summary: ExperimentSummary) -> str:
     return "  ".join(filter(None, parts))
 
 
-def rollout_card(columns: dict[str, Any], texts: Sequence[tuple[str, str]] = ()) -> Html:
-    """Returns a rollout as HTML: its figures in one line, and below each text under its label."""
+def rollout_card(
+    columns: dict[str, Any], texts: Sequence[tuple[str, str]] = (), *, most: int = MOST_CHARACTERS
+) -> Html:
+    """Returns a rollout as HTML: its figures in one line, and below each text under its label, cut after `most`."""
     figures = [f"{name} {_figure(columns[name])}" for name in _ROLLOUT if columns.get(name) is not None]
-    parts = [tag("div", tag("small", label), block(words), style="margin-top:.4em") for label, words in texts]
+    parts = [
+        tag("div", tag("small", label), block(words, most=most), style="margin-top:.4em") for label, words in texts
+    ]
     return tag("div", tag("b", str(columns.get("id", ""))[:8]), "  ", "   ".join(figures), *parts, style=_CARD)
 
 

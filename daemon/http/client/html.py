@@ -59,13 +59,24 @@ def definitions(lines: Sequence[tuple[str, str]]) -> Html:
     return tag("table", *(tag("tr", tag("th", label, style=style), tag("td", words)) for label, words in lines))
 
 
-def curve(points: Sequence[tuple[float, float]], *, label: str, width: int = 320, height: int = 80) -> Html:
-    """Returns points as an SVG curve with its range as text; non-finite points are gaps; empty without any point."""
+def curve(
+    points: Sequence[tuple[float, float]],
+    *,
+    label: str,
+    band: Sequence[tuple[float, float, float]] = (),
+    width: int = 320,
+    height: int = 80,
+) -> Html:
+    """Returns points as an SVG curve with its range as text; non-finite points are gaps; empty without any point.
+
+    `band` has a lower and an upper end for positions, drawn below the curve.
+    """
+    band = [(x, down, up) for x, down, up in band if math.isfinite(down) and math.isfinite(up)]
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     if not finite:
         return Html("")
-    low = min(y for _, y in finite)
-    high = max(y for _, y in finite)
+    low = min([y for _, y in finite] + [down for _, down, _ in band])
+    high = max([y for _, y in finite] + [up for _, _, up in band])
     first = finite[0][0]
     last = finite[-1][0]
 
@@ -82,9 +93,12 @@ def curve(points: Sequence[tuple[float, float]], *, label: str, width: int = 320
             pieces.append([])
     # A line of a single point has no length: drawn twice, its round caps make a dot.
     lines = [_polyline(piece if len(piece) > 1 else piece * 2) for piece in pieces if piece]
+    edge = [at(x, up) for x, _, up in band] + [at(x, down) for x, down, _ in reversed(band)]
+    area = tag("polygon", points=" ".join(edge), fill="#3b7dd8", opacity=0.18) if len(band) > 1 else None
     return tag(
         "svg",
         tag("title", f"{label}: {low:.4g} to {high:.4g}"),
+        area,
         *lines,
         _caption(f"{label}  {finite[-1][1]:.4g}", 10),
         _caption(f"{low:.4g} to {high:.4g}; {first:g} to {last:g}", height - 2),

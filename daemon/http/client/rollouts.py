@@ -64,7 +64,7 @@ class TextRollout(RowDict):
         return f"<rollout {self.id[:8]} reward {self.reward}: {(self.answer or '')[:200]!r}>"
 
     def _repr_html_(self) -> str:
-        return rollout_card(self, [*_prompt(self.view), *_answers(self)])
+        return rollout_card(self, labelled_texts(self))
 
 
 class TextGroup:
@@ -136,6 +136,11 @@ class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
     p90: float | None
     count: int
     """Number of finite figures in the bucket."""
+
+
+def labelled_texts(rollout: TextRollout) -> list[tuple[str, str]]:
+    """Returns the texts of a rollout, each with its writer: messages, answer, truth, judges and notes."""
+    return [*_prompt(rollout.view), *_answers(rollout)]
 
 
 def token_rows(window: TokenWindow) -> Iterator[TokenFigures]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -151,7 +151,7 @@ class AsyncRunHandle:
             state=state,
             order=order,
         )
-        return cast("RowList[ExperienceRow]", await self._texts(rows)) if text else RowList.of(rows)
+        return cast("RowList[ExperienceRow]", await self.texts(rows)) if text else RowList.of(rows)
 
     async def rollouts(
         self,
@@ -167,7 +167,7 @@ class AsyncRunHandle:
         rows = await self.experiences(
             step=step, min_reward=min_reward, max_reward=max_reward, state=state, order=order, limit=limit
         )
-        return await self._texts(rows)
+        return await self.texts(rows)
 
     async def rollout(self, id: str) -> TextRollout:
         """Returns one experience as text, by its id or 8 or more digits of the beginning."""
@@ -283,7 +283,7 @@ class AsyncRunHandle:
         receipt = (await self._connection.send(commands.fork, body, name=self.id)).value
         return AsyncRunHandle(self._connection, receipt.id, receipt.name, position=receipt.position)
 
-    async def _texts(self, rows: Sequence[ExperienceRow]) -> RowList[TextRollout]:
+    async def texts(self, rows: Sequence[ExperienceRow]) -> RowList[TextRollout]:
         """Returns experiences as text, read group by group."""
         members: dict[str, TextRollout] = {}
         counts = Counter(row.group for row in rows)
@@ -331,6 +331,14 @@ class RunHandle:
 
     def __repr__(self) -> str:
         return repr(self._twin)
+
+    def each_rollout(
+        self, *, batch: int = 256, limit: int | None = None, order: Order = "oldest", **filters: Any
+    ) -> Iterator[TextRollout]:
+        """Yields the experiences passing the filters of `rollouts` as text, with `batch` texts in memory at once."""
+        rows = self.experiences(order=order, limit=limit, **filters)
+        for start in range(0, len(rows), batch):
+            yield from driven(self._twin.texts(rows[start : start + batch]))
 
     def _repr_html_(self) -> str:
         from rftd.daemon.http.client.cards import run_card

@@ -32,8 +32,8 @@ _TAGS = frozenset(
     thead tbody tr th td ul li svg polyline polygon rect line text g br hr""".split()  # noqa: SIM905
 )
 _ATTRIBUTES = frozenset(
-    """style class charset name content lang xmlns viewbox width height role points fill stroke stroke-width open
-    stroke-linecap stroke-linejoin stroke-dasharray x y x1 y1 x2 y2 font-size opacity text-anchor colspan
+    """style class charset name content http-equiv lang xmlns viewbox width height role points fill stroke open
+    stroke-width stroke-linecap stroke-linejoin stroke-dasharray x y x1 y1 x2 y2 font-size opacity text-anchor colspan
     dir""".split()  # noqa: SIM905
 )
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")

@@ -78,6 +78,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
         "evals small --row 99",
     ),
     "compare": ("compare small second", "compare small small", "compare second second-fork-0"),
+    "report": ("report small --to {empty}/report.html", "report nothing"),
     "track add": (
         "track add small jsonl --into {empty}",
         "track add small mlflow --arg url=x",
@@ -90,6 +91,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiences ls": ("experiences ls small", "experiences ls small --state retired", "experiences ls small -n 2"),
     "experiences show": ("experiences show small {short}", "experiences show small {experience} --tokens"),
     "experiences rows": ("experiences rows small --reward >5",),
+    "experiences export": ("experiences export small -n 2 -o {empty}/rollouts.parquet",),
     "experiences prioritize": ("experiences prioritize second {short} 3",),
     "experiences give-up": ("experiences give-up second {short}",),
     "experiences lengths": ("experiences lengths small",),
