@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rftd.daemon.http.api import login, probes, routes, stream
@@ -46,6 +47,12 @@ PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 
 COMMANDS: Final = "/v1/experiments"
 """Prefix of every path with requests changing an experiment: all such requests except GET are traced."""
+
+GZIP_BYTES: Final = 2048
+"""Size of the smallest answer compressed for clients accepting gzip."""
+
+GZIP_LEVEL: Final = 4
+"""Level of compression: a third of the time of the usual 9, for a few percent more bytes."""
 
 NO_ROUTE: Final = "none"
 """Label of requests without a route, or refused earlier: their paths are arbitrary text from clients."""
@@ -176,6 +183,8 @@ def make_app(
         # A missing slash is a wrong path, not a redirect losing the body.
         redirect_slashes=False,
     )
+    # The innermost, so that spans and counts are those of the answer; event streams are left as they are.
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL)
     app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import inspect
 import pkgutil
@@ -105,6 +106,17 @@ def with_parameters(route: Handler, parameters: list[inspect.Parameter]) -> Hand
     return route
 
 
+def respond_to(request: Request, answer: Any) -> Response:
+    """Returns the answer to a read with its ETag; 304 without a body if the client has it already."""
+    body = encode(answer)
+    etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+    known = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
+    if etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="application/json", headers=headers)
+
+
 def respond(answer: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Returns a JSON response with the given answer in its form on the wire."""
     return Response(encode(answer), status_code=status, media_type="application/json", headers=headers)
@@ -140,7 +152,7 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
         answer = await read.work(bearer_services, **parameters)
         if read.is_look:
             bearer_services.operations.looked(parameters["name"])
-        return respond(answer)
+        return respond_to(request, answer)
 
     route.__doc__ = read.text
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])

@@ -1,46 +1,49 @@
-"""The route of an experiment's page as a stream of server-sent events, read again only after new records."""
+"""The route of an experiment's page as a stream of server-sent events: the page once, then what is new."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from rftd.daemon.http.api.live_page import INTERVAL_S, Broadcast, LivePages
 from rftd.daemon.http.api.routes import BEARER, REQUEST, Handler, asker_of, parameters_of, with_parameters
 from rftd.daemon.http.api.schema import answers
 from rftd.daemon.http.api.services import Services
-from rftd.daemon.http.views.experiments import ExperimentPage, page_of, with_moment
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import STREAM, After, Name
-from rftd.daemon.http.views.wire import encode
 from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.cancelling import undisturbed
-from rftd.storage.queries.books import Books
-from rftd.streams.log.topics import Partition
 
-# Each look may query the tables, and nobody reads faster.
-INTERVAL_S: Final = 0.5
 # Clients and proxies give up on a silent connection after 30 to 60 s.
 KEEP_ALIVE_S: Final = 15.0
-COUNTED_PER_S: Final = 5_000
-"""Counting books costs a look at each experience: this many once a second, ten times as many every ten seconds."""
+LAST_EVENT_ID: Final = "Last-Event-ID"
+"""Header of a listener that comes back: the id of the last event received."""
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
-        "event": {"type": "string", "enum": ["page", "end"]},
+        "event": {"type": "string", "enum": ["page", "change", "end"]},
+        "id": {"type": "string", "description": "The state of the page, for Last-Event-ID after an interruption."},
         "data": {
             "type": "string",
-            "description": "Of `page` an ExperimentPage, of `end` the state in which the experiment ended.",
+            "description": (
+                "Of `page` an ExperimentPage. Of `change` an object: `set` has new parts by name, those of the field "
+                "`experiment` as `experiment.FIELD`; `ends` has lists with a new end, as `from` (the first new place) "
+                "and `items`. Of `end` the state in which the experiment ended."
+            ),
             "contentMediaType": "application/json",
             "contentSchema": {
-                "anyOf": [{"$ref": "#/components/schemas/ExperimentPage"}, {"$ref": "#/components/schemas/Status"}]
+                "anyOf": [
+                    {"$ref": "#/components/schemas/ExperimentPage"},
+                    {"type": "object", "required": ["set", "ends"]},
+                    {"$ref": "#/components/schemas/Status"},
+                ]
             },
         },
     },
@@ -96,7 +99,7 @@ def router(services: Services) -> APIRouter:
         responses={
             **answers(ExperimentPage),
             200: {
-                "description": "Server-sent events: `page` with an ExperimentPage whenever it changed, then `end`.",
+                "description": "Server-sent events: `page` once, `change` after each change, then `end`.",
                 "content": {"text/event-stream": {"itemSchema": _EVENT}},
             },
         },
@@ -105,8 +108,13 @@ def router(services: Services) -> APIRouter:
 
 
 def _stream(services: Services) -> Handler:
+    pages = LivePages()
+
     async def page(name: Name, after: After = None) -> None:
-        """The experiment's page after every change, until the experiment has ended."""
+        """The experiment's page, then its new parts after every change, until the experiment has ended.
+
+        A listener that comes back with `Last-Event-ID`, even to a restarted daemon, gets only what is new.
+        """
 
     async def route(request: Request, name: str, after: str | None = None) -> Response:
         asker_of(request, AccessRole.READ)
@@ -115,79 +123,31 @@ def _stream(services: Services) -> Handler:
         # Before the stream begins: once headers are sent, a refusal could no longer be a status.
         bearer_services.check_follower()
         bearer_services.operations.looked(name)
-        return EventStream(_follow(bearer_services, id))
+        # The listener's own rights end at the door: all listeners of a run read the same page.
+        broadcast = pages.of(services, id)
+        return EventStream(_follow(bearer_services, broadcast, request.headers.get(LAST_EVENT_ID, "")))
 
     route.__doc__ = page.__doc__
     return with_parameters(route, [*parameters_of(page, STREAM), REQUEST])
 
 
-async def _follow(services: Services, experiment: UUID) -> AsyncGenerator[bytes, None]:
+async def _follow(services: Services, broadcast: Broadcast, last_event_id: str) -> AsyncGenerator[bytes, None]:
     clock = services.clock
-    live = LivePage(services, experiment)
-    sent = b""
+    number, id = 0, last_event_id
     sent_s = clock.monotonic_s()
     with services.follower():
         while True:
             # A disconnecting client cancels this at any moment.
-            page = await undisturbed(live.look())
-            body = sent if page is None else encode(page)
-            if body != sent:
-                sent = body
+            version = await undisturbed(broadcast.newest())
+            event = version.event_after(number, id)
+            number, id = version.number, version.id
+            if event is not None:
                 sent_s = clock.monotonic_s()
-                yield b"event: page\ndata: " + body + b"\n\n"
+                yield event
             elif clock.monotonic_s() - sent_s > KEEP_ALIVE_S:
                 sent_s = clock.monotonic_s()
                 yield b": still here\n\n"
-            if page is not None and page.experiment.summary.state in ENDED:
-                yield b"event: end\ndata: " + msgspec.json.encode(page.experiment.summary.state) + b"\n\n"
+            if version.state in ENDED:
+                yield b"event: end\ndata: " + msgspec.json.encode(version.state) + b"\n\n"
                 return
             await clock.sleep(INTERVAL_S)
-
-
-class LivePage:
-    """One experiment's page for one following client, with the state of the last look."""
-
-    def __init__(self, services: Services, experiment: UUID) -> None:
-        self._services = services
-        self._experiment = experiment
-        self._last_standing: tuple[Mapping[Partition, int], str | None] | None = None
-        self._state = ""
-        self._books: Books | None = None
-        self._counted_s = 0.0
-        self._reused = False
-
-    async def look(self) -> ExperimentPage | None:
-        """Returns the page; None without new records since. After a change of state, its books are counted anew."""
-        services = self._services
-        now_s = self._services.clock.monotonic_s()
-        standing = (dict(services.applied.positions), services.waiting(self._experiment))
-        books = self._books
-        if books is not None and (now_s - self._counted_s) * COUNTED_PER_S >= books.produced:
-            books = None
-        if standing == self._last_standing and (books is not None or not self._reused):
-            return None
-        async with services.read() as connection:
-            page_now = partial(
-                page_of,
-                connection,
-                self._experiment,
-                services.curves,
-                standing[1],
-                memory=services.memory(self._experiment),
-                trackers=await services.trackers(self._experiment),
-                budgets=await services.budgets(connection, self._experiment),
-            )
-            page = await page_now(books=books)
-            # The last page of an experiment is the one people keep: its books are counted anew, however recent the
-            # others are.
-            if books is not None and page.experiment.summary.state != self._state:
-                books = None
-                page = await page_now()
-            page = await with_moment(services, connection, page)
-        self._last_standing = standing
-        self._state = page.experiment.summary.state
-        self._reused = books is not None
-        if books is None:
-            self._books = page.experiment.books
-            self._counted_s = now_s
-        return page

@@ -16,6 +16,7 @@ from rftd.daemon.cli.settings import Settings
 from rftd.daemon.http.client.address import Address, OtherDaemonError, find_address, no_address
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
 from rftd.daemon.http.client.errors import CertificateError, error_of, stranger
+from rftd.daemon.http.client.page_state import PageState
 from rftd.daemon.http.client.transport import Transport
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
@@ -114,12 +115,20 @@ class DaemonConnection:
             raise error_of(answer.status_code, answer.content, self.url)
         return answer.text
 
-    async def pages(self, name: str, *, after: str | None = None) -> AsyncGenerator[Answer[ExperimentPage], None]:
-        """Yields the page of an experiment after every change, until the experiment has ended."""
+    async def pages(
+        self, name: str, *, after: str | None = None, state: PageState | None = None
+    ) -> AsyncGenerator[Answer[ExperimentPage], None]:
+        """Yields the page of an experiment after every change, until the experiment has ended.
+
+        With the `state` of an interrupted call the daemon sends only what is new since.
+        """
+        state = PageState() if state is None else state
         # The daemon sends at least every 15 s.
         timeout = httpx.Timeout(self._timeout_s, read=max(self._timeout_s, 60.0))
         path, query = url_of(STREAM, {"name": name, "after": after})
         request = self._http.build("GET", path, params=_set_parameters(query), timeout=timeout)
+        if state.id:
+            request.headers["Last-Event-ID"] = state.id
         answer = await self._sent(request, stream=True)
         try:
             if answer.status_code >= 400:
@@ -127,12 +136,17 @@ class DaemonConnection:
             if not answer.headers.get("content-type", "").startswith("text/event-stream"):
                 raise stranger(answer.status_code, self.url)
             async with aclosing(self._http.lines(answer)) as lines:
-                event = ""
+                event = id = ""
                 async for line in lines:
                     if line.startswith("event: "):
                         event = line.removeprefix("event: ")
-                    elif line.startswith("data: ") and event == "page":
-                        page_json = line.removeprefix("data: ").encode()
+                    elif line.startswith("id: "):
+                        id = line.removeprefix("id: ")
+                    elif line.startswith("data: ") and event in ("page", "change"):
+                        try:
+                            page_json = state.renew(event, id, line.removeprefix("data: ").encode())
+                        except (*UNREADABLE, LookupError, TypeError, AttributeError) as error:
+                            raise stranger(answer.status_code, self.url) from error
                         yield Answer(page_json, ExperimentPage, status=answer.status_code, url=self.url)
                     elif line.startswith("data: ") and event == "end":
                         return
@@ -160,9 +174,10 @@ class DaemonConnection:
         shown = False
         away_s: float | None = None
         name_or_id = name
+        state = PageState()
         while True:
             try:
-                async with aclosing(self.pages(name_or_id, after=after)) as pages:
+                async with aclosing(self.pages(name_or_id, after=after, state=state)) as pages:
                     async for page in pages:
                         failures = 0
                         shown = True

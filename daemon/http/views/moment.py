@@ -64,8 +64,6 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     """The evaluation under way, with its rows."""
     memory: list[str]
     """Memory of the workers of each stage against their device, a line each."""
-    asked_ns: int
-    """Time of the figures."""
 
 
 @read("/v1/experiments/{name}/moment", Moment, tag="experiments", name="moment")
@@ -144,7 +142,6 @@ def moment_from(
         work_words=words,
         evaluation=evaluation,
         memory=[memory_line(row) for row in memory],
-        asked_ns=clock.now_ns(),
     )
 
 

@@ -157,6 +157,7 @@ async def test_the_stream_of_an_ended_experiment_is_a_page_and_the_end(client: h
     answer = await client.get("/v1/experiments/small/stream")
     assert answer.headers["content-type"].startswith("text/event-stream")
     page, end, rest = answer.text.split("\n\n")
-    assert page.startswith("event: page\ndata: {")
+    assert page.startswith("event: page\nid: ")
+    assert "\ndata: {" in page
     assert end == 'event: end\ndata: "completed"'
     assert rest == ""

@@ -13,9 +13,9 @@ import pytest
 from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
-from rftd.daemon.http.api import stream
+from rftd.daemon.http.api import live_page
+from rftd.daemon.http.api.live_page import LivePage
 from rftd.daemon.http.api.services import Services
-from rftd.daemon.http.api.stream import LivePage
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.clock import ManualClock
@@ -108,7 +108,7 @@ async def test_nothing_is_read_while_nothing_is_written(watched: Watched) -> Non
 async def test_many_experiences_are_counted_seldom_but_in_the_end(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "COUNTED_PER_S", 1)
+    monkeypatch.setattr(live_page, "COUNTED_PER_S", 1)
     await watched.look()
     watched.run.explore()
     await watched.write()
@@ -123,7 +123,7 @@ async def test_many_experiences_are_counted_seldom_but_in_the_end(
 
 
 async def test_books_are_new_when_the_state_is(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "COUNTED_PER_S", 1)
+    monkeypatch.setattr(live_page, "COUNTED_PER_S", 1)
     await watched.look()
     watched.run.explore()
     watched.run.finish()

@@ -10,7 +10,7 @@ from sqlalchemy import event
 from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.until import until
 
-from rftd.daemon.http.api.stream import LivePage
+from rftd.daemon.http.api.live_page import LivePage
 from rftd.ops.bound_socket import bind
 from rftd.ops.http_connection import HttpConnection
 from rftd.ops.http_server import serving_http
