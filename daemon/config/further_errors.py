@@ -28,7 +28,7 @@ _ATTEMPTS: Final = 4
 """Maximum number of successive removals, each of sections left incomplete by the previous removal."""
 
 
-def found_beside(tree: dict[str, Any], issues: Iterable[Issue], source: SourceMap, host: Host) -> list[Issue]:
+def further_contradictions(tree: dict[str, Any], issues: Iterable[Issue], source: SourceMap, host: Host) -> list[Issue]:
     """Returns contradictions in the file that do not depend on the malformed fields already in `issues`.
 
     Each malformed field is replaced by several possible values, or left out. A contradiction found with only some of

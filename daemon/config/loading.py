@@ -14,7 +14,7 @@ import msgspec
 
 from rftd.daemon.config.client_side import absolute_paths, relative_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
-from rftd.daemon.config.further_errors import found_beside, plain
+from rftd.daemon.config.further_errors import further_contradictions, plain
 from rftd.daemon.config.grammar import has_interpolation
 from rftd.daemon.config.interpolation import as_written, resolve_interpolations
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Issue, LimitIssue, SyntaxIssue, report
@@ -239,14 +239,14 @@ def _spec(
     if experiment is not None and judge is not None:
         judge(experiment)
     if experiment is None or issues:
-        raise report([*issues, *found_beside(tree, issues, source, host)], source)
+        raise report([*issues, *further_contradictions(tree, issues, source, host)], source)
     # Only fields written by the user are stored: a default changed by a later release must not look like the user's
     # choice.
     config = experiment.model_dump(exclude_unset=True)
     spec, contradictions = resolve_experiment(experiment, plain(config), host=host)
     if spec is None:  # an unknown algorithm prevents all checks of its stage
         unknown = [issue for issue in contradictions if issue.path[-1:] == ("algorithm_type",)]
-        contradictions += found_beside(tree, unknown, source, host)
+        contradictions += further_contradictions(tree, unknown, source, host)
     if spec is None or contradictions:
         errors = report(contradictions, source)
         errors.draft = spec

@@ -16,7 +16,7 @@ from rftd.workers.control.hold import Obstacle
 
 _HOUR_NS: Final = 3_600 * 10**9
 _DAY_NS: Final = 24 * _HOUR_NS
-LOOKS_IN_TIME: Final = 24
+READER_RECORD_SHARE: Final = 24
 """Fraction of `unseen_days` (at most an hour) after which a further reader is recorded."""
 
 
@@ -110,13 +110,13 @@ def unseen_use(spent: Spent, now_ns: int) -> BudgetUse:
     return BudgetUse("unseen_days", days, (now_ns - seen_ns) / _DAY_NS, " days without a look", pauses_ns)
 
 
-def look_is_due(state: RunState, now_ns: int) -> bool:
+def reader_record_is_due(state: RunState, now_ns: int) -> bool:
     """True if a reader at `now_ns` has to be recorded, because the last recorded reader is too long ago."""
     spine = state.spine
     if spine.spec is None or spine.status is not Status.RUNNING or not spine.spec.limits.unseen_days:
         return False
     unseen_ns = now_ns - spine.spending.seen_ns
-    return unseen_ns >= min(_HOUR_NS, spine.spec.limits.unseen_days * _DAY_NS / LOOKS_IN_TIME)
+    return unseen_ns >= min(_HOUR_NS, spine.spec.limits.unseen_days * _DAY_NS / READER_RECORD_SHARE)
 
 
 def _short(amount: float) -> str:

@@ -65,7 +65,7 @@ def demanded_pause(state: RunState) -> Obstacle | None:
     )
 
 
-def plannable_through(spine: Spine) -> int:
+def last_plannable_step(spine: Spine) -> int:
     """Returns the last step (a weight version) for which the planner may plan a batch now.
 
     This is the last planned step if an evaluation ends the stage, and otherwise the stage's last step. A deterministic

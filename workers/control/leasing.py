@@ -89,7 +89,7 @@ class Credits:
         """Number of unfinished rollouts leased to explorers, including leases decided in this turn."""
         return sum(self._load.values()) + self._taken
 
-    def none_left(self) -> NoCredits:
+    def no_credits_hold(self) -> NoCredits:
         """Returns the hold for explorers without credits."""
         return NoCredits(len(self._workers), self.rollouts)
 
@@ -141,7 +141,7 @@ def lease_groups(
         if not (rollouts := leasable(stage, group)) or is_suspect(group):
             continue  # nothing is missing, or the group is leased alone
         if not _lease_in_parts(leases, state, stage, credits, group, rollouts):
-            return leases, credits.none_left()
+            return leases, credits.no_credits_hold()
     return leases, _lease_new(leases, state, stage, credits, rows or TaskRows(state))
 
 
@@ -189,7 +189,7 @@ def _lease_new(
         if not isinstance(begin, Begin):
             return begin
         if credits.most < least:
-            return credits.none_left()
+            return credits.no_credits_hold()
         sequence = next(sequences)
         task = rows.row_of(stage, sequence)
         if isinstance(task, TasksDrawn):
@@ -199,7 +199,7 @@ def _lease_new(
             return task
         group = _new_group(state, stage, sequence, task, begin)
         if not _lease_in_parts(leases, state, stage, credits, group, group.missing):
-            return credits.none_left()  # parts without room are leased later, like those of expired leases
+            return credits.no_credits_hold()  # parts without room are leased later, like those of expired leases
         begun += 1
     available = available_rows(state, stage)
     if available is not None and begun >= available - state.groups.next_sequence.get(state.spine.stage, 0):

@@ -15,7 +15,7 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.spec.schedule import has_windows, plan_ahead
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.batches import planned, rows_of
-from rftd.workers.control.by_evaluation import EvalDecides, plannable_through
+from rftd.workers.control.by_evaluation import EvalDecides, last_plannable_step
 from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
     Collects,
@@ -91,7 +91,7 @@ class Planner:
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
             return self._close_books(stage, positions, now_ns)
-        if step > (through := plannable_through(spine)):
+        if step > (through := last_plannable_step(spine)):
             return Decided((), EvalDecides(spine.planned))
         if not spine.caught_up:
             return Decided((), NoTrainer() if spine.generation < 0 else StepsAgain(spine.version + 1, spine.furthest))
@@ -112,7 +112,7 @@ class Planner:
     def _after_plan(self, step: int) -> PlannedAhead | EvalDecides | None:
         """Returns the hold after the plan of `step`, the last one allowed; None after the last plan of the stage."""
         spine = self._state.spine
-        if plannable_through(spine) <= step < spine.last_version:
+        if last_plannable_step(spine) <= step < spine.last_version:
             return EvalDecides(step)
         return PlannedAhead(spine.version + 1, step) if step < spine.last_version else None
 

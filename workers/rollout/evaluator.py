@@ -35,7 +35,7 @@ from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.threads import EngineFromThreads
 
-ENGINES_TRIED: Final = 2
+MAX_ENGINES_PER_LEASE: Final = 2
 """Maximum number of engines used for one lease: if the last one fails too, RolloutError is raised and the lease is
 repeated.
 """
@@ -147,7 +147,7 @@ class Evaluator:
                 outcomes[outcome.request.number] = outcome
 
         open_requests = requests
-        for _ in range(ENGINES_TRIED):
+        for _ in range(MAX_ENGINES_PER_LEASE):
             async with self._engine.pinned(weights) as engine:
                 await self._rollouts_of(lease, stage, engine).run(open_requests, taskset, ended)
                 open_requests = [
@@ -156,7 +156,9 @@ class Evaluator:
                 # A row may fail by itself. After a failure of the engine, nothing is known about the row's score.
                 if not open_requests or await self._engine.lives(weights):
                     return
-        raise RolloutError(f"{ENGINES_TRIED} engines failed one after the other under the rows of an evaluation")
+        raise RolloutError(
+            f"{MAX_ENGINES_PER_LEASE} engines failed one after the other under the rows of an evaluation"
+        )
 
     async def close(self) -> None:
         """Closes the engines opened for evaluations. Idempotent."""

@@ -15,8 +15,8 @@ from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lif
 from rftd.daemon.config.resolve.gpu_shares import (
     AuxiliaryEngineChoice,
     auxiliary_engine,
+    auxiliary_gpus,
     engines_per_explorer,
-    gpus_beside,
 )
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rollout_engine import check_arguments, check_hang
@@ -220,7 +220,7 @@ def _with_engine(
             tensor_parallel_size=declared.tensor_parallel_size if choice.gpus else 1,
             start_timeout_s=START_S,
         )
-    elif host.gpus and spec.engine == "torch" and (counted := gpus_beside(experiment, declared, host)):
+    elif host.gpus and spec.engine == "torch" and (counted := auxiliary_gpus(experiment, declared, host)):
         notes.warn(
             f"explorer.auxiliary_models: torch generates on its explorer's GPU, next to the trained model; "
             f"the {counted} GPUs counted for it stay free"

@@ -63,11 +63,11 @@ def shares_of(
         total=nodes * per_node if is_set else len(host.gpus),
         engines=model.engine_num,
         per_engine=parallel_of(model) if per_engine is None else per_engine,
-        auxiliary=sum(gpus_beside(experiment, auxiliary_model, host) for auxiliary_model in beside),
+        auxiliary=sum(auxiliary_gpus(experiment, auxiliary_model, host) for auxiliary_model in beside),
     )
 
 
-def gpus_beside(experiment: Experiment, model: RolloutModel, host: Host) -> int:
+def auxiliary_gpus(experiment: Experiment, model: RolloutModel, host: Host) -> int:
     """Returns the number of GPUs reserved for an auxiliary model: of its engines if vLLM runs them, otherwise as in the
     file.
 

@@ -99,7 +99,7 @@ class DataSelector(Section):
 
 
 class Taskset(Section):
-    """A dataset of tasks."""
+    """A dataset of tasks: one taskset to explore, or one to evaluate."""
 
     name: Label = ""
     """Name of the taskset in events and metrics; empty: named after its position."""
@@ -151,7 +151,7 @@ class ReplayBuffer(Section):
 
 
 class ExperienceBuffer(Section):
-    """`buffer.trainer_input.experience_buffer`."""
+    """`buffer.trainer_input.experience_buffer`: where the trainer's experiences or rows come from."""
 
     name: Label = ""
     """Name of a dataset of rows."""
@@ -185,14 +185,14 @@ class ExperienceBuffer(Section):
 
 
 class AuxiliaryBuffer(ExperienceBuffer):
-    """An entry of `buffer.trainer_input.auxiliary_buffers`."""
+    """An entry of `buffer.trainer_input.auxiliary_buffers`: rows trained in addition to experiences."""
 
     total_epochs: Annotated[Count | None, Upstream("Trinity-RFT's default is 1.")] = None
     """Number of passes over the rows, after which the stage ends; none: as many as the steps need."""
 
 
 class ExplorerInput(Section):
-    """`buffer.explorer_input`."""
+    """`buffer.explorer_input`: the tasks to explore and to evaluate."""
 
     taskset: Taskset | None = None
     tasksets: list[Taskset] = []
@@ -212,7 +212,7 @@ class ExplorerInput(Section):
 
 
 class TrainerInput(Section):
-    """`buffer.trainer_input`."""
+    """`buffer.trainer_input`: the data to train on."""
 
     experience_buffer: ExperienceBuffer = section(ExperienceBuffer)
     auxiliary_buffers: dict[str, AuxiliaryBuffer] = {}
@@ -220,7 +220,7 @@ class TrainerInput(Section):
 
 
 class Buffer(Section):
-    """`buffer`."""
+    """`buffer`: tasks to explore, data to train on, and the amounts of both."""
 
     batch_size: Count = 1
     """Tasks per explore step."""

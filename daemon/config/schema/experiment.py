@@ -53,7 +53,7 @@ Level = Annotated[
 
 
 class Log(Section):
-    """`log`."""
+    """`log`: the workers' log lines."""
 
     level: Level = "INFO"
     """Minimum level of the workers' log lines."""
@@ -67,7 +67,7 @@ MonitorType: TypeAlias = Annotated[
 
 
 class Monitor(Section):
-    """`monitor`."""
+    """`monitor`: the tracker showing the experiment's figures, and its arguments."""
 
     monitor_type: Annotated[MonitorType | None, Upstream("The default is tensorboard.")] = None
     """Tracker of the experiment; none: no tracking. `trackio`, `jsonl` and `console` are rftd only."""
@@ -90,7 +90,7 @@ class Monitor(Section):
 
 
 class DataJuicer(Section):
-    """`service.data_juicer`."""
+    """`service.data_juicer`: a data processing service of the guide."""
 
     server_url: Annotated[Url, URL] = None
     auto_start: bool = False
@@ -98,7 +98,7 @@ class DataJuicer(Section):
 
 
 class Service(Section):
-    """`service`."""
+    """`service`: services used by data pipelines."""
 
     data_juicer: DataJuicer | None = None
 
@@ -121,7 +121,7 @@ class Operator(Section):
 
 
 class ExperiencePipeline(Section):
-    """`data_processor.experience_pipeline`."""
+    """`data_processor.experience_pipeline`: operators on experiences before training."""
 
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
     save_input: bool = harmless(True, why="the log stores every experience")
@@ -131,7 +131,7 @@ class ExperiencePipeline(Section):
 
 
 class TaskPipeline(Section):
-    """`data_processor.task_pipeline`."""
+    """`data_processor.task_pipeline`: operators on tasks before exploring."""
 
     operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
     num_process: Count = harmless(4, why=_OPERATORS)
@@ -144,7 +144,7 @@ class TaskPipeline(Section):
 
 
 class DataProcessor(Section):
-    """`data_processor`."""
+    """`data_processor`: pipelines processing tasks and experiences."""
 
     experience_pipeline: ExperiencePipeline | None = None
     task_pipeline: TaskPipeline | None = None

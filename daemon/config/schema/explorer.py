@@ -202,7 +202,7 @@ if not TYPE_CHECKING:
 
 
 class Explorer(Section):
-    """`explorer`."""
+    """`explorer`: how tasks are rolled out, and the generating models."""
 
     name: Annotated[str, PLAIN] = harmless("explorer")
     runner_per_model: Count = 8

@@ -26,7 +26,7 @@ _IN_FOLDER = "set it in config.json in the model's folder"
 
 
 class Lora(Section):
-    """An entry of `model.lora_configs`."""
+    """An entry of `model.lora_configs`: a low-rank adapter to train instead of all weights."""
 
     name: Annotated[str, PLAIN]
     """Name of the adapter."""
@@ -46,7 +46,7 @@ class Lora(Section):
 
 
 class Tinker(Section):
-    """`model.tinker`."""
+    """`model.tinker`: training and sampling by the service Tinker."""
 
     enable: bool = False
     """true: the service Tinker trains and generates instead of local engines."""
@@ -80,7 +80,7 @@ class ExternalModel(Section):
 
 
 class Model(Section):
-    """`model`."""
+    """`model`: the model, with all lengths in tokens."""
 
     model_path: Annotated[str, LocalPath()] = ""
     """Local Hugging Face folder of the model to train."""

@@ -89,6 +89,6 @@ Name: TypeAlias = Annotated[str, AfterValidator(_present)]
 OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
 """A name allowed to be empty."""
 Label: TypeAlias = Annotated[str, AfterValidator(_label)]
-"""A name shown in tables and used to distinguish metrics."""
+"""A name for rows of tables and for metrics."""
 LabelText: TypeAlias = Annotated[str, AfterValidator(_text)]
 """Text of a label."""

@@ -16,7 +16,7 @@ from rftd.streams.spec.declaration import NameKind, NamingMark
 
 
 class NamedValue(NamedTuple):
-    """A value of an experiment file referring to the outside world, with the kind of reference."""
+    """A value written in an experiment file that names something outside it, such as a path, URL or variable."""
 
     kind: NameKind
     path: FieldPath

@@ -39,7 +39,9 @@ class PluginPolicy(AnyPolicy):
 
 
 def fields_of(policy: type[Paced]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Returns the policy's arguments configurable in the file: all except those derived from the schedule."""
+    """Returns the policy's arguments that a file can set: all except those derived from the synchronisation
+    schedule.
+    """
     scheduled = policy.scheduled(Synchronizer(sync_method="checkpoint"))
     return tuple(field for field in msgspec.structs.fields(policy.arguments) if field.name not in scheduled)
 

@@ -144,7 +144,7 @@ def _marked(default: Any, mark: FieldEffect) -> Any:
 
 
 def section(kind: Callable[[], Any], *, mark: FieldEffect = ACTS) -> Any:
-    """Declares a field holding a section with defaults only, so that the section may be left out; a mark applies to
+    """Declares a field holding a section whose fields all have defaults, so that a file may omit it; a mark applies to
     each field.
     """
     return Field(default_factory=kind, json_schema_extra={"mark": asdict(mark)})
@@ -235,7 +235,7 @@ def _listed(element: Any, *further_elements: Any) -> Any:
 
 
 def any_of(kinds: Mapping[str, type[Section]]) -> Any:
-    """Returns the union type of the given sections, discriminated by the field `kind`."""
+    """Returns the union type of these section classes, told apart by their field `kind`."""
     # Discriminated by a function and not by the field: sections convert their fields before validation.
     union = reduce(or_, (Annotated[section_type, Tag(kind)] for kind, section_type in kinds.items()))
     return Annotated[union, Discriminator(_kind)]

@@ -29,7 +29,7 @@ ChangeShare: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
 
 
 class BestCheckpoint(Section):
-    """`trainer.best_checkpoint`: rftd only."""
+    """`trainer.best_checkpoint`, rftd only: keep the checkpoints with the best evaluations."""
 
     metric: Metric = "score"
     """Evaluation figure by which checkpoints are ranked."""
@@ -40,7 +40,7 @@ class BestCheckpoint(Section):
 
 
 class EarlyStop(Section):
-    """`trainer.early_stop`: rftd only."""
+    """`trainer.early_stop`, rftd only: end the stage early by an evaluation figure."""
 
     metric: Metric = "score"
     """Evaluation figure to watch."""
@@ -94,7 +94,7 @@ class Megatron(Section):
 
 
 class Trainer(Section):
-    """`trainer`."""
+    """`trainer`: the training engine, its steps and checkpoints."""
 
     name: Annotated[str, PLAIN] = harmless("trainer")
     trainer_type: Annotated[str, word(), Upstream("verl and Tinker are the trainers."), PLUGIN] = "verl"

@@ -84,7 +84,7 @@ class RequestedCommand:
     """Values of the route's path parameters, by name; empty for a route without parameters."""
 
 
-def asked_by(event: CloudEvent) -> RequestedCommand:
+def requested_command(event: CloudEvent) -> RequestedCommand:
     """Decodes a CloudEvent into the command requested. Raises UsageError for an invalid event, and the errors of an API
     body.
 
@@ -288,7 +288,7 @@ class RequestService:
 
     async def _carry_out(self, event: CloudEvent) -> str:
         """Carries out a command and returns its experiment's id. Raises the command's errors."""
-        command = await asyncio.to_thread(asked_by, event)
+        command = await asyncio.to_thread(requested_command, event)
         assert event.key is not None
         with command.body.lines():
             async with asyncio.timeout(command.route.timeout_s):

@@ -73,7 +73,7 @@ class Archiver:
         self._check(entry, "archived", Kept.HERE)
         self._check_no_living_forks(entry)
         await self._check_owned(entry)
-        if (lost := self._loss_check.bereft(entry)) is not None:
+        if (lost := self._loss_check.lost_files_error(entry)) is not None:
             raise lost
         archives = self.archives or Path(entry.job_dir).parent / FOLDER
         path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"

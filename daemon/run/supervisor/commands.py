@@ -115,7 +115,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         `Operations.fork`.
         """
         await self._refresh()
-        await self._loss_check.hear_idle(self._entry(experiment))
+        await self._loss_check.compare_idle_heads(self._entry(experiment))
         request = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
         forked = await self._submissions.fork(request, request_id, asker=self._asker)
         self.runs.look()
@@ -282,7 +282,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 if (run := self.runs.of(entry.id)) is not None and run.state.spine.ended:
                     # The log has the end; workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
-                await self._loss_check.hear_idle(entry)
+                await self._loss_check.compare_idle_heads(entry)
                 return await work(entry, id)
 
         return _done(await self._orders.carry_out(order, write))
@@ -371,7 +371,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                 # Its workers are leaving; a command in the meantime acts on the released experiment and is not refused.
                 await run.gone()
             await self._refresh()  # a run ended just now may have appended unread records
-            await self._loss_check.hear_idle(entry)
+            await self._loss_check.compare_idle_heads(entry)
             check_transition(entry.spine, event)
             command = requeued(event)
             draft = self._writer.draft(command, experiment=entry.id, id=id, correlation=order.key)

@@ -188,12 +188,12 @@ class LossCheck:
         self._admit_appenders()
         self._first_check_over = True
 
-    async def hear_run(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
+    async def compare_run_heads(self, entry: Entry, executor: Executor, state: RunState) -> dict[HeadRef, str]:
         """Compares the newest heads remembered by one run (its events, folder and live workers), and returns the older
         heads.
 
-        The older heads, one per partition and kept checkpoint, are left to `hear_older`; appends cannot hide them.
-        Raises LogLossError, OtherLogError: the run must not append.
+        The older heads, one per partition and kept checkpoint, are left to `compare_older_heads`: appends cannot hide
+        them. Raises LogLossError, OtherLogError: the run must not append.
         """
         await self._require_claim(entry, self.claims.begin)
         if self._door is not None:
@@ -210,7 +210,7 @@ class LossCheck:
         self.check(entry)
         return older
 
-    async def hear_idle(self, entry: Entry) -> None:
+    async def compare_idle_heads(self, entry: Entry) -> None:
         """Compares the heads in the checkpoints of an experiment without a run, before a command on it is appended.
 
         A later comparison would be too late: the command's record makes the partition as long as before the loss, and a
@@ -233,7 +233,7 @@ class LossCheck:
             self._admit_appenders()
             raise error
 
-    async def hear_older(self, entry: Entry, older: dict[HeadRef, str]) -> None:
+    async def compare_older_heads(self, entry: Entry, older: dict[HeadRef, str]) -> None:
         """Compares the next `HEADS_IN_A_TURN` of a run's older heads, and removes them from `older`. Raises
         LogLossError: the run must stop.
         """
@@ -263,7 +263,7 @@ class LossCheck:
         if lost:
             raise loss_error(lost, entry.name)
 
-    def bereft(self, entry: Entry) -> LogLossError | None:
+    def lost_files_error(self, entry: Entry) -> LogLossError | None:
         """Returns an error if events naming the experiment's files were lost and the loss was not accepted; None
         otherwise.
 
@@ -378,9 +378,9 @@ class Survivors:
 
     async def hear(self, state: RunState) -> None:
         """Returns once the run may append, because the log has its newest remembered heads. Raises LogLossError."""
-        self._older = await self._loss_check.hear_run(self._entry, self._executor, state)
+        self._older = await self._loss_check.compare_run_heads(self._entry, self._executor, state)
 
-    async def hear_older(self) -> None:
+    async def compare_older_heads(self) -> None:
         """Compares some of the run's older heads, and checks that its folder still belongs to this log. Raises
         LogLossError.
         """
@@ -389,7 +389,7 @@ class Survivors:
             with suppress(OSError):  # a temporarily failing disk is the workers' trouble
                 await self._loss_check.look(self._entry)
         if self._older:
-            await self._loss_check.hear_older(self._entry, self._older)
+            await self._loss_check.compare_older_heads(self._entry, self._older)
 
 
 def _lives_of(experiments: Iterable[Entry]) -> list[Life]:

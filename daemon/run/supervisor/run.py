@@ -43,7 +43,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.role import RoleLease
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.split_submission import ROLES
-from rftd.workers.control.budgets import look_is_due
+from rftd.workers.control.budgets import reader_record_is_due
 from rftd.workers.control.deciders import Deciders
 from rftd.workers.control.hold import Trouble, of_decision
 from rftd.workers.hosts.executor import Executor
@@ -212,7 +212,7 @@ class Run(Tending):
 
     def looked(self, by: str) -> None:
         """Records `by` as a reader, if `limits.unseen_days` is set and the last recorded reader is long ago."""
-        if look_is_due(self.state, self._clock.now_ns()):
+        if reader_record_is_due(self.state, self._clock.now_ns()):
             self._reader_to_record = by
 
     async def retry(self, task: FailedTask, request: Request, *, by: str, reason: str) -> Position:
@@ -246,7 +246,7 @@ class Run(Tending):
             await self._gather(follower, wait_s)
             await self._look()
             if self._survivors is not None:
-                await self._survivors.hear_older()
+                await self._survivors.compare_older_heads()
             await self._inbox.obey(controller)
             # Commands first: a resume of this turn has to reach the controller before its look for trouble.
             if self._reader_to_record:

@@ -176,7 +176,7 @@ class Supervisor(AskedCommands):
     async def _collect_tables(self) -> None:
         experiments = list(self._registry.entries.values())
         # The events naming a file may be the lost ones.
-        if any(self._loss_check.bereft(experiment) for experiment in experiments):
+        if any(self._loss_check.lost_files_error(experiment) for experiment in experiments):
             return
         for unused in await asyncio.to_thread(
             self._submissions.tables.unused, experiments, now_ns=self._clock.now_ns()
@@ -235,7 +235,7 @@ class Supervisor(AskedCommands):
         return {
             id: experiment
             for id, experiment in experiments.items()
-            if id not in self.runs and not self._loss_check.bereft(experiment)
+            if id not in self.runs and not self._loss_check.lost_files_error(experiment)
         }
 
     def _folders(self) -> list[Path]:

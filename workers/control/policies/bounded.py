@@ -75,7 +75,7 @@ class HardBound(Paced):
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
         """Returns the groups too old for any later batch if `abort_inflight` is set."""
-        return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
+        return groups_begun_before(flights, self.oldest_allowed(view)) if self._aborts else []
 
 
 class InOrder(HardBound):
@@ -151,9 +151,9 @@ class Windowed(Paced):
 
     def abort_inflight(self, view: PolicyView, flights: list[Flight]) -> list[Flight]:
         """Returns the groups that began before the window if `abort_inflight` is set."""
-        return flown_too_long(flights, self.oldest_allowed(view)) if self._aborts else []
+        return groups_begun_before(flights, self.oldest_allowed(view)) if self._aborts else []
 
 
-def flown_too_long(flights: list[Flight], oldest_version: int) -> list[Flight]:
+def groups_begun_before(flights: list[Flight], oldest_version: int) -> list[Flight]:
     """Returns the unfinished groups begun with weights older than `oldest_version`."""
     return [flight for flight in flights if flight.oldest_version < oldest_version]

@@ -16,7 +16,7 @@ from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Status
 from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec, TrainerSpec
-from rftd.workers.control.budgets import budget_uses, look_is_due, spent_of, unseen_use
+from rftd.workers.control.budgets import budget_uses, reader_record_is_due, spent_of, unseen_use
 from rftd.workers.control.controller import Controller
 
 HOUR_S = 3600.0
@@ -183,12 +183,12 @@ def test_accelerators_and_what_they_cost() -> None:
 
 def test_a_run_at_which_nobody_looks_pauses() -> None:
     watch = Watch(Budgets(unseen_days=2.0))
-    assert not look_is_due(watch.desk.state, watch.now_ns), "it was just submitted"
+    assert not reader_record_is_due(watch.desk.state, watch.now_ns), "it was just submitted"
     watch.clock.advance(1.5 * DAY_S)
     assert watch.reason() == ""
-    assert look_is_due(watch.desk.state, watch.now_ns)
+    assert reader_record_is_due(watch.desk.state, watch.now_ns)
     watch.desk.put(ExperimentSeen(by="me"))
-    assert not look_is_due(watch.desk.state, watch.now_ns), "at most once an hour"
+    assert not reader_record_is_due(watch.desk.state, watch.now_ns), "at most once an hour"
     watch.clock.advance(1.9 * DAY_S)
     assert watch.reason() == ""
     watch.clock.advance(0.2 * DAY_S)

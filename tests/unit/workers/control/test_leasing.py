@@ -132,7 +132,7 @@ def test_an_explorer_is_never_given_more_than_it_has_room_for() -> None:
     assert credits.take(5) is not None
     assert credits.take(1) is None
     assert credits.rollouts == 5
-    assert credits.none_left() == NoCredits(1, 5)
+    assert credits.no_credits_hold() == NoCredits(1, 5)
     assert Credits(desk.state, [], 2).most == 0
     assert Credits(desk.state, [], 2).take(1) is None
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from synthetic.servers.kept_spans import KeptSpans
 
 from rftd.daemon.run import registry as registry_module
-from rftd.daemon.run.requests.request_service import ROUTES, RequestService, asked_by
+from rftd.daemon.run.requests.request_service import ROUTES, RequestService, requested_command
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.trust.allowances import Allowances
 from rftd.ops import limits
@@ -471,7 +471,7 @@ def judged(value: bytes) -> None:
     assert len(asked.digest) == 16
     assert asked.key is None or isinstance(asked.key, UUID)
     try:
-        asked_by(asked)
+        requested_command(asked)
     except RftdError as error:
         assert str(error)
 

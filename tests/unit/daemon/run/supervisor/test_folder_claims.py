@@ -107,13 +107,13 @@ async def test_what_the_folder_of_another_log_remembers_is_no_loss_of_this_one(s
 
 async def test_a_folder_that_was_taken_over_stops_the_run_that_had_it(scene: Scene) -> None:
     first, run = await scene.served(scene.identity(scene.data))
-    await run.hear_older()
+    await run.compare_older_heads()
     second, _ = await scene.served(scene.identity(scene.copied()))
     second.claims.take_over(second._experiments[scene.experiment])
     assert second.refusal(scene.experiment) is None
     scene.clock.advance(LOOK_S)
     with pytest.raises(OtherLogError):
-        await run.hear_older()
+        await run.compare_older_heads()
     assert isinstance(first.refusal(scene.experiment), OtherLogError)
 
 

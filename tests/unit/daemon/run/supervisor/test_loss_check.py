@@ -196,11 +196,11 @@ async def test_a_gap_that_a_run_reads_past_stops_it_and_the_next_daemon_still_kn
     loss_check = await scene.heard(log)
     entry = loss_check._experiments[scene.one]
     executor: Any = None
-    await loss_check.hear_run(entry, executor, RunState(scene.one))
+    await loss_check.compare_run_heads(entry, executor, RunState(scene.one))
     log.missing = (spine, Stretch(1, 3))
     log.met = True
     with pytest.raises(LogLossError, match=r"was deleted, and more before it \(evidence: the gap beginning at 1"):
-        await loss_check.hear_run(entry, executor, RunState(scene.one))
+        await loss_check.compare_run_heads(entry, executor, RunState(scene.one))
     assert set(loss_check.stopped()) == {scene.one}
     log.met = False
     later = await scene.heard(log)
@@ -259,13 +259,13 @@ async def test_a_run_with_many_checkpoints_begins_after_a_look_at_the_newest(sce
     await survivors.hear(state)
     assert log.compared == 1
     for _ in range(4):
-        await survivors.hear_older()
+        await survivors.compare_older_heads()
     assert log.compared == len(state.checkpoints)
     # A run that is taken up again, as the log comes back, has them compared no more.
     executor: Any = None
     again = Survivors(loss_check, loss_check._experiments[scene.one], executor, ManualClock())
     await again.hear(state)
-    await again.hear_older()
+    await again.compare_older_heads()
     assert log.compared == len(state.checkpoints) + 1
 
 
@@ -276,10 +276,10 @@ async def test_an_older_head_that_is_lost_stops_the_run_beside_which_it_is_compa
     other = HeadRef(ref.stream, ref.partition, ref.next_offset, bytes(32))
     state.checkpoints[HEADS_IN_A_TURN + 10, 0] = msgspec.structs.replace(former, heads=(other,))
     await survivors.hear(state)
-    await survivors.hear_older()
+    await survivors.compare_older_heads()
     assert loss_check.stopped() == {}
     with pytest.raises(LogLossError, match=f"{ref.next_offset - 1} is not the record that was acknowledged"):
-        await survivors.hear_older()
+        await survivors.compare_older_heads()
     assert set(scene.stopped) == {scene.one}
     assert set((await scene.heard(await scene.log())).stopped()) == {scene.one}, "it is written down"
 
