@@ -12,5 +12,6 @@ routes           one route for each read and each command
 live_page        pages of experiments, read once for all listeners, and their new parts
 stream           an experiment's page for followers, as server-sent events
 probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready
+agents           routes: llms.txt and skill.md, every read and command by its URL
 schema           OpenAPI of all routes
 """

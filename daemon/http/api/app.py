@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rftd.daemon.http.api import login, probes, routes, stream
+from rftd.daemon.http.api import agents, login, probes, routes, stream
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
 from rftd.daemon.http.api.guard import Guard
 from rftd.daemon.http.api.methods import Methods
@@ -205,6 +205,7 @@ def _add_routes(app: FastAPI, services: Services) -> None:
     app.include_router(routes.router(services, declared))
     for module in (stream, probes):
         app.include_router(module.router(services))
+    app.include_router(agents.router(declared, services.version))
     app.include_router(login.router(services.keyring))
     install(app, declared)
 

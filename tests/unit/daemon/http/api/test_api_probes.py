@@ -159,7 +159,16 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/version": "/version",
     }
     reads = {path for path, operations in document["paths"].items() if "get" in operations}
-    elsewhere = {"/livez", "/readyz", "/login", "/metrics", "/v1/experiments/{name}/stream", "/v1/dead-letters/one"}
+    elsewhere = {
+        "/livez",
+        "/readyz",
+        "/login",
+        "/metrics",
+        "/llms.txt",
+        "/skill.md",
+        "/v1/experiments/{name}/stream",
+        "/v1/dead-letters/one",
+    }
     assert reads == {*asked, *elsewhere}
     for path, url in asked.items():
         schema = document["paths"][path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
