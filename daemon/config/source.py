@@ -22,6 +22,7 @@ class SourcePlace:
     """A range of characters in a file, counted from 1; or the `-s` flag that set a field (`line` 0)."""
 
     origin: str
+    """Name of the file, or `-s` for a flag."""
     line: int = 0
     column: int = 0
     end_line: int = 0
@@ -36,6 +37,7 @@ class SourceMap:
     """Positions of one experiment file's keys and values, by field path, for error messages."""
 
     origin: str
+    """Name of the file, for messages."""
     lines: Sequence[str] = ()
     values: dict[FieldPath, SourcePlace] = field(default_factory=dict)
     keys: dict[FieldPath, SourcePlace] = field(default_factory=dict)

@@ -26,6 +26,7 @@ class ForeignRecords(NamedTuple):
     """Records by strangers that name one experiment, counted since the daemon's start."""
 
     number: int
+    """Number of these records."""
     newest: str
     """Type, writer and position of the newest foreign record."""
 

@@ -216,7 +216,9 @@ class Operations(Protocol):
         ...
 
     def under_way(self, experiment: UUID) -> WorkUnderWay | None:
-        """Returns the rollouts or held-out rows under way here, with the tokens drawn meanwhile; None without any."""
+        """Returns the unfinished rollouts or held-out rows of an experiment running here, with tokens sampled
+        meanwhile; None without any.
+        """
         ...
 
     def named(self, name_or_id: str) -> UUID:

@@ -36,11 +36,13 @@ class FailedTask(msgspec.Struct, frozen=True, kw_only=True):
     group: UUID
     stage: int
     sequence: int
+    """Position of the task in the dataset's order."""
     row: int
     epoch: int
     members: int
     failed: int
     code: str
+    """Error code of the last failed rollout."""
     reason: str
     closed_ns: int
     place: RecordPlace

@@ -41,6 +41,7 @@ class RolloutEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The experience; None for a failed rollout."""
     duration_ms: int = 0
     code: str = ""
+    """Error code of a failed rollout; empty for an experience."""
     reason: str = ""
 
 
@@ -49,6 +50,7 @@ class Group(msgspec.Struct):
 
     id: UUID
     sequence: int = -1
+    """Position of the group's task in the dataset's order."""
     stage: int = -1
     row: int = -1
     epoch: int = -1
@@ -68,7 +70,9 @@ class Group(msgspec.Struct):
     pinned: bool = False
     """True if all rollouts must use exactly `min_version`."""
     window: int = -1
+    """Number of the group's window, for schedules with sync points; -1 without windows."""
     place: int = -1
+    """Position of the group within its window, from 0; -1 without windows."""
     leases: dict[UUID, Lease] = {}
     members: dict[int, task.Member] = {}
     """Experiences by rollout number."""

@@ -37,6 +37,7 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     place: RecordPlace
     consumer: str
     code: str
+    """Error code of the reader that could not use the record."""
     reason: str
     unreadable: bool
     reported_ns: int
@@ -48,6 +49,7 @@ class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
     retried: bool
     """False for a drop."""
     by: str
+    """Name of the person."""
     reason: str
     event: UUID | None
     """The event taking effect instead of the record."""

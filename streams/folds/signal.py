@@ -72,6 +72,7 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     """A loss or return of the learning signal that the controller has to record."""
 
     number: int
+    """Number of the change in its experiment, from 1."""
     stage: int
     step: int
     cause: str

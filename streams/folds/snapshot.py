@@ -45,6 +45,7 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
     """Next offset of each partition, with the chain of the record before it (empty if none was read)."""
     fences: tuple[FenceOwner, ...]
     parts: P
+    """The fold's containers."""
 
     @property
     def positions(self) -> dict[Partition, int]:

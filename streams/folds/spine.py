@@ -62,6 +62,7 @@ class Spine(msgspec.Struct):
     status_ns: int = 0
     """Time of the last change of the status or of the pause's cause; for display."""
     code: str = ""
+    """Error code of a failed or rejected experiment; empty otherwise."""
     reason: str = ""
     cause: str = ""
     """Cause of an automatic pause, as in experiment.paused; empty otherwise."""
@@ -92,6 +93,7 @@ class Spine(msgspec.Struct):
     forked: experiment.ExperimentForked | None = None
     """The history shared with a parent; None unless the experiment is a fork."""
     kept: Kept = Kept.HERE
+    """Where the experiment's files are."""
     archive: experiment.ExperimentArchived | None = None
     """Present or last archive of the files; None if never archived."""
     payloads_dropped: bool = False

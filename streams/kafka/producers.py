@@ -172,7 +172,7 @@ async def _abandon(producer: Any) -> None:
     """Closes without flushing: `stop` would wait for an absent broker.
 
     The connections go first: after the search for its records, no request of this producer can land, except one already
-    received by the broker. Its batches are failed last: aiokafka's sender stumbles over a batch failed while under way.
+    received by the broker. Its batches are failed last: aiokafka's sender stumbles over a batch failed while in flight.
     """
     producer._closed = True
     with suppress(kafka.KafkaError, OSError, TimeoutError):

@@ -42,6 +42,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     setting: str
     found: str
+    """Value of the setting on the cluster."""
     expected: str
     fatal: bool
     """True if the log must not be opened with this setting."""

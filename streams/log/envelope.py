@@ -48,6 +48,7 @@ class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
     partition: Partition
     id: UUID
     head: bytes
+    """The attributes (`Head`), encoded."""
     value: bytes
 
     @property
@@ -65,6 +66,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chain: bytes
     """blake2b-16 of the previous record's chain (on Kafka: of nothing) and of this record; see `streams.log.chain`."""
     head: bytes
+    """The attributes (`Head`), encoded."""
     value: bytes
     thin: bool = False
     """True if the payload was dropped: `value` names its arrays by their sha256, and `chain` covers the original value.

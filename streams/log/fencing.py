@@ -46,7 +46,7 @@ class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceView:
-    """The owners of roles by partition, according to the records read so far.
+    """The owners of roles by partition, according to the records read until now.
 
     A fence has effect only if its `previous` is the role's epoch at its position, so of two rivals the first record
     wins. A record has effect only under the role owning its type (`rftd.streams.events.registry`), under the epoch of

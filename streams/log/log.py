@@ -123,6 +123,7 @@ class HeldBack(NamedTuple):
     first: int
     """Offset of the first hidden record."""
     end: int
+    """Offset after the last hidden record known."""
     since_s: float
     """Time at which the open transaction was first noticed, on the log's monotonic clock."""
 

@@ -25,6 +25,7 @@ class Witness(NamedTuple):
     """A holder of remembered heads, such as a checkpoint or a worker, described in words, with the heads."""
 
     by: str
+    """Description of the holder, for messages."""
     heads: Heads
 
 
@@ -32,6 +33,7 @@ class Loss(msgspec.Struct, frozen=True):
     """One remembered head missing in the log, with the experiments that may have lost records."""
 
     head: LostHead
+    """The remembered head, with its witness and the partition's end when the loss was detected."""
     experiments: tuple[UUID, ...] | None = None
     """Experiments not ended when the loss was first detected; None if unknown: every experiment not ended."""
 

@@ -16,6 +16,7 @@ class Partition(NamedTuple):
 
     stream: str
     number: int
+    """Number of the partition within its stream, from 0."""
 
     def __str__(self) -> str:
         return f"{self.stream}/{self.number}"

@@ -39,6 +39,7 @@ class PartitionPart(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """Offset of the first record in the exporting log."""
     last: int
+    """Offset of the last record in the exporting log."""
     member: ArchiveMember
 
 

@@ -35,6 +35,7 @@ class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     old_logprobs: str = "rollout"
     """`rollout`, `recomputed` or `approximated`: the denominator of the policy loss's ratio."""
     parts: tuple[CorrectionPart, ...] = ()
+    """Corrections in the order of their application."""
 
 
 MAX = "max"

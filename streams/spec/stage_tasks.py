@@ -88,6 +88,7 @@ class DatasetTurn(NamedTuple):
 
     dataset: int
     place: int
+    """Position within the dataset's own order, from 0."""
 
 
 def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:

@@ -13,7 +13,10 @@ _NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQ
 
 
 def translate(error: BaseException, where: str, *, reading: bool = False) -> RftdError:
-    """Translates an error of SQLite, the file system or a fault point into an error of rftd."""
+    """Converts an exception of SQLite or of the file system into an error of rftd about the file `where`.
+
+    `reading` is True for a read, where unreadable types or values of a row mean a damaged file.
+    """
     if isinstance(error, RftdError):
         return error
     extended = getattr(error, "extendedresult", 0)

@@ -119,7 +119,7 @@ def _id(retirement: Any) -> UUID:
 
 
 def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
-    """Returns the groups under way, sorted."""
+    """Returns the groups not closed by the end of the reading, sorted."""
     open_groups = []
     for stage in evidence.group_stages:
         for _, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
@@ -133,7 +133,7 @@ def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
 
 
 class _Counts:
-    """The numbers of the summaries, counted over all experiences."""
+    """Counts of experiences by their fate, for each experiment."""
 
     def __init__(self, experiments: int) -> None:
         self._members = np.zeros(experiments, dtype="i8")
@@ -145,7 +145,9 @@ class _Counts:
         self._a_left: dict[int, str] = {}
 
     def take(self, rows: NDArray[Any], partition: int, first: int, unsettled: dict[int, NDArray[Any]]) -> None:
-        """Counts one page of experiences."""
+        """Counts one page of experiences beginning at offset `first`; `unsettled` are the open groups by experiment
+        index.
+        """
         flags = rows["flags"]
         present = (flags & PRESENT) != 0
         member = (flags & MEMBER) != 0
@@ -171,7 +173,7 @@ class _Counts:
         counts += totals
 
     def give(self, evidence: Evidence) -> None:
-        """Copies the counts of an experiment into the experiment's evidence."""
+        """Copies the counts of one experiment into its evidence."""
         index = evidence.index
         evidence.members = int(self._members[index])
         evidence.planned = int(self._planned[index])

@@ -96,6 +96,7 @@ class Evidence:
     parent: Evidence | None = None
     """The evidence of a fork's parent, if the parent is in the log."""
     state: str = "unknown"
+    """State of the experiment, such as `running`, by its life events."""
     losses_accepted: set[experiment.HeadRef] = field(default_factory=set)
     """Lost heads accepted by a person, letting the experiment continue."""
     accepted_losses: list[AcceptedLoss] = field(default_factory=list)

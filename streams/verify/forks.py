@@ -69,7 +69,7 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
 async def _data_goes_on(
     facts: Facts, evidence: Evidence, parent: Evidence, forked: ExperimentForked, read: PlanReader
 ) -> list[str]:
-    """Returns the faults of a stage's groups: each must be settled before the step, leased again, or come later."""
+    """Returns the faults of a stage's groups: each must have ended before the step, be leased again, or come later."""
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
         # Checked first, for an array of that length follows: one bit of damage must not request terabytes.
         return [f"its data continues at group {forked.next_sequence}"]

@@ -73,6 +73,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     what: str
     """The last remembered position, and who remembers it."""
     by: str
+    """Name of the person who accepted the loss."""
     time_ns: int
 
 

@@ -38,6 +38,7 @@ class BudgetUse(NamedTuple):
     """The limit including additions by resumes; 0: no limit."""
     spent: float
     unit: str
+    """Unit of the amounts, as written behind them."""
     pauses_ns: int | None = None
     """Time at which the budget will pause the experiment if it keeps running; None if time alone does not decide."""
 

@@ -147,6 +147,7 @@ class TooFewExperiences(Hold, frozen=True):
     have: int
     """Experiences fit for the batch: ready, and chosen by the stage's policy."""
     need: int
+    """Number of experiences of a full batch."""
     passed_over: int
     """Ready experiences not yet chosen by the policy."""
     resting: int
@@ -270,6 +271,7 @@ class SyncPoint(Hold, frozen=True):
     """Explorers finish every open group before loading the weights of the next window."""
 
     window: int
+    """Window before which the sync point is."""
     groups: int
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:

@@ -193,7 +193,9 @@ class Planner:
         return view.without(experiences)
 
     def _waits(self, step: int, version: int | None) -> LastChance | None:
-        """Returns the hold before the batch of `step`, if groups begun with `version` or an older one are under way."""
+        """Returns the hold before the batch of `step` if a group begun with `version` or older is unfinished; None
+        otherwise.
+        """
         if version is None:
             return None
         oldest = self._oldest_flight()

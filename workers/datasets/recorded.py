@@ -34,6 +34,7 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     reward: Finite
     step_reward: Finite | None = None
     state: str = ""
+    """Equal texts for steps begun in one state of their environment; empty if unknown."""
 
 
 class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +59,7 @@ class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float] = {}
     """Named parts of the reward."""
     steps: list[RecordedStep] = []
+    """Steps of a rollout with several; empty for a single sequence."""
 
     @property
     def longest(self) -> int:

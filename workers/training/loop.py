@@ -280,7 +280,7 @@ class TrainingLoop:
         return current
 
     async def _save(self, done: StepCompleted, stage_step: int) -> None:
-        """Saves a checkpoint after the publication under way is in the log."""
+        """Saves a checkpoint, after the present publication is in the log."""
         await self.publisher.settle()
         began_s = self.member.clock.monotonic_s()
         with self.traces.checkpoint(done):

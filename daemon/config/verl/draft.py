@@ -32,6 +32,7 @@ class ImportLine:
     """A line of the import report on one key: position, outcome, key and explanation."""
 
     place: SourcePlace | None
+    """Position of the key in the script or file; None for a line about no single key."""
     outcome: Outcome
     key: str
     text: str

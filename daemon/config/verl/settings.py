@@ -89,6 +89,7 @@ class VerlSettings:
     folder: str = ""
     """Value of `--config-path`."""
     depth: int = 0
+    """Number of configurations followed to this one, limited against cycles."""
     _spent: int = 0
 
     def wrong(self, position: SourcePlace, name: str, problem: str, fix: str | None, kind: type[FieldError]) -> None:

@@ -33,7 +33,7 @@ SKEW_S: Final = 10.0
 _VARIABLE: Final = "RFTD_TOKEN"
 _REFUSED: Final = "RFTD-API-001"
 _MOST_EXPERIMENTS: Final = 20
-"""Number of experiments under way with inspected trackers, the newest first."""
+"""Maximum number of running experiments whose trackers are checked, newest first."""
 _NAMED: Final = 8
 """Number of names shown of an allow-list; further ones are counted."""
 

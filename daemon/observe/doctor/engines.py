@@ -77,6 +77,7 @@ class SeenGpus(NamedTuple):
 
     number: int
     why: str
+    """Why torch sees no GPU; empty if it sees some."""
 
 
 def check_gpus(host: Host, seen_gpus: SeenGpus | None = None) -> list[Diagnosis]:

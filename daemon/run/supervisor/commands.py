@@ -190,7 +190,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         return answer(entry, [*late, *self._waits(entry)], live=True, clock=self._clock)
 
     async def waits(self, experiment: UUID) -> list[Wait]:
-        """See `Operations.waits`."""
+        """Returns the waits of each role as of the records read by this daemon, without waiting for the log. See
+        `Operations.waits`.
+        """
         entry = self._registry.entries.get(experiment)
         # Known to the tables, but not yet read by this daemon.
         return [] if entry is None else worst_first(self._waits(entry))

@@ -129,7 +129,7 @@ class Tending:
         return self._watch.snapshot(self._phase)
 
     def under_way(self) -> WorkUnderWay | None:
-        """Returns the rollouts or held-out rows under way, with the tokens drawn meanwhile; None without any."""
+        """Returns the unfinished rollouts or held-out rows, with the tokens sampled meanwhile; None without any."""
         return self._watch.under_way(self.snapshot())
 
     async def drain(self) -> None:

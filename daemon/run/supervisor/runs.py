@@ -23,7 +23,7 @@ from rftd.streams.log.lost_records import Witness
 
 IDLE_S: Final = 0.5
 AGAIN_S: Final = 1.0
-"""Pause in seconds before a run ended by an unresponsive log is taken up anew."""
+"""Pause in seconds before a run is started again after the log did not respond."""
 HEALTHY_S: Final = 60.0
 """Seconds of running after which earlier errors of a run are forgotten: the next error counts as the first."""
 
@@ -66,7 +66,7 @@ class UnderWay(Protocol):
         ...
 
     def under_way(self) -> WorkUnderWay | None:
-        """Returns the rollouts or held-out rows under way; None without any."""
+        """Returns the unfinished rollouts or held-out rows; None without any."""
         ...
 
 
@@ -104,15 +104,15 @@ class Runs:
         self._draining = False
 
     def __len__(self) -> int:
-        """Returns the number of experiments under way here."""
+        """Returns the number of experiments running here."""
         return len(self._under_way)
 
     def __contains__(self, experiment: UUID) -> bool:
-        """True if the experiment is under way here."""
+        """True if the experiment runs here."""
         return experiment in self._under_way
 
     def __iter__(self) -> Iterator[UnderWay]:
-        """Iterates over the runs under way here."""
+        """Iterates over the runs of this daemon."""
         return iter(list(self._under_way.values()))
 
     def of(self, experiment: UUID) -> UnderWay | None:

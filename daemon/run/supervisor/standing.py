@@ -60,7 +60,9 @@ class StandingReads:
         return Spent(entry.spec, entry.spine.spending, tokens=None)
 
     async def text_origin(self, experiment: UUID) -> TextOrigin | None:
-        """See `Operations.text_origin`."""
+        """Returns the specification and tokenizers of an experiment; None for an unknown experiment. See
+        `Operations.text_origin`.
+        """
         entry = self._registry.entries.get(experiment)
         if entry is None or entry.spine.spec is None:
             return None
@@ -74,7 +76,9 @@ class StandingReads:
         return {} if run is None else largest_use(run.snapshot())
 
     def under_way(self, experiment: UUID) -> WorkUnderWay | None:
-        """See `Operations.under_way`."""
+        """Returns the unfinished rollouts or held-out rows of an experiment running here, with the tokens sampled
+        meanwhile; None without any. See `Operations.under_way`.
+        """
         run = self.runs.of(experiment)
         return None if run is None else run.under_way()
 

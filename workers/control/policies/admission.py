@@ -60,10 +60,10 @@ class Areal(Paced):
 
 
 class ReadyFirst(Paced):
-    """NeMo-RL's ready_first: a gate at dispatch, then training in the order of readiness.
+    """NeMo-RL's ready_first: limits groups at their start, and trains groups in the order in which they become ready.
 
-    Groups may be given out for `max_staleness` batches (at least one) beyond the finished steps. No rollout is wasted,
-    and the slowest ones may be older than the bound.
+    Groups may start for `max_staleness` batches (at least one) beyond the finished steps. No rollout is wasted, and the
+    slowest ones may be older than the bound.
     """
 
     page = PolicyPage(source="NeMo-RL", admits="(v + max(1, n)) B", purpose="as `areal`, one batch less ahead")
@@ -92,8 +92,8 @@ class VerlWindowArgs(PolicyArguments, frozen=True, kw_only=True):
 class VerlWindow(Paced):
     """verl's fully asynchronous window (docs/advance/fully_async.md).
 
-    Between two synchronisations at most (1 + threshold) * sync steps * batch experiences are dispatched, including the
-    ones under way or queued at the last synchronisation. Threshold 0 is a synchronous window, 1 about one step off. A
+    Between two synchronisations at most (1 + threshold) * sync steps * batch experiences are dispatched, including
+    those unfinished or queued at the last synchronisation. Threshold 0 is a synchronous window, 1 about one step off. A
     full `queue` drops its oldest experiences, like verl's; each drop is an event.
     """
 

@@ -27,7 +27,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """Weight version of a group started now; None if the synchronisation schedule decides."""
     total_steps: int
     planned_steps: int
-    """Batches of this stage planned so far."""
+    """Number of the stage's batches planned until now."""
     batch_size: int
     """Experiences of one batch."""
     repeat_times: int
@@ -35,7 +35,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     planned_experiences: int
     """Experiences of this stage planned at least once."""
     waiting_experiences: int
-    """Experiences never planned so far."""
+    """Number of experiences never planned until now."""
     cooling_experiences: int = 0
     """Experiences planned before, and free to be planned again after their cooldown."""
     inflight_rollouts: int

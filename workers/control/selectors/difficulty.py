@@ -110,7 +110,7 @@ class DifficultyBased:
         self._tau = tau
         self._samples = do_sample
         self._span = 0
-        """Steps of a block; an estimate begins with the block before the one under way."""
+        """Number of steps in a block; an estimate begins with the block before the current one."""
         self._block = 0
         """Index of the block of steps with which `_estimate` begins."""
         self._steps = 0

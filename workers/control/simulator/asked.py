@@ -1,4 +1,4 @@
-"""`Asked` holds the options of `rftd sim async`, turned here into stages and machines."""
+"""`Asked`: the options of `rftd sim async`, and their conversion to stages and machines."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ _TRAIN_S: Final = 2.0
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of the command; None for an option not given."""
+    """Options of `rftd sim async`; None for an option not set."""
 
     units: int | None = None
+    """Number of GPUs, or other units, of the system."""
     slots: int | None = None
+    """Number of concurrent rollouts of a generating unit."""
     train_units: int | None = None
     batch: int | None = None
     repeat_times: int | None = None

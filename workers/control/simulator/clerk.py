@@ -1,4 +1,4 @@
-"""The folds and the planner of a simulated experiment, with decisions equal to the decisions in a real one."""
+"""`Clerk`: the folds and the planner of a simulated experiment, which decides as a real one would."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EPOCH_NS: Final = 1_700_000_000_000_000_000
 
 
 class Clerk:
-    """Folds the events of one simulated stage, and asks its planner and policy for decisions."""
+    """Folds the events of one simulated stage, and asks the real planner and policy for decisions."""
 
     def __init__(self, stage: StageSpec, flights: Flights) -> None:
         self.stage = stage
@@ -65,42 +65,44 @@ class Clerk:
         return self.state.spine.version
 
     def view(self, inflight_rollouts: int) -> PolicyView:
-        """Returns the policy's view, with the number of rollouts under way in the simulation."""
+        """Returns the policy's view, given the simulation's number of unfinished rollouts."""
         return msgspec.structs.replace(view_of(self.state, self.stage), inflight_rollouts=inflight_rollouts)
 
     def admit(self, view: PolicyView) -> int:
-        """Returns the number of groups free to start."""
+        """Returns the number of groups that may start now."""
         return self._policy.admit(as_admitted(self.stage, view))
 
     def beginnings(self, view: PolicyView, outstanding: int) -> Iterator[Begin | Ask | WindowHold]:
-        """Yields the beginnings of the next groups, for schedules with sync points, given the groups under way."""
+        """Yields how the next groups begin, for schedules with sync points; `outstanding` is the number of unfinished
+        groups.
+        """
         return beginnings(self.state, self.stage, view, outstanding=outstanding)
 
     def begun(self, begin: Begin) -> None:
-        """Records the weights and window at the beginning of a group."""
+        """Records a started group's weights and window."""
         # A real run folds this from the lease, which is never written in a simulation.
         self.state.groups.windows[0] = GroupWindow(begin.window, begin.place, begin.version)
 
     def ask(self, ask: Ask, now_s: float) -> WeightsRequested:
-        """Writes the explorers' request for newer weights."""
+        """Folds the explorers' request for newer weights, and returns it."""
         request = request_of(self.state, ask)
         self._write(_SPINE, request, now_s)
         return request
 
     def answer(self, request: WeightsRequested, version: int, now_s: float) -> None:
-        """Writes the trainer's answer to a request, with its published version."""
+        """Folds the trainer's answer to a request: the version it has published."""
         answered = WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)
         self._write(_WEIGHTS, answered, now_s)
 
     def close(self, group: int, members: Sequence[Member], now_s: float) -> None:
-        """Writes the end of a group after its last rollout."""
+        """Folds the close of a group after its last rollout."""
         event = GroupClosed(
             group=UUID(int=_GROUP_IDS + group), sequence=group, stage=0, members=tuple(members), failed=0
         )
         self._write(_TASKS, event, now_s)
 
     def decide(self, now_s: float) -> bool:
-        """Writes all retirements and plans due now; True if there were any."""
+        """Folds all retirements and plans due now; True if there were any."""
         decided = False
         # Until a hold: a real planner is asked again after each turn, at the same reading of the clock or a later one.
         while events := self._planner.decide(self._offsets, _now_ns(now_s)).events:
@@ -111,12 +113,12 @@ class Clerk:
         return decided
 
     def next_plan(self) -> BatchPlanned | None:
-        """Returns the batch the trainer takes next; None while it is not planned."""
+        """Returns the plan of the next batch to train; None before it is planned."""
         plan = self.state.spine.plans.get(self.version + 1)
         return plan.event if plan is not None else None
 
     def complete(self, plan: BatchPlanned, duration_s: float, now_s: float) -> None:
-        """Writes the completion of the batch's training step."""
+        """Folds the completion of the batch's training step, which took `duration_s` seconds."""
         step = StepCompleted(
             batch=plan.batch,
             step=plan.step,
@@ -130,7 +132,7 @@ class Clerk:
         self._write(_SPINE, step, now_s)
 
     def publish(self, version: int, now_s: float) -> None:
-        """Writes the announcement of weights; versions that a channel would have dropped by now are removed."""
+        """Folds the publication of a version; versions that a channel would no longer have are retired."""
         event = WeightsPublished(
             version=version, generation=0, stage=0, method="", path="", manifest="", checksum="", size_bytes=0
         )
@@ -139,7 +141,7 @@ class Clerk:
         self.state.weights.published.pop((version - 1 - self._kept, 0), None)
 
     def stuck(self, now_s: float) -> WorkError:
-        """Returns the error of a simulation with nothing under way and nothing able to begin."""
+        """Returns the error of a simulation in which nothing runs and nothing can begin."""
         books = self.state.replay_buffer.books
         return WorkError(
             f"nothing can continue after step {self.version}, {now_s:.1f} s: policy {self.stage.policy.kind!r} admits "

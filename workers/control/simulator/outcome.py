@@ -32,7 +32,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window:
-    """Records of steps, staleness and lengths, taken by a simulation while it runs."""
+    """Records of one simulation's steps, staleness and lengths."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -88,11 +88,12 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     optimum_per_s: float
     """Throughput without any waiting on either side: `System.optimum_per_s` of this split."""
     of_optimum: float
+    """Throughput divided by `optimum_per_s`."""
     staleness: Staleness
     idle_explorers: float
     """Fraction of the slots' time without a rollout."""
     idle_trainer: float
-    """Fraction of the time without a step under way."""
+    """Fraction of the time in which the trainer trains no step."""
     produced: int
     dropped: dict[str, float]
     """Retired fraction of the produced experiences, by reason."""

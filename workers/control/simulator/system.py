@@ -15,21 +15,23 @@ from rftd.ops.errors import UsageError
 
 
 class SimulatedUpdates(StrEnum):
-    """Ways in which units load new weights."""
+    """How generating units load new weights."""
 
     INFLIGHT = "inflight"
-    """Units load them at once: running rollouts continue with the new weights."""
+    """At once: running rollouts continue with the new weights."""
     DRAIN_EACH = "drain_each"
-    """Each unit loads them after its last rollout has ended, and begins none before."""
+    """Each unit when its last rollout has ended; it begins none before."""
     DRAIN_ALL = "drain_all"
-    """Units load all together, as a collective transfer requires: after the last rollout of any unit has ended."""
+    """All units together, when the last rollout of any has ended, as a collective transfer requires."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
     """Units that either generate or train. A generating unit runs `slots` rollouts at once, each at full speed."""
 
     units: int = 16
+    """Number of all units."""
     slots: int = 32
+    """Number of concurrent rollouts of a generating unit."""
     train_units: int = 6
     """Number of training units; the others generate."""
     train_s: float = 1.0
@@ -73,7 +75,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
         return generated if self.step_s == 0 else min(generated, batch / self.step_s)
 
     def best_split(self, batch: int, mean_s: float) -> System:
-        """Returns the whole split of the units with the highest optimum; among equals the one with fewer training
+        """Returns the split of the units with the highest optimum, in integers; of equal ones that with fewer training
         units.
         """
         splits = [self.split(train_units) for train_units in range(1, self.units)]

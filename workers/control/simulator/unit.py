@@ -1,4 +1,4 @@
-"""Rollout units (explorers without a model), and the groups under way on them."""
+"""`Unit`: an explorer without a model; and the unfinished groups on all units."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from rftd.streams.events.task import Member
 
 @dataclass(slots=True)
 class SimulatedGroup:
-    """A group under way, with its finished members."""
+    """An unfinished group with its finished members."""
 
     number: int
+    """Number of the group in the stage, from 0."""
     repeat_times: int
     min_version: int
+    """Oldest weight version with which its rollouts may begin."""
     pinned: bool
     """True: the rollouts run on exactly `min_version`."""
     members: list[Member] = field(default_factory=list)
@@ -34,9 +36,9 @@ class Unit:
     stood_still_s: float = 0.0
     """Total seconds of standstill, up to `ready_s`."""
     draining: bool = False
-    """True: no rollout begins until the last one has ended; then the unit loads the newest weights."""
+    """True while no rollout may begin, until the last one has ended and the unit loads the newest weights."""
     queue: deque[tuple[SimulatedGroup, int]] = field(default_factory=deque)
-    """Rollouts given to the unit and not begun, by group and index."""
+    """Rollouts (group, index) given to the unit and not begun."""
     running: int = 0
 
     def may_begin(self, group: SimulatedGroup) -> bool:
@@ -46,21 +48,21 @@ class Unit:
         return self.version == group.min_version if group.pinned else self.version >= group.min_version
 
     def stand_still(self, now_s: float, pause_s: float) -> None:
-        """Delays all running rollouts, and the ones begun meanwhile, by `pause_s`."""
+        """Delays running rollouts, and those begun meanwhile, by `pause_s` seconds, for loading weights."""
         began_s = max(now_s, self.ready_s)
         self.ready_s = began_s + pause_s
         self.stood_still_s += pause_s
 
 
 class Flights:
-    """Groups under way, by the oldest weights with which a rollout of each may have begun."""
+    """Unfinished groups, counted by the oldest weights with which one of their rollouts may have begun."""
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
         self._counts: Counter[int] = Counter()
 
     def lease(self, group: SimulatedGroup, version: int) -> None:
-        """Records a part of the group leased to a unit with these weights; rollouts may begin with newer ones."""
+        """Records rollouts of the group leased to a unit with `version`; they may begin with this or newer weights."""
         oldest = max(group.min_version, version)
         former = self._versions.get(group.number)
         if former is None or oldest < former:
@@ -69,12 +71,12 @@ class Flights:
             self._counts[oldest] += 1
 
     def land(self, group: SimulatedGroup) -> None:
-        """Removes a group after its last rollout has ended."""
+        """Removes a finished group."""
         self._forget(self._versions.pop(group.number))
 
     @property
     def oldest_version(self) -> int | None:
-        """Returns the oldest version of any group under way; None without groups."""
+        """Oldest version of an unfinished group; None without groups."""
         return min(self._counts, default=None)
 
     def _forget(self, version: int | None) -> None:

@@ -61,7 +61,7 @@ class ModelCall:
         self.begun: Begun | None = None
         """The unfinished answer's id, prompt and weights; None until the draw begins."""
         self.drawn: list[tuple[list[int], list[float]]] = []
-        """Tokens and log-probabilities of each choice so far, for a streamed answer."""
+        """Tokens and log-probabilities of each choice until now, for a streamed answer."""
         self.listeners: set[Callable[[], None]] = set()
         """Callbacks for new tokens."""
         self.task: asyncio.Task[Answered | CallError] | None = None

@@ -58,9 +58,9 @@ class ShownText:
         self._decoded = 0
         """Number of leading `_ids` already decoded into the text."""
         self.thought = ""
-        """Part of the thought shown so far."""
+        """Part of the thought sent until now."""
         self.shown = ""
-        """Part of the answer shown so far."""
+        """Part of the answer sent until now."""
 
     def more(self, tokens: Sequence[int]) -> ShownParts:
         """Adds tokens and returns the text newly certain."""

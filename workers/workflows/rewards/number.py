@@ -66,6 +66,7 @@ class Quantity(msgspec.Struct, frozen=True):
 
     value: Fraction
     unit: str = ""
+    """Currency or unit as written; empty without one."""
 
     def agrees(self, expected: Quantity) -> bool:
         """True if the values are equal, converted if necessary, and the units, where both have one, do not clash."""

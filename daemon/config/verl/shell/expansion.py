@@ -32,10 +32,13 @@ class WordReader:
 
     text: str
     at: int
+    """Index of the next character to read."""
     end: int
+    """Index after the last character to read."""
     variables: ShellVariables
     place_of: Callable[[int, int], SourcePlace]
     spent: ExpandedChars
+    """Counter limiting the characters of all expansions."""
     nested: int = 0
 
     def words(self, *, split: bool = True) -> list[ShellWord]:

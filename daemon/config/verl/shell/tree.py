@@ -80,6 +80,7 @@ class Statement:
     """A command or a block, with the preceding operator: `&&`, `||`, `|`, or nothing."""
 
     joined: str
+    """Operator before the statement: `&&`, `||`, `|`, or empty."""
     node: SimpleCommand | ShellBlock | ShellFunction
     negated: bool = False
 
