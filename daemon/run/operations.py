@@ -46,6 +46,18 @@ class Forked(Accepted, frozen=True, kw_only=True):
     at_step: int
 
 
+class Annotation(NamedTuple):
+    """A note, a star or labels for an experiment or one of its rollouts."""
+
+    experience: UUID | None
+    """The rollout; None for the experiment."""
+    note: str
+    star: bool | None
+    """Sets or removes the star; None leaves it."""
+    labels: dict[str, str] | None
+    """The whole set of labels; None leaves them."""
+
+
 class StandingRun(NamedTuple):
     """A submitted run of a sweep, with the status of its experiment."""
 
@@ -179,6 +191,10 @@ class Operations(Protocol):
         """Changes the priority of an experiment before its end; the queue starts higher priorities first. Raises as
         `pause`.
         """
+        ...
+
+    async def annotate(self, experiment: UUID, annotation: Annotation, *, request_id: UUID) -> Done:
+        """Adds a note, a star or labels to an experiment in any state, or to a rollout. Raises NotFoundError."""
         ...
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:

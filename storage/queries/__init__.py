@@ -22,6 +22,7 @@ rollout_rows  the rollouts of a group, and of a dataset row
 spent         tokens counted against the budget of an experiment that is not running
 lengths       lengths of responses, generated and trained: the drop bias
 failed_tasks  tasks with too few successful rollouts, and the attempted tasks of a queue
+annotations  notes, stars and labels
 weights       weight versions, checkpoints, workers
 standing      current figures of all experiments except those ended long ago, for gauges
 names         an experiment by its name, id or prefix

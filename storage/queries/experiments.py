@@ -49,12 +49,15 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     state_ns: int
     """The time of the last transition, Unix time in nanoseconds."""
     labels: dict[str, str]
+    """Labels of the submission, or the set given later by a command."""
     priority: int
     queue_position: int | None
     """Position in the queue: 1 for the next experiment to start."""
     parent: str | None
     """The experiment that shares its history with this fork, up to weight version `forked_step`."""
     forked_step: int | None
+    starred: bool = False
+    """True for an experiment starred by a command."""
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +133,11 @@ QUEUE_POSITION: Final = """CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*
             < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END"""
 """SQL expression of the queue position of `experiments x`, 1 for the next to start; null if not queued."""
 
+LABELS: Final = """COALESCE((SELECT l.labels FROM annotations l WHERE l.experiment = x.id AND l.experience = x.id),
+        x.labels)"""
+"""SQL expression of the labels of `experiments x`: those set later, or those of the submission."""
+STARRED: Final = """COALESCE((SELECT s.starred FROM annotations s WHERE s.experiment = x.id AND s.experience = x.id),
+        FALSE)"""
 # Of several generations of a step the newest counts. Each figure is a subquery that reads few rows by an index: joins
 # would read every step and experience of every experiment on the page.
 _SUMMARY: Final = f"""
@@ -137,7 +145,7 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
     x.state_code AS code,
     COALESCE(x.kept, 'here') AS kept, NULLIF(x.kept_path, '') AS kept_path,
     x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
-    x.total_steps, x.labels, x.parent, x.forked_step,
+    x.total_steps, {LABELS} AS labels, {STARRED} AS starred, x.parent, x.forked_step,
     COALESCE(x.prioritized, x.priority, 0) AS priority,
     {QUEUE_POSITION} AS queue_position,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
@@ -171,7 +179,7 @@ async def list_experiments(
     where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
     for number, label in enumerate(labels):
         # A piece of the column's JSON: quotes within a text are escaped there, so no text can contain a label.
-        where += f" AND REPLACE(x.labels, :label{number}, '') <> x.labels"
+        where += f" AND REPLACE({LABELS}, :label{number}, '') <> {LABELS}"
         parameters[f"label{number}"] = _label_in_json(label)
     where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
     return await fetch(

@@ -140,6 +140,21 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
     by: str = ""
 
 
+@event("experiment.annotated", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
+class ExperimentAnnotated(Event, frozen=True, kw_only=True):
+    """A note, a star or the labels of an experiment or of one of its rollouts, by a person; nothing else changes."""
+
+    experience: UUID | None = None
+    """The annotated rollout; None for the experiment."""
+    note: str = ""
+    """A further note; empty: none is added."""
+    star: bool | None = None
+    """Sets or removes the star; None leaves it."""
+    labels: dict[str, str] | None = None
+    """The whole set of labels; None leaves them."""
+    by: str = ""
+
+
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
 class ExperimentStarted(Event, frozen=True, kw_only=True):
     """The start of the experiment's workers, for the first time or after a release of slot and memory."""

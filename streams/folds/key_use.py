@@ -16,6 +16,7 @@ VERBS: Final = {
     "experiment.resumed": "resume",
     "experiment.cancelled": "cancel",
     "experiment.prioritized": "prioritize",
+    "experiment.annotated": "annotate",
     "experiment.archived": "archive",
     "experiment.restored": "restore",
     "experiment.removed": "remove",

@@ -25,6 +25,7 @@ why          the wait of each role
 lineage      the causes and effects of a thing
 dlq          dead letters: list, show, retry, drop
 transitions  pause, resume, cancel; prioritize: which experiment goes first
+note         a note, a star or labels on an experiment or a rollout
 keeping      archive, restore, rm: the files of an ended experiment; gc: files not named by any event
 convert      checkpoints as folders for transformers
 config       an experiment file, checked or printed

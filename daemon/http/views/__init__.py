@@ -9,6 +9,7 @@ sweeps        several experiments of one file: submit, cancel; the list, and the
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
+annotations   notes, stars and labels on experiments and rollouts
 series        figures of several experiments, thinned, with marks
 evaluations   the answers of one evaluation, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up

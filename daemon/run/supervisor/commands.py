@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt
-from rftd.daemon.run.operations import Accepted, Done, Forked
+from rftd.daemon.run.operations import Accepted, Annotation, Done, Forked
 from rftd.daemon.run.registry import Entry, Registry, named_entry
 from rftd.daemon.run.supervisor.asked_sweeps import AskedSweeps
 from rftd.daemon.run.supervisor.inbox import Request, check_transition, requeued
@@ -142,6 +142,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         """
         event = life.ExperimentPrioritized(priority=priority, reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "prioritize", experiment, priority, reason), event)
+
+    async def annotate(self, experiment: UUID, annotation: Annotation, *, request_id: UUID) -> Done:
+        """Adds a note, a star or labels to an experiment in any state, or to a rollout. See `Operations.annotate`."""
+        event = life.ExperimentAnnotated(**annotation._asdict(), by=self._asker.name)
+        return await self._command(order_of(request_id, "annotate", experiment, *annotation), event)
 
     async def tag(self, experiment: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
         """Changes the priority of a group's experiences waiting for a batch. See `Operations.tag`."""

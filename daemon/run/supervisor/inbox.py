@@ -153,6 +153,8 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
     life.ExperimentResumed: (Status.PAUSED,),
     life.ExperimentPrioritized: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
     life.ExperimentCancelled: (Status.SUBMITTED, Status.QUEUED, Status.RUNNING, Status.PAUSED),
+    # Notes are about history, too.
+    life.ExperimentAnnotated: tuple(Status),
 }
 
 

@@ -1,7 +1,7 @@
 """The tables of the projections, one file for each noun. In reading order:
 
 base         column types, the registry
-experiments  experiments, stages, warnings, transitions
+experiments  experiments, their notes, stars and labels; stages, warnings, transitions
 tasks        leases, groups
 experiences  experiences (no tokens), retirements
 batches      batches, batch items

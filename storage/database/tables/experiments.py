@@ -81,6 +81,41 @@ class Experiments(Row, table=True):
     signal_offset: LogOffset
 
 
+class Notes(Row, table=True):
+    """A note on an experiment or on one of its rollouts; `number` is the offset."""
+
+    __tablename__ = "notes"
+
+    experiment: Key
+    number: LogOffsetKey
+    experience: Id
+    """The rollout; null for the experiment."""
+    text: Text
+    author: Text
+    noted_ns: Int
+    noted_partition: Int
+    noted_offset: LogOffset
+
+
+class Annotations(Row, table=True):
+    """Star and labels of an experiment or of a rollout, as of the last commands."""
+
+    __tablename__ = "annotations"
+
+    experiment: Key
+    experience: Key
+    """The rollout; for the experiment its own id."""
+    starred: Flag
+    starred_ns: Int
+    starred_partition: Int
+    starred_offset: LogOffset
+    labels: Text
+    """JSON; null if the labels of the submission hold."""
+    labelled_ns: Int
+    labelled_partition: Int
+    labelled_offset: LogOffset
+
+
 class Stages(Row, table=True):
     """A stage of an experiment: settings from the submission, progress and best checkpoint from later events."""
 

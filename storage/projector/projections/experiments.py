@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.storage.database.tables.experiments import Experiments, Stages, Transitions, Warnings
-from rftd.storage.projector.projections.projection import Projection, json_of, owner_of
+from rftd.storage.database.tables.experiments import (
+    Annotations,
+    Experiments,
+    Notes,
+    Stages,
+    Transitions,
+    Warnings,
+)
+from rftd.storage.projector.projections.projection import Projection, id_of, json_of, owner_of
 from rftd.storage.projector.upserts import Changes, Rule, Upsert
 from rftd.streams.events import experiment
 from rftd.streams.events.experiment import CheckpointChosen, SignalLost, SignalRegained, StageStopped
@@ -66,6 +73,10 @@ STAGE_BEST: Final = Upsert(
 STAGE_STOPPED: Final = Upsert(Stages, prefix="stopped", owns=("stopped_by", "stopped_reason"))
 WARNED: Final = Upsert(Warnings, prefix="warned", owns=("text",))
 MOVED: Final = Upsert(Transitions, prefix="moved", owns=("change", "code", "reason", "step"))
+
+NOTED: Final = Upsert(Notes, prefix="noted", owns=("experience", "text", "author"))
+STARRED: Final = Upsert(Annotations, prefix="starred", owns=("starred",), rule=Rule.LAST)
+LABELLED: Final = Upsert(Annotations, prefix="labelled", owns=("labels",), rule=Rule.LAST)
 
 
 def _submitted(event: experiment.ExperimentSubmitted, decoded: Decoded, changes: Changes) -> None:
@@ -139,6 +150,26 @@ def _rejected(event: experiment.ExperimentRejected, decoded: Decoded, changes: C
 
 def _prioritized(event: experiment.ExperimentPrioritized, decoded: Decoded, changes: Changes) -> None:
     changes.put(PRIORITIZED, decoded, id=owner_of(decoded), prioritized=event.priority)
+
+
+def _annotated(event: experiment.ExperimentAnnotated, decoded: Decoded, changes: Changes) -> None:
+    owner = owner_of(decoded)
+    experience = id_of(event.experience)
+    subject = owner if experience is None else experience
+    if event.note:
+        changes.put(
+            NOTED,
+            decoded,
+            experiment=owner,
+            number=decoded.offset,
+            experience=experience,
+            text=event.note,
+            author=event.by,
+        )
+    if event.star is not None:
+        changes.put(STARRED, decoded, experiment=owner, experience=subject, starred=event.star)
+    if event.labels is not None:
+        changes.put(LABELLED, decoded, experiment=owner, experience=subject, labels=json_of(event.labels))
 
 
 def _started(event: experiment.ExperimentStarted, decoded: Decoded, changes: Changes) -> None:
@@ -247,13 +278,14 @@ def _stage_stopped(event: StageStopped, decoded: Decoded, changes: Changes) -> N
 
 PROJECTION: Final = Projection(
     name="experiments",
-    version=5,
-    tables=(Experiments, Stages, Transitions, Warnings),
+    version=6,
+    tables=(Experiments, Notes, Annotations, Stages, Transitions, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,
         experiment.ExperimentAccepted: _accepted,
         experiment.ExperimentRejected: _rejected,
         experiment.ExperimentPrioritized: _prioritized,
+        experiment.ExperimentAnnotated: _annotated,
         experiment.ExperimentStarted: _started,
         experiment.ExperimentPaused: _paused,
         experiment.ExperimentResumed: _resumed,

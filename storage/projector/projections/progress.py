@@ -21,6 +21,7 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         *TURNS,
         experiment.ExperimentWarned,
         experiment.ExperimentPrioritized,
+        experiment.ExperimentAnnotated,
         batch.ExperiencePrioritized,
         weights.WeightsPublished,
         weights.WeightsRetired,

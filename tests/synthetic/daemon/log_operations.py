@@ -11,7 +11,16 @@ import msgspec
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
-from rftd.daemon.run.operations import Accepted, Done, Forked, StandingSweep, SweepTaken, TextOrigin, WantedSweep
+from rftd.daemon.run.operations import (
+    Accepted,
+    Annotation,
+    Done,
+    Forked,
+    StandingSweep,
+    SweepTaken,
+    TextOrigin,
+    WantedSweep,
+)
 from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.sweeping import named_sweep, standing_of
 from rftd.daemon.run.why.answer import answer
@@ -146,6 +155,10 @@ class LogOperations:
         allowed = (Status.QUEUED, Status.RUNNING, Status.PAUSED)
         event = experiment.ExperimentPrioritized(priority=priority, reason=reason)
         return await self._change(event, experiment_id, request_id, allowed)
+
+    async def annotate(self, experiment_id: UUID, annotation: Annotation, *, request_id: UUID) -> Done:
+        event = experiment.ExperimentAnnotated(**annotation._asdict())
+        return await self._change(event, experiment_id, request_id, tuple(Status))
 
     async def tag(self, experiment_id: UUID, group: UUID, *, priority: float, reason: str, request_id: UUID) -> Done:
         allowed = (Status.RUNNING, Status.PAUSED)

@@ -41,6 +41,12 @@ _TABLES: Final = (
         "activated_offset:int",
     ),
     (
+        "annotations",
+        "experiment:id experience:id",
+        "starred:flag starred_ns:int starred_partition:int starred_offset:int labels:text labelled_ns:int "
+        "labelled_partition:int labelled_offset:int",
+    ),
+    (
         "batch_items",
         "batch:id item:int",
         "experience:id group_id:id partition:int offset:int staleness_versions:int use:int digest:text row:int "
@@ -132,6 +138,11 @@ _TABLES: Final = (
         "meta",
         "name:text",
         "value:text",
+    ),
+    (
+        "notes",
+        "experiment:id number:int",
+        "experience:id text:text author:text noted_ns:int noted_partition:int noted_offset:int",
     ),
     (
         "once",

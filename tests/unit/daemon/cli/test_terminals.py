@@ -108,6 +108,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "pause": ("pause second", "pause small second"),
     "resume": ("resume second",),
     "cancel": ("cancel second", "cancel small"),
+    "note": ("note small", "note second-fork-0 'too short' --star --label area=math", "note small --rollout nothing"),
     "prioritize": ("prioritize second-fork-0 7", "prioritize small 3"),
     "archive": ("archive small",),
     "restore": ("restore small",),

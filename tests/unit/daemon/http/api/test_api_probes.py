@@ -142,6 +142,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/lengths": "/v1/experiments/small/lengths",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/tasks": "/v1/experiments/small/tasks",
+        "/v1/experiments/{name}/annotations": "/v1/experiments/small/annotations",
         "/v1/experiments/{name}/moment": "/v1/experiments/small/moment",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/comparison": "/v1/comparison?name=small&name=longer",

@@ -21,6 +21,7 @@ from rftd.daemon.http.api.routes import declared_routes, router
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.views import (
     access,
+    annotations,
     comparison,
     dead_letters,
     evaluations,
@@ -80,6 +81,7 @@ ASKED: dict[Any, dict[str, object]] = {
     sweeps.sweep_page: {"sweep": "lr"},
     tasks.queues: {"name": "small"},
     moment.moment: {"name": "small"},
+    annotations.annotated: {"name": "small"},
     version.version: {},
     experiments.why: {"name": "small"},
 }
