@@ -61,7 +61,7 @@ VERBS: Final = {
     "resume": Verb(f"{_HERE}.transitions:resume", "Resume paused experiments."),
     "cancel": Verb(f"{_HERE}.transitions:cancel", "Cancel experiments; what they produced is kept."),
     "prioritize": Verb(f"{_HERE}.transitions:prioritize", "Change the priority of an experiment in the queue."),
-    "note": Verb(f"{_HERE}.note", "Add a note, a star or labels to an experiment or a rollout; or show them."),
+    "note": Verb(f"{_HERE}.note:command", "Add a note, a star or labels to an experiment or a rollout; or show them."),
     "archive": Verb(
         f"{_HERE}.keeping:archive", "Move the files of an experiment that has ended into one archive file."
     ),

@@ -81,7 +81,7 @@ class Experiments(Row, table=True):
     signal_offset: LogOffset
 
 
-class Notes(Row, table=True):
+class RunNotes(Row, table=True):
     """A note on an experiment or on one of its rollouts; `number` is the offset."""
 
     __tablename__ = "notes"

@@ -7,7 +7,7 @@ from typing import Final
 from rftd.storage.database.tables.experiments import (
     Annotations,
     Experiments,
-    Notes,
+    RunNotes,
     Stages,
     Transitions,
     Warnings,
@@ -74,7 +74,7 @@ STAGE_STOPPED: Final = Upsert(Stages, prefix="stopped", owns=("stopped_by", "sto
 WARNED: Final = Upsert(Warnings, prefix="warned", owns=("text",))
 MOVED: Final = Upsert(Transitions, prefix="moved", owns=("change", "code", "reason", "step"))
 
-NOTED: Final = Upsert(Notes, prefix="noted", owns=("experience", "text", "author"))
+NOTED: Final = Upsert(RunNotes, prefix="noted", owns=("experience", "text", "author"))
 STARRED: Final = Upsert(Annotations, prefix="starred", owns=("starred",), rule=Rule.LAST)
 LABELLED: Final = Upsert(Annotations, prefix="labelled", owns=("labels",), rule=Rule.LAST)
 
@@ -279,7 +279,7 @@ def _stage_stopped(event: StageStopped, decoded: Decoded, changes: Changes) -> N
 PROJECTION: Final = Projection(
     name="experiments",
     version=6,
-    tables=(Experiments, Notes, Annotations, Stages, Transitions, Warnings),
+    tables=(Experiments, RunNotes, Annotations, Stages, Transitions, Warnings),
     handlers={
         experiment.ExperimentSubmitted: _submitted,
         experiment.ExperimentAccepted: _accepted,
