@@ -33,7 +33,9 @@ def msgpack_decoder(kind: type[T]) -> msgspec.msgpack.Decoder[T]:
 
 
 def converted(plain: object, kind: type[T], *, strict: bool = True) -> T:
-    """Converts plain lists, dicts and scalars to `kind`, with type checks. Raises msgspec.ValidationError."""
+    """Converts plain lists, dicts and scalars to `kind`; with `strict`, no text becomes a number. Raises
+    msgspec.ValidationError.
+    """
     json_decoder(kind)  # `convert` would write into the class too, outside of the lock
     return msgspec.convert(plain, kind, strict=strict)
 

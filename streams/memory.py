@@ -45,7 +45,7 @@ NO_FAULTS = MemoryFaults()
 
 
 class MemoryLog:
-    """An `EventLog` in memory, living as long as the object; equal calls and seeds give equal logs and faults."""
+    """An `EventLog` in memory, lost with the object; equal calls and seeds give equal logs and faults."""
 
     def __init__(self, faults: MemoryFaults = NO_FAULTS) -> None:
         self.faults = faults
@@ -63,9 +63,11 @@ class MemoryLog:
 
     @property
     def failure(self) -> RftdError | None:
+        """Error of the last append; None while appends succeed."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Appends drafts, perhaps with a fault; see `EventLog.append`."""
         self._check_open()
         admit(drafts)
         await self._delay()
@@ -91,6 +93,7 @@ class MemoryLog:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
+        """Reads records of a partition; see `EventLog.read`."""
         self._check_open()
         await self._delay()
         records: list[Record] = []
@@ -103,19 +106,22 @@ class MemoryLog:
         return records
 
     def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
-        """Returns the records of a `read`, at once and without faults: for checks, and for readers of tests."""
+        """Returns records as `read` would, at once and without faults, for checks in tests."""
         records = self._records.get(partition, [])
         first = bisect_left(records, start, key=_OFFSET)
         return records[first : first + max_records]
 
     def subscribe(self, positions: Mapping[Partition, int]) -> TailSubscription:
+        """Returns a subscription from these offsets on; see `EventLog.subscribe`."""
         self._check_open()
         return TailSubscription(self, positions)
 
     async def heads(self) -> Heads:
+        """Returns the present heads of all partitions."""
         return self._tail.heads
 
     async def check_heads(self, remembered: Heads) -> None:
+        """Raises LogLossError unless the log has every remembered head; see `EventLog.check_heads`."""
         for partition, mark in remembered.items():
             check_mark(partition, mark, head=self._tail.head(partition), start=self._start(partition))
             index = mark.next_offset - self._start(partition).next_offset
@@ -123,6 +129,7 @@ class MemoryLog:
                 raise different(partition, mark)
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
+        """Deletes the records of a partition below an offset; see `EventLog.truncate`."""
         self._check_open()
         records = self._records.get(partition, [])
         keep = bisect_left(records, before_offset, key=_OFFSET)
@@ -138,6 +145,7 @@ class MemoryLog:
             }
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
+        """Replaces values of records; see `PayloadLog.rewrite`."""
         self._check_open()
         records = self._records.get(partition, [])
         for index, record in enumerate(records):
@@ -145,12 +153,15 @@ class MemoryLog:
                 records[index] = msgspec.structs.replace(record, value=values[record.offset], thin=thin)
 
     async def give_back(self) -> int:
+        """Returns 0: memory is freed at once."""
         return 0
 
     async def used_bytes(self) -> int:
+        """Returns the bytes of all records."""
         return sum(len(record.head) + len(record.value) for records in self._records.values() for record in records)
 
     async def close(self) -> None:
+        """Ends all subscriptions; see `EventLog.close`."""
         self._closed = True
         self._tail.wake_all()
 

@@ -58,7 +58,9 @@ class SourceMap:
         return path
 
     def locate(self, path: FieldPath, *, at_key: bool = False) -> SourcePlace | None:
-        """Returns the position of the field, or of the nearest section around the field."""
+        """Returns the position of a field's value (or of its key, if `at_key`); of an absent field, the nearest
+        section's. None without any.
+        """
         path = self.written(path)
         for length in range(len(path), -1, -1):
             prefix = path[:length]

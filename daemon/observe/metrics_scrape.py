@@ -167,7 +167,9 @@ class Scrape:
         return self._feed.void.foreign.get(experiment)
 
     async def text(self, *, open_metrics: bool = False) -> bytes:
-        """Returns every metric in Prometheus format. Figures not available in time are missing."""
+        """Returns every metric in Prometheus's text format, or OpenMetrics if `open_metrics`; figures not available in
+        time are missing.
+        """
         async with self._turn:
             self._feed.expire(self._clock.now_ns())
             await self._show_log()

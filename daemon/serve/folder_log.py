@@ -25,8 +25,8 @@ def of_another_log(folder: DataFolder, *, embedded: bool) -> bool:
 
 
 def keep_for(folder: DataFolder, *, embedded: bool) -> None:
-    """Records the kind of the folder's log; tables and snapshots of the other kind are moved to the folder `aside`.
-    Blocks.
+    """Records whether the folder's log is `embedded`; tables and snapshots of the other kind of log are moved to the
+    folder `aside`. Blocks.
 
     The caller holds the lock of its own log. Raises ConflictError while a daemon uses the folder with the other kind.
     """

@@ -254,7 +254,9 @@ class Tracer:
         )
 
     def root(self, cause: UUID | None = None, *, always: bool = False) -> TraceContext:
-        """Returns the context of a new trace's root span; with a `cause`, both ids are derived from it."""
+        """Returns the context of a new trace's root span; with a `cause`, both ids are derived from it. `always`
+        samples the trace.
+        """
         trace_id, span_id = root_of(cause) if cause is not None else (self._new_id(128), self._new_id(64))
         return TraceContext(trace_id, span_id, always or self.samples(trace_id))
 

@@ -49,7 +49,9 @@ class Partitions(Protocol):
         ...
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Called with drafts whose offsets are known, in the same turn of the loop as their acknowledgement."""
+        """Called with drafts whose offsets are known, and the partition's new head `mark`, in the turn of their
+        acknowledgement.
+        """
         ...
 
     def failing(self, error: RftdError | None) -> None:

@@ -261,7 +261,7 @@ class KafkaLog:
         return await self._fetcher.stretch(partition, start, end)
 
     def placed(self, partition: Partition, mark: Mark, parts: list[Part]) -> None:
-        """Records the positions of a batch's drafts, and the partition's new head; called by lanes."""
+        """Records the positions of a batch's drafts, and the partition's new head `mark`; called by lanes."""
         self.failure = None
         for slice_, index in parts:
             key = slice_.keys[index]

@@ -56,7 +56,7 @@ def link(previous: bytes, head: bytes, value: bytes) -> bytes:
 
 
 def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> None:
-    """Compares a remembered head with a partition's present head and start, without reading records. Raises
+    """Compares the remembered head `mark` with a partition's present head and start, without reading records. Raises
     LogLossError.
     """
     if mark.next_offset > head.next_offset:
@@ -72,7 +72,7 @@ def check_mark(partition: Partition, mark: Mark, *, head: Mark, start: Mark) -> 
 
 
 def different(partition: Partition, mark: Mark) -> LogLossError:
-    """Builds the error for a remembered head whose position now has another record."""
+    """Builds the error for a remembered head `mark` whose position now has another record."""
     return LogLossError(
         f"{partition}@{mark.next_offset - 1} is not the record that was acknowledged",
         where=f"{partition}@{mark.next_offset - 1}",

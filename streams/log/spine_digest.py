@@ -112,7 +112,7 @@ class SpineTrail:
         self._trail.append((record.offset + 1, self._digest))
 
     def at(self, mark: SpineMark) -> bytes | None:
-        """Returns the digest that a mark should have; None if the records covered by it have to be read again."""
+        """Returns the digest expected of `mark`; None if the records it covers have to be read again."""
         first_offset = self.mark.start if self.mark is not None else self._start
         if (self.mark is None and mark.start > first_offset) or not self._trail or self._trail[0][0] > mark.end:
             return None
@@ -122,7 +122,9 @@ class SpineTrail:
         return self._trail[0][1]
 
     def goes_on(self, mark: SpineMark, digest: bytes, later_records: list[Record]) -> None:
-        """Continues from a mark computed again from the log; `later_records` are those already added after it."""
+        """Continues after `mark`, whose digest was computed again from the log; `later_records` are the records after
+        it.
+        """
         self._digest = digest
         self._trail.clear()
         self._trail.append((mark.end, digest))

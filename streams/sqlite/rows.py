@@ -43,7 +43,10 @@ _ZSTD_LEVEL: Final = 1
 
 
 def packed(value: bytes, *, thin: bool = False) -> tuple[bytes, int]:
-    """Encodes a value for its row; returns the stored bytes and their form."""
+    """Encodes a value for its row, compressed if worthwhile; returns the stored bytes and their form.
+
+    `thin` is True for a value without its payload.
+    """
     form = THIN if thin else 0
     if not _COMPRESS_FROM_BYTES <= len(value) <= _COMPRESS_TO_BYTES:
         return value, form

@@ -197,7 +197,7 @@ class Evidence:
         return self.forked.at_step if self.forked else 0
 
     def checksum(self, facts: Facts, number: int, generation: int) -> int | None:
-        """Returns the checksum of a generation's weights, as `hashed`; None for unknown weights."""
+        """Returns the checksum of step `number`'s weights in a generation, as `hashed`; None for unknown weights."""
         known_checksum = self.checksums.get((number, generation))
         if known_checksum is not None or not 0 < number <= self.last_step:
             return known_checksum
@@ -206,7 +206,7 @@ class Evidence:
         return int(checksum) if executed and first == generation else None
 
     def checksums_of(self, facts: Facts, number: int) -> set[int]:
-        """Returns the checksums of every execution of a step, as `hashed`."""
+        """Returns the checksums of every execution of step `number`, as `hashed`."""
         step_checksums = {checksum for (step, _), checksum in self.checksums.items() if step == number}
         if 0 < number <= self.last_step:
             page, at = facts.steps.row(self.index, number)
@@ -215,7 +215,7 @@ class Evidence:
         return step_checksums
 
     def plan_place(self, facts: Facts, number: int) -> int | None:
-        """Returns the spine offset of the step's plan that was not abandoned; None without one."""
+        """Returns the spine offset of the plan of step `number` that was not abandoned; None without one."""
         if not 0 < number <= self.last_step:
             return None
         page, at = facts.steps.row(self.index, number)

@@ -36,7 +36,7 @@ def planned(
     """Builds the plan of one step (counted over the experiment, from 1) from `chosen` experiences in training order,
     and rows.
 
-    `positions` are the offsets up to which the state was folded.
+    `positions` are the offsets up to which the state was folded; `incomplete` is True after `max_read_timeout`.
     """
     groups: dict[GroupRef, int] = {}
     members: list[ExperienceItem] = []

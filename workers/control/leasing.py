@@ -250,7 +250,10 @@ def next_lease(
     alone: bool = False,
     reissue: bool = False,
 ) -> Decision:
-    """Returns a lease of rollouts of the group; `number` counts the leases of the group decided before in this turn."""
+    """Returns a lease of rollouts of the group; `number` counts the leases of the group decided before in this turn.
+
+    `alone` keeps the worker free of other work; `reissue` marks a second lease of slow rollouts.
+    """
     attempt = group.attempts + 1 + number
     timeout_s = attempt_timeout_s(state, stage)
     # A window's weights may be retired by the time its group is leased again: newer ones serve then.

@@ -20,11 +20,11 @@ class ByteTokenizer:
         return (EOS,)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Returns the bytes of the text; a bare text gets no id in front."""
+        """Returns the UTF-8 bytes of the text as ids; `special` has no effect."""
         return list(text.encode())
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """Returns the text of the bytes; an invalid character becomes the replacement character."""
+        """Returns the text of the ids, with invalid bytes as the replacement character; `special` has no effect."""
         return bytes(token for token in tokens if 0 <= token < EOS).decode(errors="replace")
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:

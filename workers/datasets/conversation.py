@@ -18,7 +18,8 @@ def answered(
     answer: Sequence[Message],
     reply_prefix: str = "",
 ) -> tuple[Ids, Ids]:
-    """Returns the ids of the prompt, including the opening of the assistant's turn, and of the response after it.
+    """Returns the ids of the prompt (the messages `before`, and the opening of the assistant's turn), and of the
+    response.
 
     A `reply_prefix` at the beginning of the answer belongs to the prompt. Raises DataError if the template renders the
     beginning differently with the answer present, or drops part of the answer.

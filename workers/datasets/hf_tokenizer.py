@@ -66,7 +66,7 @@ class HfTokenizer:
         return self._eos_ids
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Returns the ids of a text as a new list."""
+        """Returns the ids of a text as a new list, with the model's beginning-of-sequence ids if `special`."""
         # A list of the caller's own: the cache holds an immutable tuple.
         return list(self._encoded(text, special))
 

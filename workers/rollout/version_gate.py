@@ -46,8 +46,8 @@ class VersionGate:
 
     @asynccontextmanager
     async def passing(self, version: int, *, pinned: bool) -> AsyncIterator[None]:
-        """A context for one rollout: waits for suitable weights on entry, and counts the rollout as running
-        until exit.
+        """A context for one rollout: waits on entry for `version` (exactly, if `pinned`), and counts the rollout as
+        running until exit.
         """
         if not pinned:
             # Without the lock for a rollout that passes at once, as nearly every rollout does.

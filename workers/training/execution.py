@@ -178,7 +178,8 @@ class Execution:
         """Trains one step, first setting the engine up if the plan begins another stage. Digests have the forms of
         `like`.
 
-        Raises NonFiniteLossError after too many skipped steps, naming the batch; the weights are then unchanged.
+        `sha256` also requests a sha256 of the weights. Raises NonFiniteLossError after too many skipped steps, naming
+        the batch; the weights are then unchanged.
         """
         if plan.stage != self._stage:
             await self.call(lambda: self.engine.begin_stage(self._spec.stages[plan.stage]))

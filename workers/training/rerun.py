@@ -147,7 +147,7 @@ class Rerun:
             await self.step(self.version + 1)
 
     async def step(self, number: int) -> Compared:
-        """Executes the plan of the next step again, and compares the digests.
+        """Executes the plan of step `number`, the next one, and compares the digests.
 
         Raises NotFoundError for a step never executed, LogLossError if its plan or a planned record is not in the log,
         NonFiniteLossError as in training.

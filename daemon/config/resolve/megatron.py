@@ -82,7 +82,9 @@ def check_strategies(trainer: Trainer, leaves: list[Written], engine: str, host:
 
 
 def refuse_missing(where: FieldPath, host: Host, notes: Notes) -> None:
-    """Adds an issue at the strategy's field if a required package is not installed on the workers' machine."""
+    """Adds an issue at `where`, the strategy's field, if a package that Megatron needs is missing on the workers'
+    machine.
+    """
     if missing := _missing(host):
         verb = "are" if len(missing) > 1 else "is"
         problem = f"is {STRATEGY!r}, but {' and '.join(missing)} {verb} not installed where workers run"
@@ -154,7 +156,7 @@ def warn_without_megatron(trainer: Trainer, leaves: list[Written], engine: str, 
 
 
 def only_fsdp2(name: str, where: FieldPath, setting: Any, notes: Notes) -> bool:
-    """Returns True, after adding a warning, if the argument exists in FSDP2 but not in Megatron."""
+    """Returns True, after adding a warning at `where`, if the argument exists in FSDP2 but not in Megatron."""
     if name not in ALONE or setting in (False, -1, 1):
         return name in ALONE or name in ("forward_prefetch", "reshard_after_forward")
     notes.warn(f"{show(where)} has no effect: only used by FSDP2, and the strategy is Megatron")

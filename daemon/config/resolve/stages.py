@@ -155,7 +155,9 @@ def _overlay(below: Any, above: Any) -> Any:
 
 
 def check_against_first(stage: StageSpec, before: Sequence[StageSpec], notes: Notes) -> None:
-    """Adds an issue for each setting of `stage` that differs from an earlier stage although all stages must agree."""
+    """Adds an issue for each setting of `stage` that differs from the stages `before` it, where all stages
+    must agree.
+    """
     if before:
         first = before[0]
         if stage.trainer.engine != first.trainer.engine:

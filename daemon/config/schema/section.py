@@ -117,17 +117,27 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 
 def harmless(default: Any, *, why: str = "", promises: bool = False) -> Any:
-    """Declares a field without effect on training or sampling; a different value causes a warning."""
+    """Declares a field without effect on training or sampling; writing another value than the default causes a warning
+    with `why`.
+
+    With `promises`, even the written default does, because it asks for something that does not happen.
+    """
     return _marked(default, FieldEffect("harmless", why, promises=promises))
 
 
 def refused(default: Any, *, why: str, fix: str = "leave it out", same_as: str = "") -> Any:
-    """Declares an unsupported field affecting training or sampling; a different value causes an error."""
+    """Declares an unsupported field affecting training or sampling; another value than the default causes an error with
+    `why` and `fix`.
+
+    `same_as` is a field that may state the refused field's meaning instead.
+    """
     return _marked(default, FieldEffect("refused", why, fix, same_as))
 
 
 def checked(default: Any, *, why: str) -> Any:
-    """Declares a field without effect, compared with the actual behaviour; a mismatch is reported."""
+    """Declares a field without effect whose value is compared with the actual behaviour; a difference is reported with
+    `why`.
+    """
     return _marked(default, FieldEffect("checked", why))
 
 
@@ -144,8 +154,9 @@ def _marked(default: Any, mark: FieldEffect) -> Any:
 
 
 def section(kind: Callable[[], Any], *, mark: FieldEffect = ACTS) -> Any:
-    """Declares a field holding a section whose fields all have defaults, so that a file may omit it; a mark applies to
-    each field.
+    """Declares a field holding a section whose fields all have defaults, so that a file may omit it.
+
+    `mark` is the effect of every field in the section.
     """
     return Field(default_factory=kind, json_schema_extra={"mark": asdict(mark)})
 

@@ -146,11 +146,13 @@ class ExperimentDraft:
             self.put(target, setting.value, name, note=note)
 
     def drop(self, name: str, why: str) -> None:
-        """Reports the reason for leaving out a key, if the key is set."""
+        """Adds a report line with the reason `why` a key is left out, if the key is set."""
         self._say(name, "dropped", why)
 
     def ask(self, name: str, why: str) -> None:
-        """Adds a report line saying that a person has to decide about the key, if it is set and not null."""
+        """Adds a report line with the decision (`why`) that a person has to make about a key, if the key is set and not
+        null.
+        """
         setting = self.settings.given.get(name)
         if setting is not None and (setting.value is not None or setting.unknown):
             self._say(name, "needs a person", why)

@@ -64,8 +64,9 @@ class DeadLetterService:
             await self._letters.catch_up(self._log)
 
     async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
-        """Leases the failed task of a letter by `give_out`. Raises ConflictError, NotFoundError if a retry could have
-        no effect.
+        """Leases the failed task of a letter by `give_out`, for the person `by`.
+
+        Raises ConflictError, NotFoundError if a retry could have no effect.
         """
         id = dead.letter.id
         if dead.letter.state is State.RETRIED:
@@ -80,7 +81,9 @@ class DeadLetterService:
         return DeadLetterReceipt(id=id, state=State.RETRIED, already=False, position=str(use.position))
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> Position:
-        """Records a letter as dropped, and returns the record's position. Raises ConflictError after a retry."""
+        """Records that `by` dropped the letter, and returns the record's position. Raises ConflictError
+        after a retry.
+        """
         if dead.letter.state is State.RETRIED:
             raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
         experiment = dead.task.experiment if dead.task is not None else None

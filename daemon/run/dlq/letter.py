@@ -105,7 +105,9 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit: int, offset: int) -> DeadLetterList:
-    """Returns a page of dead letters: open ones or all, optionally only the tasks of one experiment."""
+    """Returns a page of dead letters: open ones, or all if `everything`; with `experiment`, only that experiment's
+    tasks.
+    """
     letters = [
         letter.letter
         for letter in dead

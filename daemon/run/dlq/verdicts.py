@@ -83,7 +83,9 @@ def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictE
 
 
 def retried(writer: Writer, record_place: RecordPlace, event: UUID, *, experiment: UUID | None, by: str) -> Draft:
-    """Builds the record noting a retry; `event` is the retry's own event. A second note has no effect."""
+    """Builds the record noting a retry by the person `by`; `event` is the retry's own event. A second note has no
+    effect.
+    """
     note = RecordRetried(
         stream=record_place.stream, partition=record_place.partition, offset=record_place.offset, event=event, by=by
     )

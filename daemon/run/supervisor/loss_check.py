@@ -295,8 +295,8 @@ class LossCheck:
         return [experiment for experiment in experiments if experiment.id not in stopped]
 
     async def meet(self, witness: Witness | None, of: UUID | None = None) -> None:
-        """Compares heads reported after the first check, by a reconnecting client or by a run that met a loss; None
-        does nothing.
+        """Compares heads reported after the first check, by a reconnecting client or by the run of experiment `of`;
+        None does nothing.
         """
         if witness is not None:
             await self.note([witness], of=of)

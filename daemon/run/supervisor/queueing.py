@@ -16,14 +16,16 @@ from rftd.workers.datasets.added import check_tasks
 
 
 async def adding(spec: ExperimentSpec, tasks: Sequence[str], *, by: str) -> TasksAdded:
-    """Builds the event adding the tasks. Raises ConflictError without a queue, DataError for an invalid task."""
+    """Builds the event adding tasks in the name of `by`. Raises ConflictError without a queue, DataError for an invalid
+    task.
+    """
     stage = _queue_of(spec)
     await asyncio.to_thread(check_tasks, spec.stages[stage], tasks)
     return TasksAdded(stage=stage, tasks=tuple(tasks), by=by)
 
 
 def ending(spec: ExperimentSpec, *, reason: str, by: str) -> TasksEnded:
-    """Builds the event ending the queue. Raises ConflictError without a queue."""
+    """Builds the event ending the queue in the name of `by`. Raises ConflictError without a queue."""
     return TasksEnded(stage=_queue_of(spec), reason=reason, by=by)
 
 

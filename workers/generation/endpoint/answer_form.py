@@ -259,7 +259,10 @@ class AnswerForm:
 
     @classmethod
     def named(cls, tools: str, thoughts: str, *, auto: bool) -> AnswerForm:
-        """Returns the form with these parser names; an empty name stands for the default."""
+        """Returns the form with these parser names; empty names mean the default for tools, and no thoughts.
+
+        `auto` is True if calls are recognised although the client leaves calling to the model.
+        """
         return cls(TOOL_FORMS[tools or DEFAULT_TOOLS], THOUGHT_FORMS[thoughts] if thoughts else None, auto)
 
     @classmethod

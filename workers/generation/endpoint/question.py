@@ -41,8 +41,8 @@ class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Constraint on the answer; None: any text."""
 
     def over(self, base: SamplingSpec, *, lengths_only: bool) -> SamplingSpec:
-        """Returns the experiment's settings overridden by the call's; `lengths_only` overrides only the limit and the
-        stops.
+        """Returns the sampling settings `base` overridden by the call's; `lengths_only` overrides only the limit and
+        the stops.
         """
         changed: dict[str, Any] = {} if lengths_only else dict(msgspec.structs.asdict(self))
         changed.pop("held", None)

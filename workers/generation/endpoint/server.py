@@ -199,6 +199,8 @@ class ModelEndpoint:
     ) -> tuple[RolloutCalls, Secret]:
         """Opens access to a model for one rollout, and returns its calls and its key; `span` is the rollout's, if
         traced.
+
+        With `lengths_only`, calls cannot change sampling settings other than lengths and stops.
         """
         self._wanted.set()
         await self._up.wait()

@@ -107,11 +107,11 @@ class AnswerVerdict(NamedTuple):
 
 
 def judged_answer(response: str, truth: str, *, cut: bool = False) -> AnswerVerdict:
-    """Returns accuracy 1 if the response's answer agrees with the truth, else 0, and the answer.
+    """Returns the verdict: accuracy 1 if the response's answer agrees with the truth, else 0; and the answer.
 
     A wordy answer counts if it has just one number: "so she pays 18 dollars a day" agrees with 18. A response without a
     marked answer counts by the words after its last "answer is", else by its last sentence with a number. A response
-    cut at its limit counts only by an answer marked to the end: its last words may be half a number.
+    `cut` at its length limit counts only by an answer marked to the end: its last words may be half a number.
     """
     response = visible(response)
     expected = truth_of(visible(truth))

@@ -90,7 +90,7 @@ def _guarded(sign: str, left: Number, right: Number) -> Number:
 
 
 def raised(base: Number, power: Number) -> Number:
-    """Returns the power. Raises Undefined without a real power, or beyond the bounds."""
+    """Returns `base` to the power `power`. Raises Undefined without a real power, or beyond the bounds."""
     if isinstance(power, Fraction) and power.denominator == 1:
         times = power.numerator
         if abs(times) > EXPONENT or (not base and times <= 0):
@@ -111,8 +111,8 @@ def raised(base: Number, power: Number) -> Number:
 
 
 def rooted(number: Number, index: Number) -> Number:
-    """Returns the real root, exact if rational. Raises Undefined without a real root, or for an index other than 2, 3,
-    ...
+    """Returns the real root of the given index, exact if rational. Raises Undefined without one, or for an index other
+    than 2, 3, ...
     """
     if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= EXPONENT:
         raise Undefined

@@ -24,7 +24,8 @@ _NOTHING: Final = Decimal("1e-50")
 
 
 def value_at(name: str, inner: Number, base: Number | None = None) -> Number:
-    """Returns the value of a function, a logarithm perhaps with a base; an opaque value for an uncomputed function.
+    """Returns the value of the function `name` at `inner`, of a logarithm to `base`; an opaque value for an uncomputed
+    function.
 
     Raises Undefined without a real value.
     """

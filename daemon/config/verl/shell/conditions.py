@@ -86,7 +86,9 @@ def tested_empty(branch: str) -> str:
 
 
 def matches(subject: ShellWord, patterns: Sequence[ShellWord]) -> bool | None:
-    """True if one of the patterns fits every possible text of the subject; None if undecidable."""
+    """True if one of the patterns fits every possible text of the `case`'s `subject`; None if that depends
+    on the text.
+    """
     if [pattern.text for pattern in patterns if not pattern.unknown] == ["*"]:
         return True
     if any(pattern.unknown for pattern in patterns) or not subject.texts:

@@ -42,7 +42,9 @@ class WordReader:
     nested: int = 0
 
     def words(self, *, split: bool = True) -> list[ShellWord]:
-        """Returns the words at the reader's position: several or none for an expanded list, or for text with blanks."""
+        """Returns the words at the reading position; several for an expanded list or, if `split`, for a value with
+        blanks.
+        """
         start = self.at
         word = WordUnderWay()
         listed: list[ShellWord] = []
@@ -80,11 +82,12 @@ class WordReader:
                 return
 
     def fail(self, at: int, problem: str, fix: str) -> ShellProblem:
-        """Returns the problem at a position of the text, with advice for the user."""
+        """Builds the exception for a problem at index `at` of the text, with advice for the user."""
         return ShellProblem(Issue((), problem, fix, SyntaxIssue, place=self.place_of(at, at + 1)))
 
     def document(self, *, literal: bool, unindented: bool) -> str:
-        """Returns the reader's text as a here-document: variables are expanded as in double quotes, unless `literal`.
+        """Returns the reader's text as a here-document: without leading tabs if `unindented`, with variables expanded
+        unless `literal`.
 
         An unknown value becomes a gap, `???`.
         """

@@ -58,7 +58,7 @@ class ScriptPlaces:
         self._line_starts = [0, *(newline.end() for newline in re.finditer("\n", text))]
 
     def line(self, at: int) -> int:
-        """Returns the line number of a character."""
+        """Returns the line number, from 1, of the character at index `at`."""
         return bisect.bisect_right(self._line_starts, at)
 
     def place(self, at: int, end: int) -> SourcePlace:

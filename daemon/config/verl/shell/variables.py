@@ -118,7 +118,7 @@ def assumed_value(text: str) -> ShellValue:
 
 
 def appended(before: ShellWord, word: ShellWord) -> ShellWord:
-    """Concatenates two words, as in `NAME+=text`, combining their possible texts."""
+    """Returns the word `before` continued by `word`, as after `NAME+=text`, with all combinations of possible texts."""
     if not before.unknown and not word.unknown:
         return replace(word, text=before.text + word.text)
     texts = [prefix + suffix for prefix in before.texts for suffix in word.texts]

@@ -40,13 +40,17 @@ class ShellProblem(Exception):
 
 
 def uncertain(word: ShellWord, why: str, candidates: Sequence[str]) -> ShellWord:
-    """Returns the word marked as uncertain, with the reason and the possible texts; too many texts count as unknown."""
+    """Returns the word marked as unknown for the reason `why`, with its possible texts; too many texts count as none
+    known.
+    """
     distinct = tuple(dict.fromkeys(candidates))
     return replace(word, unknown=why, candidates=distinct if len(distinct) <= MOST_CANDIDATES else ())
 
 
 def merged_words(lists: Sequence[Sequence[ShellWord]], why: str) -> list[ShellWord]:
-    """Merges alternative word lists: common leading words are certain, all others may be absent."""
+    """Merges alternative word lists: common leading words are certain, all others may be absent for the
+    reason `why`.
+    """
     first = lists[0]
     common = 0
     while all(len(words) > common and _equal(words[common], first[common]) for words in lists):
