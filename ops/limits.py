@@ -47,6 +47,10 @@ ORPHAN_GRACE_S: Final = 10.0
 # Experiments.
 CONFIG_SIZE_BYTES: Final = 1 * MIB
 CONFIG_DEPTH: Final = 24
+SOURCE_SIZE_BYTES: Final = 64 * 1024
+"""Largest Python file of a reward or workflow in an experiment file; every stage naming it holds its text."""
+SOURCES: Final = 4
+"""Maximum number of such files."""
 CONFIG_ALIASES: Final = 64
 CONFIG_NODES: Final = 20_000
 """Maximum values in an experiment file, with aliases and references expanded."""

@@ -19,6 +19,7 @@ from rftd.daemon.config.grammar import has_interpolation
 from rftd.daemon.config.interpolation import as_written, resolve_interpolations
 from rftd.daemon.config.issue import ConfigErrors, Contradiction, Issue, LimitIssue, SyntaxIssue, report
 from rftd.daemon.config.normalise import current_name, normalise
+from rftd.daemon.config.own_sources import SOURCES, inline_sources
 from rftd.daemon.config.plain import check_plain, depth_of
 from rftd.daemon.config.resolve.auxiliary import unset_variables
 from rftd.daemon.config.resolve.experiment import resolve_experiment
@@ -97,6 +98,7 @@ def load_text(
     notes += further_notes
     tree, unresolved, failed = resolve_interpolations(tree, source, environ)
     issues += unresolved
+    issues += inline_sources(tree, cwd=cwd)
     issues += withhold_secrets(tree, source)
     absolute_paths(tree, cwd=cwd, environ=environ)
     wrong: ConfigErrors | None = None
@@ -147,9 +149,11 @@ def check_config(
 
 
 def _interpolated_fields(node: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
-    """Yields the fields with a `${` in their text."""
+    """Yields the fields with a `${` in their text, except Python code."""
     if isinstance(node, dict | list):
         for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+            if key == SOURCES and not path:
+                continue
             yield from _interpolated_fields(value, (*path, key))
     elif isinstance(node, str) and has_interpolation(node):
         yield path

@@ -99,6 +99,7 @@ class SubmissionJudge:
             NameKind.VARIABLE: self._variable,
             NameKind.CODE: _later,
             NameKind.ARGUMENTS: self._arguments,
+            NameKind.SOURCE: self._source,
             NameKind.PLUGIN: _later,
             NameKind.PLAIN: _later,
         }
@@ -175,6 +176,13 @@ class SubmissionJudge:
         allowed = not url.query and names_host(self._allowances.allow_urls, address)
         grant = Grant(_URLS, f"{address.host}:{address.port}") if allowed else None
         self._add_grant(grant, path, _URLS, "this database", "[HOST:PORT]")
+
+    def _source(self, named: NamedValue) -> None:
+        raise NotAllowedError(
+            "only the daemon's owner may submit code",
+            field=show(named.path),
+            fix="ask the daemon's owner to install it as a package, and name its reward or workflow",
+        )
 
     def _address(self, named: NamedValue) -> None:
         if named.value in _LOOPBACK:

@@ -51,6 +51,8 @@ class NameKind(StrEnum):
     """A switch: true runs the code in a model's folder."""
     ARGUMENTS = "arguments"
     """A mapping of arguments interpreted by an engine or a plug-in."""
+    SOURCE = "source"
+    """Python code by its text."""
     PLUGIN = "plugin"
     """The name of a part installed by the daemon's owner."""
     PLAIN = "plain"
@@ -72,6 +74,7 @@ VARIABLE: Final = NamingMark(NameKind.VARIABLE)
 CODE: Final = NamingMark(NameKind.CODE)
 ARGUMENTS: Final = NamingMark(NameKind.ARGUMENTS)
 PLUGIN: Final = NamingMark(NameKind.PLUGIN)
+SOURCE: Final = NamingMark(NameKind.SOURCE)
 PLAIN: Final = NamingMark(NameKind.PLAIN)
 
 

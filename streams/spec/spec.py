@@ -317,6 +317,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """Explorers answer over HTTP, and `taskset` has the clients' requests: its rows arrive while the stage runs."""
     auxiliary: tuple[AuxiliarySpec, ...] = ()
     """The models available to workflows and rewards, beside the trained one."""
+    sources: dict[str, str] = {}
+    """Text of each Python file with a reward or workflow of the stage's tasksets, by the file's name."""
 
     @property
     def experiences_per_step(self) -> int:

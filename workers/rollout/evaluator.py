@@ -179,6 +179,7 @@ class Evaluator:
             endpoint=self._endpoint,
             auxiliary=partial(self._auxiliary.of, stage) if self._auxiliary else no_auxiliary_models,
             reward_environ=self._reward_environ,
+            sources=stage.sources,
         )
         rollouts = Rollouts(
             runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans

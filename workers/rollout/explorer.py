@@ -209,6 +209,7 @@ class Explorer:
                 endpoint=auxiliary.endpoint,
                 auxiliary=partial(auxiliary.of, stage),
                 reward_environ=self._reward_environ,
+                sources=stage.sources,
             ),
             stage.rollout,
             places=places,

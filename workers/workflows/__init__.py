@@ -16,6 +16,7 @@ runner           `WorkflowRunner`: one attempt at one rollout, errors named by t
 first_prompts    the first prompts of tasks, without running the tasks
 threads          workflows on separate threads, if configured
 orphans          work continuing after its cancellation
+source           rewards and workflows from Python text submitted with an experiment
 rewards/         rewards, and the scorer around them
 
 A new workflow: one file, one line in `registry`, and tests/contract/test_workflows.py must pass.

@@ -26,6 +26,7 @@ from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
+from rftd.workers.workflows.source import open_workflow_source, source_name
 from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
@@ -65,13 +66,16 @@ class WorkflowRunner:
         endpoint: ModelEndpoint | None = None,
         auxiliary: ModelsOfRollout = no_auxiliary_models,
         reward_environ: Mapping[str, str] | None = None,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` returns the auxiliary models for
-        an attempt at a rollout; processes of rewards have the environment `reward_environ`.
+        an attempt at a rollout; processes of rewards have the environment `reward_environ`. `sources` are the texts of
+        Python files by name.
         """
         self._reward_environ = reward_environ
+        self._sources = sources or {}
         self._endpoint = endpoint
         self._auxiliary = auxiliary
         self._taskset = taskset
@@ -175,15 +179,25 @@ class WorkflowRunner:
         taskset = self._taskset
         # Opened once for all rollouts: a reward may load a model, and workflows hold no state of a rollout.
         if name not in self._workflows:
-            self._workflows[name] = WORKFLOWS.open(name, taskset.workflow_args if name == taskset.workflow else None)
+            self._workflows[name] = self._opened_workflow(name)
         workflow = self._workflows[name]
         reward_name = reward or _own_reward(workflow, name, taskset)
         if reward_name not in self._scorers:
             of_taskset = reward_name == taskset.reward or (taskset.reward is None and name == taskset.workflow)
+            # Only the experiment names a source: a row that does finds no registered reward of this name.
+            sources = self._sources if reward_name == taskset.reward else {}
             self._scorers[reward_name] = open_scorer(
-                reward_name, taskset.reward_args if of_taskset else None, environ=self._reward_environ
+                reward_name, taskset.reward_args if of_taskset else None, environ=self._reward_environ, sources=sources
             )
         return workflow, self._scorers[reward_name]
+
+    def _opened_workflow(self, name: str) -> Workflow:
+        if name != self._taskset.workflow:
+            return WORKFLOWS.open(name)
+        source = source_name(name)
+        if source is None or source.file not in self._sources:
+            return WORKFLOWS.open(name, self._taskset.workflow_args)
+        return open_workflow_source(source, self._sources[source.file], self._taskset.workflow_args)
 
 
 def check_names(taskset: TasksetSpec) -> None:
@@ -191,10 +205,14 @@ def check_names(taskset: TasksetSpec) -> None:
 
     Imports the workflow only where no reward is named.
     """
-    WORKFLOWS.check(taskset.workflow)
+    # Sources are checked when the file is resolved, without running them.
+    of_source = source_name(taskset.workflow) is not None
+    if not of_source:
+        WORKFLOWS.check(taskset.workflow)
     if taskset.reward is not None:
-        REWARDS.check(taskset.reward)
-    else:
+        if source_name(taskset.reward) is None:
+            REWARDS.check(taskset.reward)
+    elif not of_source:
         _own_reward(WORKFLOWS.load(taskset.workflow), taskset.workflow, taskset)
 
 

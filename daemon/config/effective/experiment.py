@@ -125,6 +125,8 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
     exploring = [stage for stage in spec.stages if stage.kind != "train"]
     sections = [_stage(spec, stage, tree) for stage, tree in zip(spec.stages, submitted_trees, strict=True)]
     config = _head(spec)
+    if sources := {file: text for stage in spec.stages for file, text in stage.sources.items()}:
+        config["sources"] = sources
     if spec.limits != Budgets():
         config["limits"] = acting_fields(spec.limits)
     config["model"] = model_section(first, spec.config.get("model") or {})

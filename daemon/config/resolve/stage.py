@@ -25,7 +25,7 @@ from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
 from rftd.daemon.config.resolve.rows import check_recorded, dataset, is_recorded, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_queue, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
-from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
+from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets, with_sources
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.resolve.verl import with_upstream_places
@@ -116,6 +116,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),
     )
     stage = with_queue(stage, experiment) if is_queue(stage) else stage
+    stage = with_sources(stage, experiment.sources)
     stage = with_decisions(stage, experiment, notes, inheritable=bool(config.prefix))
     check_objective(stage, notes)
     check_service(stage, notes)

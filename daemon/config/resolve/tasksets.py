@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Notes, Unsupported
+from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.rows import sources_of
@@ -26,6 +26,7 @@ from rftd.workers.control.selectors.registry import check_selector as check_name
 from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.source import check_source, source_name
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
@@ -167,9 +168,9 @@ def _spec(
             notes.warn(f"{show(path)}.format.{key} has no effect: only used for rows to train on, not for tasks")
     inputs: ExplorerInput = experiment.buffer.explorer_input
     reward = taskset.default_reward_fn_type or inputs.default_reward_fn_type
-    _check_registered((*path, "default_workflow_type"), "workflow", workflow, notes)
+    _check_registered((*path, "default_workflow_type"), "workflow", workflow, experiment.sources, notes)
     reward_section: FieldPath = path if taskset.default_reward_fn_type else _INPUT
-    _check_registered((*reward_section, "default_reward_fn_type"), "reward", reward, notes)
+    _check_registered((*reward_section, "default_reward_fn_type"), "reward", reward, experiment.sources, notes)
     check_declared(REWARDS, reward or own_reward(workflow), taskset.reward_fn_args, (*path, "reward_fn_args"), notes)
     workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
     return TasksetSpec(
@@ -259,13 +260,29 @@ def _arguments(
     return arguments, of_reward
 
 
-def _check_registered(path: FieldPath, kind: str, name: str | None, notes: Notes) -> None:
+def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Mapping[str, str], notes: Notes) -> None:
     if name is None:
         return
     try:
-        (WORKFLOWS if kind == "workflow" else REWARDS).check(name)
+        if (source := source_name(name)) is None:
+            (WORKFLOWS if kind == "workflow" else REWARDS).check(name)
+        elif source.file in sources:
+            check_source(source, sources[source.file])
+        else:
+            notes.wrong(path, f"names {source.file}, which `sources` does not hold", "submit it with `rftd submit`")
     except ConfigError as error:
-        notes.wrong(path, error.what, error.fix, Unsupported)
+        where = f"{error.where}: " if error.where else ""
+        notes.wrong(path, f"{where}{error.what}", error.fix, Unsupported if source is None else WrongValue)
+
+
+def with_sources(stage: StageSpec, sources: Mapping[str, str]) -> StageSpec:
+    """Returns the stage with the text of each Python file named by its tasksets."""
+    if not sources:
+        return stage
+    tasksets = (*tasksets_of(stage), *stage.evals)
+    names = (source_name(name) for taskset in tasksets for name in (taskset.workflow, taskset.reward))
+    files = sorted({name.file for name in names if name is not None})
+    return msgspec.structs.replace(stage, sources={file: sources[file] for file in files if file in sources})
 
 
 def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:

@@ -28,9 +28,11 @@ from rftd.daemon.config.schema.section import (
     word,
 )
 from rftd.daemon.config.schema.trainer import Trainer
-from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, URL, FieldEffect, Upstream
+from rftd.ops.limits import SOURCE_SIZE_BYTES, SOURCES
+from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, SOURCE, URL, FieldEffect, Upstream
 from rftd.streams.spec.sections import Budgets, Synchronizer
 from rftd.streams.spec.stage_parts import MOST_SAMPLES
+from rftd.workers.workflows.source import FILE as SOURCE_FILE
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
 
@@ -108,6 +110,9 @@ if not TYPE_CHECKING:
     Synchronizer = declared(Synchronizer)
     Budgets = declared(Budgets)
 
+
+SourceFile: TypeAlias = Annotated[str, Field(pattern=rf"^{SOURCE_FILE.pattern}$")]
+SourceText: TypeAlias = Annotated[str, Field(max_length=SOURCE_SIZE_BYTES)]
 
 _OPERATORS: Final = "there are no data operators"
 _BEFORE: Final = "leave it out, and prepare the dataset before submitting"
@@ -192,6 +197,9 @@ class Experiment(Section):
     """rftd only: priority among waiting experiments; the highest starts first."""
     labels: Annotated[dict[Label, LabelText], PLAIN] = {}
     """rftd only: labels of the experiment (name: text)."""
+    sources: Annotated[dict[SourceFile, SourceText], Field(max_length=SOURCES), SOURCE] = {}
+    """rftd only: Python files with rewards and workflows of the experiment (name: text), named as `FILE.py:NAME`. The
+    client fills it in from the files named by the tasksets."""
     limits: Budgets = section(Budgets)
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.task import Task, TaskSource
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
+from rftd.workers.workflows.source import source_name
 
 _PAGE: Final = 100
 _RESAMPLES: Final = 2000
@@ -68,11 +70,13 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judged(
     client: Client, name: str, version: int, taskset: str | None, reward: str, arguments: Mapping[str, Any]
 ) -> Judgement:
-    """Judges one version's answers to a held-out taskset.
+    """Judges one version's answers to a held-out taskset by a registered reward, or by a function `PATH.py:NAME`.
 
     Raises ConfigError for the reward's name or arguments, UsageError for a reward using other models.
     """
-    scorer = open_scorer(reward, arguments)
+    source = source_name(reward)
+    sources = None if source is None else {source.file: _source_text(source.file)}
+    scorer = open_scorer(reward, arguments, sources=sources)
     if scorer.asks_models:
         raise UsageError(
             f"reward {reward!r} asks auxiliary models, which only a run has",
@@ -92,6 +96,13 @@ def judged(
     if left_out := len(answers) - len(whole):
         notes.append(f"{left_out} of {len(answers)} answers have no text, or not all of it: they were not judged")
     return _judgement(row, reward, len(answers), judged_answers, notes)
+
+
+def _source_text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}", field="--reward", fix="name a Python file") from None
 
 
 def _pages(client: Client, name: str, version: int, taskset: str | None) -> Iterator[EvaluationPage]:

@@ -50,6 +50,7 @@ from rftd.workers.models.model_type import check_model_type, check_own_code, che
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.runner import check_names
+from rftd.workers.workflows.source import check_source, source_name
 
 _JUDGE: Final = "llm_judge_reward"
 
@@ -176,8 +177,9 @@ def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Cont
         with findings.of(stage, path, at="data_selector.selector_type"):
             check_selector(taskset, deterministic=findings.spec.deterministic)
         with findings.of(stage, path, at="default_workflow_type"):
-            WORKFLOWS.check(taskset.workflow)
+            _check_source(stage, taskset.workflow, host)
             with findings.of(stage, path, at="default_reward_fn_type"):
+                _check_source(stage, taskset.reward, host)
                 check_names(taskset)
     training_count = len(tasksets_of(stage))
     taskset_paths = [path for _, path in placed_tasksets(stage)]
@@ -206,6 +208,16 @@ def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Cont
             stage.algorithm, optimizer=stage.algorithm.optimizer.with_counted_warmup(total_steps)
         ),
     )
+
+
+def _check_source(stage: StageSpec, name: str | None, host: Host) -> None:
+    """Checks a part of a Python file without running it, and its imports if workers run on this machine."""
+    source = source_name(name)
+    if source is None:
+        return
+    if source.file not in stage.sources:
+        raise ConfigError(f"{source.file} is not among the experiment's sources", fix="submit it with `rftd submit`")
+    check_source(source, stage.sources[source.file], imports=host.seen and not host.clustered)
 
 
 def _dataset(stage: StageSpec) -> FieldPath:

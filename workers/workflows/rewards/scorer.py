@@ -19,6 +19,7 @@ from rftd.workers.generation.call_spans import reward_span
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.reward import ProcessReward, Reward, RewardResult, RolloutView, extracted_note
+from rftd.workers.workflows.source import open_reward_source, source_name
 from rftd.workers.workflows.threads import on_daemon_thread
 
 
@@ -176,12 +177,20 @@ def _parameter(reward: Reward, name: str) -> inspect.Parameter | None:
 
 
 def open_scorer(
-    name: str, arguments: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    sources: Mapping[str, str] | None = None,
 ) -> Scorer:
-    """Opens the scorer of a registered reward; `environ` is the environment of its processes, None: a minimal one.
+    """Opens the scorer of a registered reward, or of one named `FILE.py:NAME` with the file's text in `sources`.
 
-    Raises ConfigError for the name or the arguments.
+    `environ` is the environment of its processes, None: a minimal one. Raises ConfigError for the name or the
+    arguments.
     """
+    source = source_name(name) if sources else None
+    if source is not None and sources is not None and source.file in sources:
+        return Scorer(name, open_reward_source(source, sources[source.file], arguments or {}), on_thread=True)
     reward = REWARDS.open(name, arguments)
     if environ is not None and isinstance(reward, ProcessReward):
         reward.start_with(environ)
