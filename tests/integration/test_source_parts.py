@@ -1,0 +1,57 @@
+"""A run whose reward and workflow come from Python files: scored by them, replayed, forked without the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from synthetic.daemon.fork_desk import ForkDesk
+
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode
+from rftd.streams.log.log import EventLog
+
+REWARD = """
+def by_length(response, truth, weight, task):
+    return {"right": float(response.strip() == truth), "short": -weight * len(response), "row": 0.0 * task.row}
+"""
+WORKFLOW = """
+from rftd.workers.workflows.simple import SimpleWorkflow
+
+class Answered(SimpleWorkflow):
+    pass
+"""
+FREE = ("deterministic=false", "synchronizer={sync_style: fully_async, sync_interval: 1}", "policy={kind: hard_bound}")
+NAMED = (
+    "buffer.explorer_input.taskset.default_reward_fn_type=./mine.py:by_length",
+    "buffer.explorer_input.taskset.reward_fn_args={weight: 0.125}",
+    "buffer.explorer_input.taskset.default_workflow_type=./flow.py:Answered",
+)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
+    return ForkDesk(tmp_path, log, fake_world.executor(log, clock, ids), clock, ids)
+
+
+@pytest.mark.anyio
+async def test_a_run_is_scored_by_the_text_that_was_submitted(desk: ForkDesk, fake_world) -> None:
+    (desk.folder / "mine.py").write_text(REWARD)
+    (desk.folder / "flow.py").write_text(WORKFLOW)
+    async with desk.open() as supervisor:
+        experiment = await desk.hand_in(supervisor, *FREE, *NAMED)
+        (desk.folder / "mine.py").write_text("raise AssertionError('a changed file is never read')")
+        (desk.folder / "flow.py").unlink()
+        await desk.completed(experiment)
+    produced = []
+    for partition, head in (await desk.log.heads()).items():
+        if partition.stream == topics.EXPERIENCES:
+            records = await desk.log.read(partition, 0, max_records=head.next_offset)
+            produced += [event for record in records if isinstance(event := decode(record).event, ExperienceProduced)]
+    assert len(produced) > 16
+    for event in produced:
+        assert event.metrics["short"] <= 0.0
+        assert event.reward == event.metrics["right"] + event.metrics["short"]
+    report = await fake_world.verified(desk.log)
+    assert report.clean, report.findings
