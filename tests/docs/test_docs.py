@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import re
@@ -34,9 +35,11 @@ from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import mark_of
 from rftd.streams.spec.spec import PolicySpec, PrioritySpec
 from rftd.workers.control.policies.registry import make_policy
+from rftd.workers.datasets.task import Task
 from rftd.workers.engines.contract.rollout.checks import CHECKS
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.reward import RolloutView
+from rftd.workers.workflows.rewards.scorer import open_scorer
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -127,6 +130,12 @@ def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         parts = module.ShortAnswer().score("so it is 12", "12", None)
         assert parts["right"] == 1.0
         assert parts["length"] < 0
+    if "def short_answer" in block.text:
+        sources = {"my_rewards.py": block.text}
+        task = Task(taskset="t", row=0, epoch=0, prompt="", messages=(), truth="12", workflow="simple_workflow")
+        scored = asyncio.run(open_scorer("my_rewards.py:short_answer", sources=sources).score("so it is 12", task))
+        assert scored.parts["right"] == 1.0
+        assert scored.parts["length"] < 0
     if "class SoftOverlong" in block.text:
         for length, expected in ((100, 0.0), (16384, 0.0), (18432, -0.5), (20480, -1.0), (30000, -1.0)):
             turn = Response(text="12", prompt=(1,), tokens=(1,) * length, logprobs=(), spans=(), finish="stop")
