@@ -115,8 +115,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         trainer=trainer,
         auxiliary=resolve_auxiliary(experiment, lengths, trainer.teacher_path, host, notes) if explores else (),
     )
-    stage = with_queue(stage, experiment) if is_queue(stage) else stage
-    stage = with_sources(stage, experiment.sources)
+    stage = with_sources(with_queue(stage, experiment) if is_queue(stage) else stage, experiment.sources)
     stage = with_decisions(stage, experiment, notes, inheritable=bool(config.prefix))
     check_objective(stage, notes)
     check_service(stage, notes)

@@ -58,6 +58,10 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "colocate": ("mode=colocate", "explorer.rollout_model.engine_num=1"),
     "explore": ("mode=explore",),
     "limits": ("limits={hours: 9, cost: 5, accelerator_hour_price: 1}",),
+    "source": (
+        "sources={mine.py: 'def f(truth): return 1'}",
+        "buffer.explorer_input.taskset.default_reward_fn_type=mine.py:f",
+    ),
     "collect": ("mode=explore", "explorer.collect_only=true"),
     "bench": ("mode=bench",),
     "service": (

@@ -59,6 +59,7 @@ _WAITING: Final = {
     "straggler_reissue": {"enable": True},
     "rollout_model": {"engine_num": 2},
 }
+_SOURCE: Final = {"default_reward_fn_type": "mine.py:f"}
 _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({}, _NO_GPU),
     ({"explorer": _WAITING, "synchronizer": {"sync_style": "trainer_driven", "sync_interval": 4}}, _NO_GPU),
@@ -91,6 +92,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"monitor": {"monitor_type": "wandb", "samples": 4}}, _NO_GPU),
     ({"trainer": {"early_stop": {"patience": 1}, "rules": [{"below": 0.1}]}}, _NO_GPU),
     ({"limits": {"cost": 9.0, "million_tokens_price": 2.0}}, _NO_GPU),
+    ({"sources": {"mine.py": "def f(truth): return 1"}, "buffer": {"explorer_input": {"taskset": _SOURCE}}}, _NO_GPU),
 )
 """Experiments in one of which each field acts: what is laid over `_BASE`, and the machine."""
 _EVERY_MODE: Final = (0, 1, 2, 4, 8, 9, 13, 14, 15, 17)
@@ -127,6 +129,7 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "engine_type": ("fake",),
     "entropy_loss_fn": ("none", "default"),
     "entropy_loss_fn_args": ({"entropy_coef": 0.5},),
+    "sources": ({"mine.py": "def f(response): return 2"},),
     "env_vars": ({"TOKEN": {"env": "TOKEN"}},),
     "extra_engine_args": ({"device": "cpu"},),
     "kl_loss_fn": ("k1",),
