@@ -9,7 +9,7 @@ allotment     the GPUs of each worker
 local         processes of this machine
 local_search  processes started by an earlier daemon
 by_role       a separate launcher for each role
-place         a slot with one worker at a time; the next starts only after all leftovers have ended
+local_slot    a slot with one worker at a time; the next starts only after all leftovers have ended
 leftovers     processes left running by a worker: search and termination
 started_here  the same without a daemon: by the worker itself, and by a later worker
 """

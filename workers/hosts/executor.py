@@ -16,6 +16,9 @@ from rftd.workers.devices.host import Host
 
 UNFIT_PLACE: Final = 78
 """Exit code of a worker that never joined because its node or machine lacks a requirement."""
+UNKNOWN_EXIT: Final = -256
+"""Exit code of a worker that ended with unknown status: outside of 0 to 255 (exit statuses) and of -1 to -64 (-N: killed
+by signal N)."""
 NO_WORKER: Final = UUID(int=0)
 """The worker id in an order that has not been started yet."""
 
@@ -72,7 +75,7 @@ class Handle(Protocol):
         ...
 
     def exit_code(self) -> int | None:
-        """Returns the exit code; None while pending or running, -1 after an end with unknown status."""
+        """Returns the exit code; None while pending or running, `UNKNOWN_EXIT` after an end with unknown status."""
         ...
 
     def terminate(self) -> None:

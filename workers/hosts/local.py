@@ -26,11 +26,11 @@ from rftd.workers.devices.discovery import VISIBLE, find_host, installed_package
 from rftd.workers.devices.host import Host
 from rftd.workers.hosts.allotment import Allotment
 from rftd.workers.hosts.environment import WorkerEnvironment
-from rftd.workers.hosts.executor import Handle, Search, WorkerOrder
+from rftd.workers.hosts.executor import UNKNOWN_EXIT, Handle, Search, WorkerOrder
 from rftd.workers.hosts.leftovers import MARK, lives
 from rftd.workers.hosts.local_search import LocalSearch
 from rftd.workers.hosts.membership import this_process
-from rftd.workers.hosts.place import UNKNOWN, Place, Spawn, ended_with, start_process
+from rftd.workers.hosts.local_slot import LocalSlot, Spawn, exit_code_of, start_process
 
 NOT_STARTED: Final = 127
 # Start times are in ticks of the kernel, usually 10 ms, and computed from the boot time.
@@ -40,7 +40,7 @@ _SAME_START_S: Final = 0.02
 class OrderedProcess:
     """An ordered child process: a thread starts the child once the slot is empty."""
 
-    def __init__(self, slot: Place, role: str, spawn: Spawn) -> None:
+    def __init__(self, slot: LocalSlot, role: str, spawn: Spawn) -> None:
         self._slot = slot
         self._role = role
         self._spawn = spawn
@@ -63,7 +63,7 @@ class OrderedProcess:
         """False once ended, or given up before the start. Unlike `exit_code`, free of side effects."""
         if self._child is None:
             return not (self._failure or self._given_up.is_set())
-        return ended_with(self._child) is None
+        return exit_code_of(self._child) is None
 
     @property
     def waits(self) -> Words | None:
@@ -71,10 +71,10 @@ class OrderedProcess:
 
     def exit_code(self) -> int | None:
         if self._child is None:
-            return NOT_STARTED if self._failure else UNKNOWN if self._given_up.is_set() else None
+            return NOT_STARTED if self._failure else UNKNOWN_EXIT if self._given_up.is_set() else None
         # The child ended, but was not collected yet: the number is still reserved, so leftovers can be identified and
         # ended first.
-        if (code := ended_with(self._child)) is not None and self._child.returncode is None:
+        if (code := exit_code_of(self._child)) is not None and self._child.returncode is None:
             self._slot.tidy()
         return code
 
@@ -109,7 +109,7 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     Never the group, not even to kill: grandchildren are ended when the slot is cleaned, and their shared memory is
     removed by a tracker, which must outlive the others.
     """
-    if ended_with(child) is None:
+    if exit_code_of(child) is None:
         with suppress(OSError):
             os.kill(child.pid, number)
 
@@ -120,7 +120,7 @@ class AdoptedProcess:
     waits = None
     reason = ""
 
-    def __init__(self, slot: Place, process: psutil.Process) -> None:
+    def __init__(self, slot: LocalSlot, process: psutil.Process) -> None:
         self._slot = slot
         self._process = process
         self._tidied = False
@@ -140,7 +140,7 @@ class AdoptedProcess:
         if not self._tidied:
             self._tidied = True
             self._slot.tidy()
-        return UNKNOWN
+        return UNKNOWN_EXIT
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -163,7 +163,7 @@ class DeclinedProcess:
     reason = "Ray runs it, and this daemon starts workers itself: another takes its place, and it leaves"
 
     def exit_code(self) -> int | None:
-        return UNKNOWN
+        return UNKNOWN_EXIT
 
     def terminate(self) -> None:
         return
@@ -178,7 +178,7 @@ class Tidying:
     pid = None
     reason = ""
 
-    def __init__(self, slot: Place) -> None:
+    def __init__(self, slot: LocalSlot) -> None:
         self._slot = slot
         self._thread = slot.tidy()
 
@@ -196,7 +196,7 @@ class Tidying:
         return
 
 
-def _leftovers(slot: Place) -> Words | None:
+def _leftovers(slot: LocalSlot) -> Words | None:
     """Returns the wait for a slot's leftovers in words; None without leftovers."""
     if not slot.left:
         return None
@@ -232,7 +232,7 @@ class LocalExecutor:
         self._home = os.path.realpath(home) if home else log_url
         self._command = tuple(command)
         self._this_process = this_process()
-        self._slots: dict[str, Place] = {}
+        self._slots: dict[str, LocalSlot] = {}
         self._look = host
         self._environment = environment or WorkerEnvironment()
         self._traces = () if traces is None else ("--traces", traces.url, "--trace-ratio", str(traces.ratio))
@@ -330,10 +330,10 @@ class LocalExecutor:
     def clear(self, order: WorkerOrder) -> Handle | None:
         return Tidying(self._slot(order))
 
-    def _slot(self, order: WorkerOrder) -> Place:
+    def _slot(self, order: WorkerOrder) -> LocalSlot:
         """Returns the slot of an order, created on first use."""
         mark = f"{order.experiment}/{order.role}/{order.slot}@{self._home}"
-        return self._slots.setdefault(mark, Place(mark, order.log_path))
+        return self._slots.setdefault(mark, LocalSlot(mark, order.log_path))
 
 
 def _process_of(started: WorkerStarted) -> psutil.Process | None:

@@ -24,6 +24,7 @@ from rftd.workers.control.hold import REFUSALS, WORKER_FAILS, Obstacle, Trouble,
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.hosts.executor import (
     UNFIT_PLACE,
+    UNKNOWN_EXIT,
     Executor,
     Handle,
     OpeningExecutor,
@@ -336,9 +337,9 @@ class Fleet:
             return berth.handle.reason
         if berth.handle.pid is None:  # given up before its start
             return berth.last_why
-        if code < -1:
-            return f"its process was killed by signal {-code}"
-        return "its process ended" if code == -1 else f"its process ended with exit status {code}"
+        if code == UNKNOWN_EXIT:
+            return "its process ended"
+        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with exit status {code}"
 
     def _kill_silent(self, now_s: float) -> None:
         """Kills processes that live but send no heartbeat: they hang, and are restarted like any other."""

@@ -20,7 +20,7 @@ from rftd.streams.events.experiment import Grant
 from rftd.streams.folds.spine import Kept, Status
 from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.hosts.environment import WorkerEnvironment
-from rftd.workers.hosts.place import start_process
+from rftd.workers.hosts.local_slot import start_process
 from rftd.workers.tracking.cursor import Cursor, CursorFile
 from rftd.workers.tracking.registry import variables_of
 

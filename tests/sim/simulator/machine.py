@@ -22,7 +22,7 @@ from rftd.storage.files.survivors import LossesFile
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import UNKNOWN_EXIT, Handle, WorkerOrder
 from rftd.workers.hosts.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
 from simulator.kinds.several_runs import slots_of
@@ -86,7 +86,7 @@ class SimHandle:
     def exit_code(self) -> int | None:
         if self._process.alive:
             return None
-        return -1 if self._adopted else self._process.exit_code
+        return UNKNOWN_EXIT if self._adopted else self._process.exit_code
 
     def terminate(self) -> None:
         if self._process.alive:

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rftd.ops.decoding import json_decoder
 from rftd.workers.guest import Outcome
-from rftd.workers.hosts.executor import UNFIT_PLACE
+from rftd.workers.hosts.executor import UNFIT_PLACE, UNKNOWN_EXIT
 from rftd.workers.hosts.ray.actor import ActorBegun, WorkerActor
 from rftd.workers.hosts.ray.arrival import variables_of
 from rftd.workers.hosts.ray.cluster import RayCluster
@@ -106,7 +106,7 @@ class Tracked:
             raise
         except ray.exceptions.RayError as error:
             # The error for an actor's end depends on the cause: the node, the memory monitor, ...
-            self._end(-1, cluster.death_of(self.name) or _error_line(error))
+            self._end(UNKNOWN_EXIT, cluster.death_of(self.name) or _error_line(error))
 
     def give_up(self, *, at_once: bool) -> None:
         """Ends the worker: at once, or after draining. A pending worker never starts."""
@@ -115,7 +115,7 @@ class Tracked:
         if self.seen.state == "running" and not at_once:
             self.actor.stop.remote()
             return
-        self._end(-9 if self.seen.state == "running" else -1, "" if self.actor else "given up before it was placed")
+        self._end(-9 if self.seen.state == "running" else UNKNOWN_EXIT, "" if self.actor else "given up before it was placed")
 
     def _place(self, cluster: RayCluster) -> None:
         """Finds the worker's actor, or places a new one: placement group first, then the actor."""
@@ -128,7 +128,7 @@ class Tracked:
                 self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
                 return
             if not self.order.begin:
-                self._end(-1, cluster.death_of(self.name) or NO_ACTOR)
+                self._end(UNKNOWN_EXIT, cluster.death_of(self.name) or NO_ACTOR)
                 return
             if self._is_kept_waiting(cluster):
                 return

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.workers.guest import Assignment
+from rftd.workers.hosts.executor import UNKNOWN_EXIT
 
 
 class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
@@ -114,7 +115,7 @@ class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     pid: int | None = None
     node: str = ""
     """The address of its node."""
-    code: int = -1
+    code: int = UNKNOWN_EXIT
     reason: str = ""
     """The reason of its end, once ended."""
     waits: str = ""

@@ -23,7 +23,7 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.run.supervisor.worker_orders import worker_orders
 from rftd.ops import limits
 from rftd.streams.events.worker import WorkerStarted
-from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import UNKNOWN_EXIT, Handle, WorkerOrder
 from rftd.workers.hosts.leftovers import MARK, end_all
 from rftd.workers.hosts.local import NOT_STARTED, LocalExecutor
 from rftd.workers.hosts.membership import this_process
@@ -237,7 +237,7 @@ def test_a_worker_that_ray_runs_is_left_to_ray(machine: Machine) -> None:
         assert machine.executor.lives(started)
         handle = machine.executor.adopt(machine.order, started)
         assert handle is not None
-        assert (handle.pid, handle.exit_code()) == (None, -1)
+        assert (handle.pid, handle.exit_code()) == (None, UNKNOWN_EXIT)
         assert "Ray runs it" in handle.reason
         handle.kill()
         assert machine.executor.lives(started) is False, "so it is declared lost"
@@ -289,7 +289,7 @@ def test_what_is_waited_for_is_named(machine: Machine, monkeypatch: pytest.Monke
     assert successor.exit_code() is None
     assert not gone(engine)
     successor.terminate()
-    assert successor.exit_code() == -1, "it was never started"
+    assert successor.exit_code() == UNKNOWN_EXIT, "it was never started"
     engine.kill()
     after, _ = machine.started()
     assert after.exit_code() is None
@@ -326,7 +326,7 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
     assert handle.exit_code() is None
     assert handle.waits is None
     handle.kill()
-    assert handle.exit_code() == -1
+    assert handle.exit_code() == UNKNOWN_EXIT
     again = machine.executor.start(machine.order)
     assert again.pid is None
     assert again.exit_code() is None
@@ -338,6 +338,17 @@ def test_a_start_that_hangs_holds_up_nobody(machine: Machine) -> None:
         poll(lambda: again.exit_code() is not None)
     finally:
         os.close(reader)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_exit_code_of_a_killed_worker_is_its_signal(machine: Machine, number: signal.Signals) -> None:
+    """SIGHUP too: its code, -1, once stood for an unknown status."""
+    handle, _ = machine.started()
+    assert handle.pid is not None
+    os.kill(handle.pid, number)
+    poll(lambda: handle.exit_code() is not None)
+    assert handle.exit_code() == -number
+    assert handle.exit_code() != UNKNOWN_EXIT
 
 
 def test_one_that_cannot_be_started_says_why(machine: Machine) -> None:

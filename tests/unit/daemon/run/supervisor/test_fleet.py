@@ -21,7 +21,7 @@ from rftd.streams.events.worker import Heartbeat, WorkerStopped
 from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import LoraSpec, TasksetSpec, TrainerSpec
 from rftd.workers.control.hold import REFUSED, WORKER_FAILS, Obstacle
-from rftd.workers.hosts.executor import UNFIT_PLACE
+from rftd.workers.hosts.executor import UNFIT_PLACE, UNKNOWN_EXIT
 
 pytestmark = pytest.mark.anyio
 
@@ -350,3 +350,21 @@ def test_each_role_needs_the_models_and_datasets_that_it_reads() -> None:
     both = {"/m/base", "/m/adapter"}
     assert set(read_by("trainer", [stage])) == both | {"/m/critic", "/m/teacher", "/d/rows"}
     assert set(read_by("explorer", [stage])) == both | {"/d/tasks", "/d/held", "/m/judge"}
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (-1, "its process was killed by signal 1"),
+        (-9, "its process was killed by signal 9"),
+        (3, "its process ended with exit status 3"),
+        (UNKNOWN_EXIT, "its process ended"),
+    ],
+)
+async def test_reason_of_an_ended_process_names_signal_or_exit_status(code: int, why: str) -> None:
+    bench = FleetBench()
+    await bench.after(0.0)
+    [explorer] = bench.processes.of("explorer")
+    explorer.code = code
+    await bench.after(0.0)
+    assert bench.why_of("explorer") == why

@@ -1,4 +1,4 @@
-"""`Place`: a local worker slot; the next worker starts only after all leftovers have ended."""
+"""`LocalSlot`: a local worker slot; the next worker starts only after all leftovers have ended."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typing import Final
 import psutil
 
 from rftd.ops.durable import make_durable_folder
+from rftd.workers.hosts.executor import UNKNOWN_EXIT
 from rftd.workers.hosts.leftovers import LOOK_S, Leftovers
 
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
-
-UNKNOWN: Final = -1
-"""The exit code of a child whose status was collected elsewhere."""
 
 
 def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -35,7 +33,7 @@ def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping
         )
 
 
-class Place:
+class LocalSlot:
     """Ends leftovers and starts the next worker, on separate threads, one after the other."""
 
     def __init__(self, mark: str, log_path: Path) -> None:
@@ -78,7 +76,7 @@ class Place:
         """Ends leftovers, unless a worker runs in the slot."""
         with self._turn:
             # A running worker is no leftover: cleaning begins again after the worker's end.
-            occupied = self._children and ended_with(self._children[-1]) is None
+            occupied = self._children and exit_code_of(self._children[-1]) is None
             if not occupied:  # no worker was started since the one whose leftovers these are
                 self._cleared(threading.Event().wait)
 
@@ -97,7 +95,7 @@ class Place:
         self.left = text
 
 
-def ended_with(child: subprocess.Popen[bytes]) -> int | None:
+def exit_code_of(child: subprocess.Popen[bytes]) -> int | None:
     """Returns the exit code of a child, -N for signal N; None while running. The number stays reserved until
     collection.
     """
@@ -109,7 +107,7 @@ def ended_with(child: subprocess.Popen[bytes]) -> int | None:
         # WNOWAIT: the child stays a zombie with a reserved number until all leftovers have ended.
         status = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return UNKNOWN
+        return UNKNOWN_EXIT  # the status was collected by another part of this process
     if status is None:
         return None
     return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
