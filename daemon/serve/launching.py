@@ -65,13 +65,12 @@ def launchers_of(
         return local()
     for default in open_defaults(os.environ, launching.ray.address):
         logger.warning("ray.open", subject=default.subject, what=default.what, fix=default.fix)
-    says = folder.root / "ray.log"
     on_ray = RayExecutor(
         log_url,
         launching.ray,
         ids=ids,
         logger=logger,
-        says=says,
+        driver_log=folder.root / "ray.log",
         environment=environment,
         traces=traces,
         roles=launching.on_ray,

@@ -227,7 +227,7 @@ import os, subprocess, sys, time
 from rftd.workers.hosts.started_here import StartedHere
 folder = sys.argv[1]
 started = StartedHere()
-print(started.end_of_the_dead(), flush=True)
+print(started.end_leftovers_of_dead(), flush=True)
 worker = subprocess.Popen([sys.executable, f"{folder}/worker.py", folder])
 try:
     names = ("first", "grandchild", "deaf", "session", "orphan")

@@ -1,4 +1,4 @@
-"""Arrays of the host on the device of an engine, without a wait on either side."""
+"""Copies of host arrays to an engine's device, without a wait on either side."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 
 def to_device(numbers: Sequence[int] | NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Returns the numbers on the device, through pinned memory: torch waits for a copy from any other. On a CPU, no
-    copy.
+    """Returns the numbers as a tensor on the device. The copy to a GPU goes through pinned memory, so that neither side
+    waits for it.
 
-    The pinned memory is torch's own and is reused only after the device has read it.
+    torch reuses the pinned memory only after the device has read it. On a CPU nothing is copied: the tensor shares the
+    array's memory.
     """
     # On a CPU the tensor shares the array's memory: a change to one changes the other.
     tensor = torch.from_numpy(np.asarray(numbers))

@@ -1,6 +1,6 @@
-"""`Allotment`: the GPUs of the worker in each slot. GPUs used by the fewest other workers come first.
+"""`Allotment`: assigns GPUs to the worker of each slot; GPUs used by the fewest other workers come first.
 
-Workers of one experiment share none, because the specification was checked against the available GPUs. Workers of
+Workers of one experiment share no GPU, because the specification was checked against the available GPUs. Workers of
 several simultaneous experiments share GPUs if there are too few for all.
 """
 
@@ -15,22 +15,24 @@ from rftd.workers.devices.host import Device
 
 
 class Allotment:
-    """The GPUs of every slot of one launcher, by slot mark; usable from several threads."""
+    """The GPUs assigned to every slot of one launcher, keyed by slot mark; usable from several threads."""
 
     def __init__(self, lives: Callable[[str], bool]) -> None:
-        """`lives` is true if the worker of a slot has not ended."""
+        """`lives(mark)` returns True while the worker of a slot runs."""
         self._lives = lives
         self._lock = threading.Lock()
         self._by_slot: dict[str, tuple[str, ...]] = {}
 
     def note(self, slot: str, visible: str) -> None:
-        """Records the GPUs of a worker started by an earlier daemon, from CUDA_VISIBLE_DEVICES."""
+        """Records the GPUs of a worker started by an earlier daemon; `visible` is its CUDA_VISIBLE_DEVICES."""
         with self._lock:
             self._by_slot[slot] = tuple(word for word in visible.split(",") if word)
 
     def give(self, slot: str, count: int, gpus: Sequence[Device]) -> tuple[Device, ...]:
-        """Assigns `count` GPUs to the next worker of a slot, preferably the former ones if unused elsewhere. Raises
-        WorkError.
+        """Assigns `count` of the machine's `gpus` to the next worker of a slot, and returns them by index. GPUs used by
+        the fewest running workers come first, then the slot's former ones.
+
+        Raises WorkError if the machine has fewer than `count` GPUs.
         """
         if count > len(gpus):
             raise WorkError(

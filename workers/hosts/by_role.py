@@ -15,10 +15,12 @@ from rftd.workers.hosts.executor import Executor, Handle, OpeningExecutor, Remot
 
 
 class ExecutorByRole:
-    """Passes each order to the launcher of its role; implements `Executor`."""
+    """Forwards each call to the launcher of the worker's role; implements `Executor`, `OpeningExecutor` and
+    `RemoteExecutor`.
+    """
 
     def __init__(self, executors: Mapping[str, Executor]) -> None:
-        """`executors` has a launcher for every role."""
+        """`executors` maps every role (`explorer`, `trainer`) to its launcher."""
         self._by_role = dict(executors)
 
     def start(self, order: WorkerOrder) -> Handle:

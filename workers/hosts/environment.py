@@ -22,33 +22,41 @@ _DAEMONS: Final = ("RFTD_TOKEN", "RFTD_POSTGRES", "PG*")
 
 
 class WorkerEnvironment:
-    """Builds environments of workers from the daemon's, by allow-list, order, and the owner's patterns."""
+    """Builds the environment variables of workers from the daemon's, by an allow-list, the worker's order, and the
+    owner's `--pass-env` patterns.
+    """
 
     def __init__(
         self, environ: Mapping[str, str] | None = None, *, needed: Iterable[str] = (), pass_env: Iterable[str] = ()
     ) -> None:
-        """`environ` is the daemon's, as of the start of a worker. Every worker gets the `needed` variables, for example
-        those of the log; `pass_env` are patterns set by the owner.
+        """`environ` are the daemon's variables, read anew at each start of a worker; None: `os.environ`. `needed` are
+        names passed to every worker, for example those of the log; `pass_env` are the owner's name patterns.
         """
         self._environ = os.environ if environ is None else environ
         self._needed = tuple(needed)
         self.pass_env = tuple(pass_env)
 
     def of(self, order: WorkerOrder) -> dict[str, str]:
-        """Returns the environment of a local worker: the common part, and the variables of its order."""
+        """Returns the environment of a local worker: variables shared by all workers, and variables named in its
+        order.
+        """
         return self.of_machine() | self.named_by(order)
 
     def of_machine(self) -> dict[str, str]:
-        """Returns the part shared by all local workers: variables of the machine, and the owner's."""
+        """Returns the variables shared by all local workers: those allowed for any program of the machine, and the
+        owner's.
+        """
         ours = {name: self._environ[name] for name in _OURS if name in self._environ}
         return machine_environment(self._environ) | ours | self.passed()
 
     def named_by(self, order: WorkerOrder) -> dict[str, str]:
-        """Returns the daemon's variables named by the order or needed by every worker."""
+        """Returns the daemon's variables named in the order or needed by every worker; unset ones are omitted."""
         return self._without_secrets(name for name in (*order.environment, *self._needed) if name in self._environ)
 
     def of_tracker(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns the environment of a tracker's process, including the daemon's variables of the given names."""
+        """Returns the environment of a tracker's process: the shared variables, and the daemon's variables listed in
+        `names`.
+        """
         return self.of_machine() | self._without_secrets(
             name for name in (*names, *self._needed) if name in self._environ
         )
@@ -58,7 +66,9 @@ class WorkerEnvironment:
         return self._without_secrets(name for name in self._environ if matches(name, self.pass_env))
 
     def of_family(self, pattern: str) -> dict[str, str]:
-        """Returns the variables with names matching the pattern, without the daemon's secrets."""
+        """Returns the daemon's variables with names matching the pattern, for example `RAY_*`, without the daemon's
+        secrets.
+        """
         return self._without_secrets(name for name in self._environ if matches(name, (pattern,)))
 
     def _without_secrets(self, names: Iterable[str]) -> dict[str, str]:
@@ -67,10 +77,10 @@ class WorkerEnvironment:
 
 
 def reduce_environment(keep: tuple[str, ...]) -> None:
-    """Removes all variables forbidden for a worker from the current process, which inherited the node's variables on a
-    Ray node.
+    """Deletes all variables not allowed for a worker from the current process, an actor that inherited the variables of
+    a Ray node.
 
-    Names matching `keep` stay, and so do Ray's own.
+    Names matching a pattern of `keep` stay, and so do Ray's own.
     """
     allowed = machine_environment(os.environ).keys() | set(_OURS)
     patterns = (*keep, "RAY_*", MARK, "SPT_NOENV")

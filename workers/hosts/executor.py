@@ -1,4 +1,4 @@
-"""`Executor`: starts and watches worker processes."""
+"""`Executor`: the interface of launchers, which start and watch worker processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rftd.streams.spec.engines import ClusterSpec
 from rftd.workers.devices.host import Host
 
 UNFIT_PLACE: Final = 78
-"""Exit code of a worker that never joined because its node or machine lacks a requirement."""
+"""Exit code of a worker that ended before joining because its node or machine lacks a requirement."""
 UNKNOWN_EXIT: Final = -256
-"""Exit code of a worker that ended with unknown status: outside of 0 to 255 (exit statuses) and of -1 to -64 (-N: killed
-by signal N)."""
+"""Exit code of a worker that ended with unknown status: outside of 0 to 255 (exit statuses) and of -1 to -64 (-N stands
+for signal N).
+"""
 NO_WORKER: Final = UUID(int=0)
 """The worker id in an order that has not been started yet."""
 
@@ -27,7 +28,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order for a worker process: identity, resources, environment, log file."""
 
     worker: UUID = NO_WORKER
-    """The id under which the worker joins, new for each start, and its only identity in the log and in the launcher."""
+    """The id under which the worker joins, new for each start: its only identity in the log and in the launcher."""
     experiment: UUID
     role: str
     slot: int
@@ -40,7 +41,7 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     """Number of machines for its processes, with an equal share of the GPUs on each."""
     start_timeout_s: float = 0.0
-    """Maximum seconds until it joins; 0: the default of all workers."""
+    """Maximum seconds between the start of the process and `worker.started`; 0: the default of all workers."""
     cluster: ClusterSpec = ClusterSpec()
     """The experiment's settings for the cluster, for launchers with one."""
     log_level: str = "INFO"
@@ -48,13 +49,14 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """Folders that must exist where the worker runs, besides the job's."""
     environment: tuple[str, ...] = ()
-    """Names of the daemon's variables needed by its specification and its role; it gets no other secret."""
+    """Names of the daemon's variables needed by the worker's specification and role; no other secret is passed."""
     spine_offset: int = 0
-    """The offset of the experiment's submission on the spine, or a lower one."""
+    """An offset in the spine at or before the experiment's submission, from which the worker reads."""
 
 
 class Handle(Protocol):
-    """An ordered or adopted worker: pending without a pid, running with a pid, ended with an exit code.
+    """An ordered or adopted worker in one of three states: pending (no pid, no exit code), running (pid), ended (exit
+    code).
 
     No method blocks.
     """
@@ -71,51 +73,58 @@ class Handle(Protocol):
 
     @property
     def reason(self) -> str:
-        """The reason of the end, or of a failed start, if the exit code does not tell; else empty."""
+        """Why the worker ended or could not start, where the exit code does not tell; else empty."""
         ...
 
     def exit_code(self) -> int | None:
-        """Returns the exit code; None while pending or running, `UNKNOWN_EXIT` after an end with unknown status."""
+        """Returns the exit code: None while pending or running, -N after signal N, `UNKNOWN_EXIT` after an end with
+        unknown status.
+        """
         ...
 
     def terminate(self) -> None:
-        """Asks the worker to drain and leave; a pending worker never starts. Idempotent."""
+        """Asks the worker to finish running rollouts and exit; a pending worker never starts. Idempotent."""
         ...
 
     def kill(self) -> None:
-        """Ends the worker at once, and the child processes once that end is noticed. Idempotent."""
+        """Kills the worker at once; its child processes are ended once the launcher notices the end. Idempotent."""
         ...
 
 
 class Executor(Protocol):
-    """A launcher of worker processes. A slot here is an experiment, a role and a slot number, with a single worker at a
-    time.
+    """A launcher of worker processes. A slot is the place of one worker at a time: an experiment, a role and a slot
+    number.
     """
 
     def start(self, order: WorkerOrder) -> Handle:
-        """Returns the handle of a new worker, started once the slot's previous workers and all leftovers have ended.
-        Never blocks.
+        """Orders a new worker and returns its handle; the process starts once all processes of the slot's previous
+        workers have ended. Never blocks.
         """
         ...
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        """Returns the worker started in the slot by an earlier daemon, if possibly still alive; else None. Never
-        blocks.
+        """Returns the handle of a worker started by an earlier daemon and announced by `started`; None if its process
+        has certainly ended. Never blocks.
 
-        A launcher unable to tell at once returns a handle, which ends if there is no worker.
+        A launcher unable to tell at once returns a handle, which later reports the end if there is no worker.
         """
         ...
 
     def lives(self, started: WorkerStarted) -> bool | None:
-        """True if the worker's process has not ended; None if invisible from here. Never blocks."""
+        """True if the worker's process runs, False if it has ended; None if its machine is out of reach from here.
+        Never blocks.
+        """
         ...
 
     def host(self) -> Host:
-        """Returns the devices available to workers. The first call blocks until the devices' driver answers."""
+        """Returns the devices available to workers. The first call blocks until the devices' driver or the cluster
+        answers.
+        """
         ...
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        """Ends the leftovers of a slot's workers: the handle has ended once none remain. None: there are none.
+        """Begins to end all remaining processes of a slot's earlier workers; the returned handle reports the end of the
+        last. None: nothing to end.
 
         To be called only after the workers themselves have ended.
         """
@@ -123,11 +132,13 @@ class Executor(Protocol):
 
 
 class Search(Protocol):
-    """A search for workers ordered by an earlier daemon and still opening an engine, before their join."""
+    """A search for workers ordered by an earlier daemon that have not joined yet, for example because their engine is
+    still opening.
+    """
 
     @property
     def over(self) -> bool:
-        """True once the search is complete, with or without workers found."""
+        """True once the search is complete, whether or not workers were found."""
         ...
 
     @property
@@ -136,29 +147,31 @@ class Search(Protocol):
         ...
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        """Returns the only worker in an order's slot, joined or not; None during the search, for none and for more."""
+        """Returns the id of the worker found in the order's slot, whether or not it has joined; None during the search,
+        and if none or several were found.
+        """
         ...
 
     def adopt(self, order: WorkerOrder) -> Handle | None:
-        """Returns the worker found by the search, with the id in the order, if possibly still alive; else None. Never
-        blocks.
+        """Returns the handle of the worker that was found and has the order's id; None if its process has certainly
+        ended. Never blocks.
         """
         ...
 
 
 @runtime_checkable
 class OpeningExecutor(Protocol):
-    """A launcher able to find workers ordered by an earlier daemon before their join."""
+    """A launcher able to find workers that were ordered by an earlier daemon and have not joined yet."""
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        """Returns a search for each order; orders may share a search. Never blocks."""
+        """Begins a search for the workers of each order; orders may share a search. Never blocks."""
         ...
 
 
 @runtime_checkable
 class RemoteExecutor(Protocol):
-    """A launcher of workers outside of the daemon's environment, so that variables may have to be passed."""
+    """A launcher whose workers do not inherit the daemon's environment, so that variables have to be passed."""
 
     def is_remote(self, role: str) -> bool:
-        """True if the workers of a role run in another environment."""
+        """True if workers of the role run without the daemon's environment."""
         ...

@@ -1,9 +1,9 @@
-"""Leftover processes of a slot: found by three signs, and ended before the next worker starts.
+"""Leftover processes of a worker slot: found by three signs, and ended before the slot's next worker starts.
 
-An engine's own processes outlive a killed worker, and hold device, ports and memory. The three signs are a mark in the
-environment, unless replaced or overwritten by a title; the worker's session, unless a process created a new session;
-and the worker's log as output, unless redirected. The parent says nothing: an orphaned child belongs to init. Only
-Linux tells where a process writes.
+An engine's own processes survive a killed worker, and keep device memory, ports and host memory occupied. The three
+signs are: the variable `RFTD_WORKER` in the process's environment, unless replaced or overwritten by a process title;
+the worker's session, unless the process created a new session; and the worker's log file as output, unless redirected.
+The parent pid is no sign: an orphaned child belongs to init. Only Linux tells where a process writes.
 """
 
 from __future__ import annotations
@@ -23,31 +23,36 @@ from rftd.ops import limits
 MARK: Final = "RFTD_WORKER"
 """The environment variable with a process's slot and the folder of the daemon that started it."""
 LOOK_S: Final = 0.05
-"""Pause in seconds between two checks of the leftovers."""
+"""Seconds between two checks for remaining leftover processes."""
 _SHOWN: Final = 8
 
 
 class Seen(NamedTuple):
-    """A process found on the machine, with the signs of its origin."""
+    """A process found on the machine, with its session and the worker slot named in its environment."""
 
     process: psutil.Process
     session: int
     mark: str
-    """The mark in its environment; empty if absent, unreadable, or overwritten."""
+    """The value of `RFTD_WORKER` in its environment; empty if absent, unreadable, or overwritten."""
 
 
 class Leftovers:
-    """The processes possibly left by a slot's workers. Every method blocks for milliseconds: not for the event loop."""
+    """The running processes of a slot's earlier workers. Every method blocks for milliseconds, so none fits the event
+    loop.
+    """
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self._mark = mark
         self._log_path = log_path
         self.own: set[int] = set()
-        """Sessions of this process's children whose status has not been collected, so that their number is not reused.
+        """Process ids, and so session ids, of this process's children whose exit status has not been collected; a
+        collected number may be reused.
         """
 
     def processes(self) -> list[psutil.Process]:
-        """Returns the live leftovers of any launcher; zombies waiting for a parent do not count."""
+        """Returns the running processes with a sign of the slot, whichever launcher started them; without zombies,
+        which hold only a pid.
+        """
         running = list(visible())
         marked = {entry_process.session for entry_process in running if entry_process.mark == self._mark}
         # Never the daemon's own session: a daemon started in a worker's session would end itself.
@@ -62,10 +67,10 @@ class Leftovers:
         return not candidate.mark and self._writes_to_log(candidate.process.pid)
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if mark or log identify the process as a worker of the slot, regardless of recorded pids.
+        """True if environment or output file identify the process as a worker of the slot; pids recorded in the log are
+        not consulted.
 
-        The daemon that started it may have had another folder: two daemons sharing a log take over each other's
-        workers.
+        The daemon's folder in the mark is ignored: two daemons sharing a log take over each other's workers.
         """
         try:
             mark = process.environ().get(MARK, "")
@@ -81,9 +86,10 @@ class Leftovers:
         return False
 
     def end(self, wait: Callable[[float], bool], report: Callable[[str], None]) -> bool:
-        """Terminates, then kills each leftover; True once none is left. `wait` sleeps and is true to give up.
+        """Terminates, then kills the slot's leftover processes; returns True once none run, False as soon as
+        `wait(seconds)` returns True.
 
-        `report` receives a text of the remaining processes.
+        `report` receives pid and name of the remaining processes, and an empty text at the end.
         """
         return end_all(self.processes, wait, report)
 
@@ -91,9 +97,11 @@ class Leftovers:
 def end_all(
     find: Callable[[], list[psutil.Process]], wait: Callable[[float], bool], report: Callable[[str], None]
 ) -> bool:
-    """Terminates, then kills each process returned by `find`; True once none is left, False if `wait` gives up.
+    """Sends SIGTERM, later SIGKILL, to every process returned by `find`; returns True once `find` returns none, False
+    as soon as `wait(seconds)` returns True.
 
-    A tracker of shared memory comes last. `report` receives a text of the remaining processes.
+    multiprocessing's resource trackers are ended last. `report` receives pid and name of the remaining processes, and
+    an empty text at the end.
     """
     kill_at_s = 0.0
     asking: bool | None = None
@@ -124,7 +132,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """False once a process has ended, even if a zombie remains."""
+    """True while a process runs; False once ended, even if a zombie remains."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -132,8 +140,8 @@ def lives(process: psutil.Process) -> bool:
 
 
 def is_tracker(process: psutil.Process) -> bool:
-    """True for multiprocessing's resource tracker: a process that cleans up after the clients, ends last, and ignores
-    signals.
+    """True for multiprocessing's resource tracker: a process that removes shared memory of its clients, ends after
+    them, and ignores SIGTERM.
     """
     try:
         return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
@@ -156,7 +164,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def visible() -> Iterator[Seen]:
-    """Yields all processes except the current one; none if /proc belongs to another PID namespace."""
+    """Yields all processes except the calling process and zombies; none if /proc belongs to another PID namespace."""
     # With a /proc of another namespace, pids would name foreign processes: no process is better than a wrong process.
     if _foreign_proc():
         return

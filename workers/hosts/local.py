@@ -1,4 +1,6 @@
-"""Local worker processes, each in a separate session, so as to outlive the daemon's terminal."""
+"""`LocalExecutor`: worker processes on the daemon's machine, each in a separate session, so that they survive the
+daemon's terminal.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ from rftd.workers.hosts.environment import WorkerEnvironment
 from rftd.workers.hosts.executor import UNKNOWN_EXIT, Handle, Search, WorkerOrder
 from rftd.workers.hosts.leftovers import MARK, lives
 from rftd.workers.hosts.local_search import LocalSearch
-from rftd.workers.hosts.membership import this_process
 from rftd.workers.hosts.local_slot import LocalSlot, Spawn, exit_code_of, start_process
+from rftd.workers.hosts.membership import this_process
 
 NOT_STARTED: Final = 127
 # Start times are in ticks of the kernel, usually 10 ms, and computed from the boot time.
@@ -38,7 +40,9 @@ _SAME_START_S: Final = 0.02
 
 
 class OrderedProcess:
-    """An ordered child process: a thread starts the child once the slot is empty."""
+    """Handle of a worker process ordered by this daemon: a thread starts the process once the slot's previous processes
+    have ended.
+    """
 
     def __init__(self, slot: LocalSlot, role: str, spawn: Spawn) -> None:
         self._slot = slot
@@ -60,7 +64,7 @@ class OrderedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once ended, or given up before the start. Unlike `exit_code`, free of side effects."""
+        """True while the process waits for its start or runs; unlike `exit_code`, never begins to end leftovers."""
         if self._child is None:
             return not (self._failure or self._given_up.is_set())
         return exit_code_of(self._child) is None
@@ -75,7 +79,7 @@ class OrderedProcess:
         # The child ended, but was not collected yet: the number is still reserved, so leftovers can be identified and
         # ended first.
         if (code := exit_code_of(self._child)) is not None and self._child.returncode is None:
-            self._slot.tidy()
+            self._slot.end_leftovers()
         return code
 
     def terminate(self) -> None:
@@ -115,7 +119,9 @@ def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 
 class AdoptedProcess:
-    """A process started by an earlier daemon; identified by pid and start time, so as not to match a reused pid."""
+    """Handle of a worker process started by an earlier daemon, identified by pid and start time, because pids are
+    reused.
+    """
 
     waits = None
     reason = ""
@@ -123,7 +129,7 @@ class AdoptedProcess:
     def __init__(self, slot: LocalSlot, process: psutil.Process) -> None:
         self._slot = slot
         self._process = process
-        self._tidied = False
+        self._cleanup_begun = False
 
     @property
     def pid(self) -> int | None:
@@ -131,15 +137,15 @@ class AdoptedProcess:
 
     @property
     def alive(self) -> bool:
-        """False once the process has ended, or its pid names another process."""
+        """False once the process has ended, or once its pid belongs to another process."""
         return lives(self._process)
 
     def exit_code(self) -> int | None:
         if lives(self._process):
             return None
-        if not self._tidied:
-            self._tidied = True
-            self._slot.tidy()
+        if not self._cleanup_begun:
+            self._cleanup_begun = True
+            self._slot.end_leftovers()
         return UNKNOWN_EXIT
 
     def terminate(self) -> None:
@@ -156,7 +162,9 @@ class AdoptedProcess:
 
 
 class DeclinedProcess:
-    """A worker run by another launcher: ended from the daemon's view. The worker leaves once declared lost."""
+    """Handle of a worker run by another launcher (Ray), reported as ended: the daemon declares the worker lost, and the
+    worker then leaves by itself.
+    """
 
     pid = None
     waits = None
@@ -172,15 +180,15 @@ class DeclinedProcess:
         return
 
 
-class Tidying:
-    """The handle of a slot's leftovers during their termination; signals have no effect on it."""
+class LeftoverTermination:
+    """Handle of the termination of a slot's leftover processes, ended once none run; signals have no effect."""
 
     pid = None
     reason = ""
 
     def __init__(self, slot: LocalSlot) -> None:
         self._slot = slot
-        self._thread = slot.tidy()
+        self._thread = slot.end_leftovers()
 
     @property
     def waits(self) -> Words | None:
@@ -198,13 +206,13 @@ class Tidying:
 
 def _leftovers(slot: LocalSlot) -> Words | None:
     """Returns the wait for a slot's leftovers in words; None without leftovers."""
-    if not slot.left:
+    if not slot.remaining:
         return None
     ends = (
         f"they end: SIGTERM was sent, SIGKILL follows after {limits.LEFTOVER_GRACE_S:g} s; a process that survives "
         "both hangs in the operating system: see ps"
     )
-    waiting_for = f"leftover processes of the previous worker to end: {slot.left}"
+    waiting_for = f"leftover processes of the previous worker to end: {slot.remaining}"
     return Words("leftovers", waiting_for, "those processes", ends, Level.STUCK)
 
 
@@ -222,11 +230,12 @@ class LocalExecutor:
         traces: TraceOptions | None = None,
         folders: FolderAccess = FolderAccess.PRIVATE,
     ) -> None:
-        """`home` is the folder of a single daemon at a time, and identifies the workers to the next daemon.
+        """`home` is the daemon's folder, used by one daemon at a time: it marks the workers, for the next daemon to
+        find. `command` is the start of a worker's command line.
 
-        Workers export spans according to `traces`, and open created files to `folders`. `host` examines the local
-        devices, once. `environment` builds the workers' variables from the daemon's; by default with the variables
-        needed by any worker.
+        `host` lists the machine's devices, and is called once. `environment` builds the workers' variables from the
+        daemon's; by default only the variables needed by any worker. Workers export spans according to `traces`, and
+        create files with the permissions of `folders`.
         """
         self._log_url = log_url
         self._home = os.path.realpath(home) if home else log_url
@@ -328,7 +337,7 @@ class LocalExecutor:
         return _process_of(started) is not None if self._this_process.sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
-        return Tidying(self._slot(order))
+        return LeftoverTermination(self._slot(order))
 
     def _slot(self, order: WorkerOrder) -> LocalSlot:
         """Returns the slot of an order, created on first use."""

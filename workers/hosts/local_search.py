@@ -13,12 +13,12 @@ from rftd.workers.hosts.executor import Handle, WorkerOrder
 from rftd.workers.hosts.leftovers import lives, visible
 
 Key: TypeAlias = tuple[UUID, str, int]
-"""Experiment, role and slot number."""
+"""Identity of a slot: experiment, role and slot number."""
 
 
 class LocalSearch:
-    """A background search of processes; implements `Search`. A search takes seconds on a busy machine; only the slots
-    wait for the outcome.
+    """Searches the machine's processes, once and on a thread, for workers started by an earlier daemon; implements
+    `Search`. Takes seconds on a busy machine; only the slots concerned wait.
     """
 
     waits = None
@@ -26,7 +26,9 @@ class LocalSearch:
     def __init__(
         self, orders: Mapping[str, WorkerOrder], take_over: Callable[[WorkerOrder, psutil.Process], Handle]
     ) -> None:
-        """`orders` are keyed by slot mark; `take_over` makes a handle of a live process."""
+        """`orders` are the orders of the slots to search for, by slot mark; `take_over` returns the handle of a found
+        process.
+        """
         self._orders = dict(orders)
         self._take_over = take_over
         self._found: dict[Key, tuple[UUID, psutil.Process]] = {}

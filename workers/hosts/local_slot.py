@@ -1,4 +1,6 @@
-"""`LocalSlot`: a local worker slot; the next worker starts only after all leftovers have ended."""
+"""`LocalSlot`: a worker slot on this machine; the next worker starts only after all processes of the previous worker
+have ended.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Spawn = Callable[[], "subprocess.Popen[bytes]"]
 
 
 def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process in a separate session, with output appended to the log file."""
+    """Starts a process in a separate session, its output and errors appended to the log file. Raises OSError."""
     make_durable_folder(log_path.parent)  # the job's folder may not exist yet
     # Appended: earlier processes of the slot wrote there, and the last lines of the predecessor explain the new start.
     with log_path.open("ab") as output:
@@ -34,36 +36,46 @@ def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping
 
 
 class LocalSlot:
-    """Ends leftovers and starts the next worker, on separate threads, one after the other."""
+    """A slot for one local worker at a time: ends the previous worker's processes, then starts the next worker.
+
+    Both happen on threads, one at a time. "Leftovers" are processes started by earlier workers of the slot and still
+    running.
+    """
 
     def __init__(self, mark: str, log_path: Path) -> None:
         self.mark: Final = mark
-        self.left = ""
-        """The processes still awaited; empty if there are none."""
+        self.remaining = ""
+        """Pid and name of each leftover process still running, in a bounded text; empty while none is awaited."""
         self._leftovers = Leftovers(mark, log_path)
         self._children: list[subprocess.Popen[bytes]] = []
         self._turn = threading.Lock()
-        self._tidying: threading.Thread | None = None
+        self._cleanup: threading.Thread | None = None
 
     def was_started(self, process: psutil.Process) -> bool:
-        """True if the process's mark or log identify a worker of the slot."""
+        """True if the process's environment or its output file identify it as a worker of this slot."""
         return self._leftovers.was_started(process)
 
-    def tidy(self) -> threading.Thread:
-        """Begins to end leftovers, unless already in progress; the thread ends once none remain. Never blocks."""
-        if self._tidying is None or not self._tidying.is_alive():
-            self._tidying = threading.Thread(target=self._tidy, name="leftovers", daemon=True)
-            self._tidying.start()
-        return self._tidying
+    def end_leftovers(self) -> threading.Thread:
+        """Begins to terminate the slot's leftover processes on a thread; returns the thread, which ends once none run.
+        Never blocks.
+
+        Without effect while the thread of an earlier call runs.
+        """
+        if self._cleanup is None or not self._cleanup.is_alive():
+            self._cleanup = threading.Thread(target=self._end_leftovers, name="leftovers", daemon=True)
+            self._cleanup.start()
+        return self._cleanup
 
     def start(self, spawn: Spawn, given_up: threading.Event) -> subprocess.Popen[bytes] | None:
-        """Returns the process created by `spawn`, once no leftovers remain; None if given up before. Blocks."""
+        """Blocks until no leftover process runs, then returns the process created by `spawn`; None once `given_up` is
+        set.
+        """
         # In slices, so that an abandoned order does not wait behind slow leftovers.
         while not self._turn.acquire(timeout=LOOK_S):
             if given_up.is_set():
                 return None
         try:
-            if not self._cleared(given_up.wait) or given_up.is_set():
+            if not self._end_and_collect(given_up.wait) or given_up.is_set():
                 return None
             child = spawn()
             self._children.append(child)
@@ -72,16 +84,18 @@ class LocalSlot:
         finally:
             self._turn.release()
 
-    def _tidy(self) -> None:
-        """Ends leftovers, unless a worker runs in the slot."""
+    def _end_leftovers(self) -> None:
+        """Ends leftovers, unless the slot's newest worker is still running."""
         with self._turn:
             # A running worker is no leftover: cleaning begins again after the worker's end.
             occupied = self._children and exit_code_of(self._children[-1]) is None
             if not occupied:  # no worker was started since the one whose leftovers these are
-                self._cleared(threading.Event().wait)
+                self._end_and_collect(threading.Event().wait)
 
-    def _cleared(self, wait: Callable[[float], bool]) -> bool:
-        """True once no leftovers remain; the numbers of ended children are released then."""
+    def _end_and_collect(self, wait: Callable[[float], bool]) -> bool:
+        """Terminates all leftovers and collects the exit statuses of ended children; False if `wait(seconds)` returned
+        True, to give up.
+        """
         if not self._leftovers.end(wait, self._report):
             return False
         # Collected only now: until then the numbers of children and sessions are reserved.
@@ -92,12 +106,14 @@ class LocalSlot:
         return True
 
     def _report(self, text: str) -> None:
-        self.left = text
+        self.remaining = text
 
 
 def exit_code_of(child: subprocess.Popen[bytes]) -> int | None:
-    """Returns the exit code of a child, -N for signal N; None while running. The number stays reserved until
-    collection.
+    """Returns the exit code of a child without collecting it: None while running, -N after signal N, `UNKNOWN_EXIT` if
+    collected by other code.
+
+    The pid of the uncollected child stays reserved, so that leftovers can be identified by it.
     """
     if child.returncode is not None:
         return child.returncode

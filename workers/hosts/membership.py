@@ -1,4 +1,4 @@
-"""A worker process's membership: identity, heartbeats, and departure. Shared by explorers and trainers."""
+"""`Membership`: a worker process's identity, heartbeats, and departure. Shared by explorers and trainers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.writers import source_of
-from rftd.workers.hosts.usage import UNTOLD, Usage
+from rftd.workers.hosts.usage import NO_USAGE, Usage
 
 
 class Pulse(msgspec.Struct, kw_only=True):
-    """The content of the next heartbeat; written by the worker's loop, read by the heartbeat task."""
+    """The content of the next heartbeat; set by the worker's loop, read by the heartbeat task."""
 
     state: WorkerState = WorkerState.LOAD
     free: int = 0
@@ -43,7 +43,7 @@ class Pulse(msgspec.Struct, kw_only=True):
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
-    """The unique name of an operating system process, over reused pids, reboots and containers."""
+    """The unique name of an operating system process, unambiguous over reused pids, reboots and containers."""
 
     host: str
     pid: int
@@ -55,7 +55,9 @@ class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
     """The namespace of `pid`, different for each container of a machine; 0: unknown."""
 
     def sees(self, started: WorkerStarted) -> bool:
-        """True if the worker's pid is valid in the named process too; of other workers only heartbeats are known."""
+        """True if the worker's pid identifies its process from here: equal machine, boot and PID namespace. Of other
+        workers only heartbeats tell whether they run.
+        """
         # An empty id comes from an operating system without boot ids: no argument against the worker.
         same_boot = started.boot_id in ("", self.boot_id)
         same_names = started.pid_namespace in (0, self.pid_namespace)
@@ -88,7 +90,9 @@ def _pid_namespace() -> int:
 
 
 class Membership:
-    """A worker of an experiment, and the source of the worker's events."""
+    """The identity of one worker of an experiment, and the writer of its events `worker.started`, `worker.heartbeat`
+    and `worker.stopped`.
+    """
 
     def __init__(
         self,
@@ -103,9 +107,10 @@ class Membership:
         process: ProcessName | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`id` comes from the worker's order; None: not ordered. `process` runs the worker; None: the current process.
+        """`id` comes from the daemon's order; None: a worker started without one, with a new id. `process` is the
+        process of the worker; None: the current one.
 
-        An id belongs to one start: leases of a predecessor in the slot do not count.
+        Each start has a new id, so that leases of an earlier worker in the slot do not count.
         """
         self.id = id or ids.new()
         self._process = process or this_process()
@@ -128,7 +133,7 @@ class Membership:
         self.writer = Writer(source=self.source, clock=clock, ids=ids)
 
     async def join(self, capacity: int) -> None:
-        """Announces the worker as ready for work, with room for `capacity` rollouts."""
+        """Announces the worker as ready (`worker.started`), with room for `capacity` simultaneous rollouts."""
         started = WorkerStarted(
             worker=self.id,
             role=self.role,
@@ -145,7 +150,9 @@ class Membership:
         faults.point("worker.after_join")
 
     async def leave(self, error: RftdError | None = None) -> None:
-        """Announces the end with the peak memory: clean without an error, else with code and reason."""
+        """Announces the worker's end (`worker.stopped`) with its peak memory: clean without an error, else with the
+        error's code and text.
+        """
         await self._append(
             WorkerStopped(
                 worker=self.id,
@@ -159,7 +166,9 @@ class Membership:
 
     @asynccontextmanager
     async def beating(self, refresh: Callable[[], None]) -> AsyncIterator[None]:
-        """Sends heartbeats as `beat` does, while the block runs; an error of either surfaces in an exception group."""
+        """Sends heartbeats as `beat` does, while the block runs; an error of the block or of a heartbeat surfaces in an
+        exception group.
+        """
         async with asyncio.TaskGroup() as tasks:
             beat = tasks.create_task(self.beat(refresh))
             try:
@@ -168,14 +177,14 @@ class Membership:
                 beat.cancel()
 
     async def beat(self, refresh: Callable[[], None]) -> None:
-        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled, each after `refresh` updated the
-        pulse.
+        """Sends a heartbeat every `limits.HEARTBEAT_INTERVAL_S` until cancelled; `refresh` is called before each, to
+        update `pulse`.
         """
         while True:
             refresh()
             if self._output is not None and self._output.full:
                 await asyncio.to_thread(self._output.trim)
-            used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else UNTOLD
+            used = self._usage.used(self.clock.monotonic_s()) if self._usage is not None else NO_USAGE
             self._memory_peak_bytes = max(self._memory_peak_bytes, used.memory_bytes)
             await self._append(
                 Heartbeat(

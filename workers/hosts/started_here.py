@@ -1,7 +1,8 @@
-"""A worker's child processes: ended with the worker; leftovers of dead workers are ended before the next worker begins.
+"""A worker's child processes: ended with the worker; child processes of dead workers are ended before the next worker
+begins.
 
-A daemon looks after ordered workers. An unordered worker is alone, and so is a worker after the daemon's final end: an
-engine's processes would hold the device for ever.
+A daemon ends the child processes of workers started by itself. A worker started by hand has no daemon, nor has a worker
+whose daemon ended for good: an engine's processes would occupy the device for ever.
 """
 
 from __future__ import annotations
@@ -17,52 +18,58 @@ from rftd.workers.hosts.leftovers import MARK, Seen, end_all, is_tracker, named,
 from rftd.workers.hosts.membership import ProcessName, this_process
 
 _UNORDERED: Final = "unordered"
-"""The beginning of the mark of an unordered worker; the rest names its process."""
+"""First word of the mark in the environment of a worker started without a daemon; the rest of the mark names its
+process.
+"""
 
 
 class StartedHere:
-    """The worker's direct and indirect children. Every method blocks: to be called before and after the loop."""
+    """The direct and indirect child processes of the calling worker. Every method blocks: to be called before and after
+    the event loop.
+    """
 
     def __init__(self) -> None:
-        """Marks the process's future children, unless a daemon has done so."""
+        """Marks future child processes by an environment variable, unless a daemon has set it already."""
         self._me = this_process()
         self._mark = os.environ.setdefault(MARK, f"{_prefix(self._me)}{self._me.pid}")
         os.environ.setdefault("SPT_NOENV", "1")  # a title written over the environment would hide the mark
 
-    def end_of_the_dead(self) -> str:
-        """Ends local leftovers of dead unordered workers; returns the names, or an empty text."""
-        first = named(self._of_the_dead())
-        end_all(self._of_the_dead, _Patience(), lambda _: None)
+    def end_leftovers_of_dead(self) -> str:
+        """Ends child processes of dead workers of this machine that had no daemon; returns pid and name of each, or an
+        empty text.
+        """
+        first = named(self._leftovers_of_dead())
+        end_all(self._leftovers_of_dead, _BoundedWait(), lambda _: None)
         return first
 
     def end(self) -> None:
-        """Ends the remaining children of the worker."""
-        end_all(self._left, _Patience(), lambda _: None)
+        """Ends the remaining child processes of this worker, except multiprocessing's resource trackers."""
+        end_all(self._children, _BoundedWait(), lambda _: None)
 
-    def _left(self) -> list[psutil.Process]:
+    def _children(self) -> list[psutil.Process]:
         """Returns the live children of this worker, except trackers."""
         this = psutil.Process()
         # The mark finds orphans, the parent finds children without the mark. Older marked processes are ancestors.
         marked = [
             candidate.process
             for candidate in visible()
-            if candidate.mark == self._mark and _younger(candidate.process, this)
+            if candidate.mark == self._mark and _began_after(candidate.process, this)
         ]
         children = [child for child in this.children(recursive=True) if child not in marked]
         return [process for process in (*marked, *children) if not _ends_by_itself(process)]
 
-    def _of_the_dead(self) -> list[psutil.Process]:
-        return [candidate.process for candidate in visible() if self._is_of_the_dead(candidate)]
+    def _leftovers_of_dead(self) -> list[psutil.Process]:
+        return [candidate.process for candidate in visible() if self._is_leftover_of_dead(candidate)]
 
-    def _is_of_the_dead(self, candidate: Seen) -> bool:
-        """True if a process was left by a dead unordered worker."""
+    def _is_leftover_of_dead(self, candidate: Seen) -> bool:
+        """True if a process was started by a worker without a daemon, and that worker is dead."""
         prefix, _, pid = candidate.mark.rpartition("/")
         if f"{prefix}/" != _prefix(self._me):
             return False  # ordered by a daemon; or a number of another container, which names a foreign process here
         try:
             worker = psutil.Process(int(pid))
             # A process younger than the worker's children only reuses a number.
-            return worker.status() == psutil.STATUS_ZOMBIE or not _younger(candidate.process, worker)
+            return worker.status() == psutil.STATUS_ZOMBIE or not _began_after(candidate.process, worker)
         except psutil.NoSuchProcess:
             return True
         except (psutil.Error, ValueError):
@@ -73,7 +80,7 @@ def _prefix(name: ProcessName) -> str:
     return f"{_UNORDERED}/{name.boot_id}/{name.pid_namespace}/"
 
 
-def _younger(process: psutil.Process, than: psutil.Process) -> bool:
+def _began_after(process: psutil.Process, than: psutil.Process) -> bool:
     """True if `process` began after `than`, or at an equal tick."""
     try:
         return process.create_time() >= than.create_time()
@@ -89,8 +96,10 @@ def _ends_by_itself(process: psutil.Process) -> bool:
         return True
 
 
-class _Patience:
-    """Waits, and finally gives up: a process hanging in the operating system must not block a worker."""
+class _BoundedWait:
+    """Sleeps, and returns True once the total time is used up: a process hanging in the operating system must not block
+    a worker.
+    """
 
     def __init__(self) -> None:
         self._left_s = limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S

@@ -13,17 +13,18 @@ CHILDREN_S: Final = 30.0
 
 
 class Used(msgspec.Struct, frozen=True):
-    """The resident memory in bytes and the processor time in seconds of some processes."""
+    """Resident memory in bytes and processor time in seconds, summed over processes."""
 
     memory_bytes: int
     cpu_s: float
 
 
-UNTOLD: Final = Used(0, 0.0)
+NO_USAGE: Final = Used(0, 0.0)
+"""The figures reported for a worker running inside a process with other work."""
 
 
 class Usage:
-    """Figures of the current process and all children: ranks, engines, judges of rewards."""
+    """Measures memory and processor time of the current process and its children: ranks, engines, reward judges."""
 
     def __init__(self) -> None:
         self._own = psutil.Process()
@@ -31,7 +32,9 @@ class Usage:
         self._looked_s = -math.inf
 
     def used(self, now_s: float) -> Used:
-        """Returns memory and processor time of all live processes; `now_s` is monotonic time."""
+        """Returns memory and processor time summed over all running processes; `now_s` is monotonic time, and decides
+        when to search for new children.
+        """
         if now_s - self._looked_s >= CHILDREN_S:
             self._all = [self._own, *self._own.children(recursive=True)]
             self._looked_s = now_s

@@ -1,4 +1,4 @@
-"""The arguments of a critic below `engine_args`, equal for every engine with a critic; importable without torch."""
+"""The critic's arguments in `engine_args`, the same for every engine with a critic; importable without torch."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ _Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The critic's own optimizer and bounds: `algorithm.optimizer` is the policy's alone."""
+    """The critic's optimizer and bounds; `algorithm.optimizer` applies to the policy only."""
 
     critic_lr: _Least = 1e-5
     """The critic's learning rate."""
     critic_lr_scheduler_type: Literal["constant", "cosine"] = "constant"
     critic_lr_warmup_steps: Annotated[int, msgspec.Meta(ge=-1)] = -1
-    """-1: the ratio counts."""
+    """Steps of the critic's linear warm-up; -1: `critic_lr_warmup_steps_ratio` applies."""
     critic_lr_warmup_steps_ratio: _Share = 0.0
-    """The share of the stage's steps in which its learning rate rises."""
+    """Share of the stage's steps in which the critic's learning rate rises."""
     critic_min_lr_ratio: _Share = 0.01
-    """The least of a cosine, as a share of `critic_lr`."""
+    """Final learning rate of a cosine, as a share of `critic_lr`."""
     critic_weight_decay: _Least = 0.01
     critic_clip: _Above = 0.5
-    """The farthest that one step may move a value, in units of the return."""
+    """Maximum change of a value within one batch's loss, in units of the return."""
     critic_grad_clip: _Least = 1.0
-    """The bound of its gradient's norm; 0: none."""
+    """Maximum norm of the critic's gradient; 0: unbounded."""
 
     def optimizer(self, total_steps: int, *, decay_all: bool) -> Optimizer:
-        """The critic's optimizer in a stage of `total_steps`, with the schedule of the learning rate."""
+        """Returns the settings of the critic's optimizer and learning rate schedule in a stage of `total_steps`;
+        `decay_all`: weight decay applies to norms and biases too.
+        """
         counted = self.critic_lr_warmup_steps >= 0
         ratio_steps = int(self.critic_lr_warmup_steps_ratio * total_steps)
         return Optimizer(

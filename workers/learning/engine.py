@@ -1,4 +1,4 @@
-"""`TrainerEngine`: the seam between the trainer and an engine of gradients."""
+"""`TrainerEngine`: the interface between the trainer and an engine that computes gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
-    """A sequence of a batch as arrays: T tokens, the first P the prompt's, R = T - P the response's."""
+    """One sequence of a batch as arrays: T tokens, the first P of the prompt, then R = T - P of the response."""
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
@@ -30,183 +30,196 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     advantages: NDArray[np.float32] | None = None  # [R]
     versions: NDArray[np.int64] | None = None  # [R], of the weights that drew each token; None: not known
     reward: float = 0.0
+    """The response's reward."""
     group: int = -1
-    """The index of its group within the batch; -1 without one."""
+    """Index of the sample's group within the batch; -1 without a group."""
     temperatures: NDArray[np.float64] | None = None  # [R], at which each token was drawn; 0: greedily; None: 1
     staleness_versions: int = 0
+    """Age of the sample, in weight versions, when the batch was planned."""
     expert: bool = False
     """True for rows of a dataset in a mixed batch."""
     pair: int = -1
-    """The index of its preference within the batch, of two responses; -1 without one."""
+    """Index of the sample's preference pair within the batch; -1 without a pair."""
     chosen: bool | None = None
-    """True for the preferred one of a pair, or a desirable response; False for others; None: there is no such label."""
+    """True for the preferred response of a pair, or a desirable response; False for the rejected or undesirable one;
+    None without a label.
+    """
 
 
 class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of one training step, in the order of the plan."""
 
     step: int
-    """The weight version that this step makes."""
+    """The weight version produced by this step."""
     stage_step: int
     """The number of the step within its stage, from 1."""
     samples: Sequence[TrainSample]
     items: Sequence[int] = ()
-    """The number of samples of each item of the plan, in its order; empty: one each, or the two of a pair."""
+    """Number of samples of each item of the plan, in order; empty: one each, or two for a pair."""
     metrics: dict[str, float] = {}
-    """The figures that are known before it is trained; they are reported with the step."""
+    """Figures known before training, reported with the step."""
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a training step."""
 
     tokens: int
-    """The number of tokens with a gradient."""
+    """Number of trained tokens."""
     metrics: dict[str, float]
-    """The figures of the step under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
+    """Figures of the step under Trinity-RFT's names: actor/pg_loss, actor/grad_norm, actor/lr, ..."""
     skipped: str = ""
-    """The reason why weights and optimizer were not touched; empty if they were."""
+    """Why no optimizer step was taken, with weights and optimizer unchanged; empty if one was."""
 
 
 class WeightsSnapshot(Protocol):
-    """Weights of one version, apart from the weights under training, readable by any thread."""
+    """A copy of one version's weights, unaffected by further training and readable from any thread."""
 
     @property
     def kind(self) -> WeightsKind:
-        """The kind of the weights, `bytes` for kinds with `weights`; channels refuse other kinds than their own."""
+        """The kind of the weights: `bytes` if `weights` returns them; a weight channel accepts its own kind only."""
         ...
 
     @property
     def exact(self) -> bool:
-        """False for weights rounded to the dtype of explorers, unlike the weights of `checksum`."""
+        """False if the weights were rounded to the explorers' dtype, so that their checksum differs from the
+        engine's.
+        """
         ...
 
     def weights(self) -> Weights:
-        """The tensors' bytes by name, for a weight channel. Raises ConfigError for weights of another kind."""
+        """Returns the tensors' bytes by name, for a weight channel. Raises ConfigError for weights of another kind."""
         ...
 
 
 @runtime_checkable
 class RestingEngine(Protocol):
-    """A trainer engine with a rest between two steps, its device's memory free for rollouts.
+    """A trainer engine able to free its device's memory between two steps, for rollouts.
 
-    At rest, weights and state stay readable (`checksum`, `snapshot`, `save`), and `train` is not called.
+    While at rest, weights and state stay readable (`checksum`, `snapshot`, `save`), and `train` is not called.
     """
 
     def rest(self) -> None:
-        """Gives up the device's memory, as far as possible."""
+        """Frees as much of the device's memory as possible."""
         ...
 
     def wake(self) -> None:
-        """Takes the memory back, with equal content. Raises DeviceMemoryError without room."""
+        """Occupies the memory again, with equal content. Raises DeviceMemoryError if there is no room."""
         ...
 
 
 @runtime_checkable
 class RemoteEngine(Protocol):
-    """A trainer engine with weights and optimizer at a service, and a `ServiceState` in checkpoints."""
+    """A trainer engine with weights and optimizer stored by a service; checkpoints contain a `ServiceState`."""
 
     @property
     def waits_for(self) -> str:
-        """The service in words while without an answer, else empty; callable from any thread."""
+        """The service, in words, while a request to it is unanswered; else empty. Callable from any thread."""
         ...
 
     def forget(self, state: ServiceState) -> None:
-        """Has the service delete the state of a discarded checkpoint.
+        """Asks the service to delete the state of a discarded checkpoint.
 
-        An unknown state is no error, nor is a silent service: the state stays at the service.
+        An unknown state is no error, nor is an unreachable service: the state then stays there.
         """
         ...
 
 
 @runtime_checkable
 class WatchedEngine(Protocol):
-    """A trainer engine of several processes, watched for a process's end between calls."""
+    """A trainer engine of several processes, watched for the end of a process between calls."""
 
     def watch(self) -> None:
-        """Blocks until `close`, on a separate thread. Raises RankError on the loss of a process."""
+        """Blocks until `close`; to be called on a separate thread. Raises RankError as soon as a process ends."""
         ...
 
 
 @runtime_checkable
 class DigestingEngine(Protocol):
-    """A trainer engine with digests in several forms, for comparison with trainers on other devices."""
+    """A trainer engine able to compute digests in several forms, for comparison with trainers on other devices."""
 
     def digest_like(self, recorded: str) -> str:
-        """The digest of the weights in the form of a recorded digest."""
+        """Returns the digest of the current weights in the form of a digest in the log."""
         ...
 
 
 class TrainerEngine(Protocol):
-    """Owns the weights and the optimizer. Every method blocks; the trainer calls it from one thread of its own.
+    """Holds the weights and the optimizer. Every method blocks; the trainer calls all of them from one thread.
 
-    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for
-    bit on an engine that says so (`deterministic`).
+    `train` is a pure function of (weights, optimizer state, batch): the same plan gives the same weights, bit for bit
+    if the engine is `deterministic`.
     """
 
     @property
     def deterministic(self) -> bool:
-        """True if re-executing a plan gives equal bytes."""
+        """True if repeating a step gives weights with equal bytes."""
         ...
 
     def environment(self) -> dict[str, str]:
-        """The releases, threads and device with an influence on the weights' bits beside the log; only after `open`."""
+        """Returns the facts besides the log that influence the weights' bits: releases, threads, device. Only after
+        `open`.
+        """
         ...
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Loads the base model. Raises DataError if the folder holds none."""
+        """Loads the base model from the folder `model_path`. Raises DataError if the folder has no model."""
         ...
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Takes the stage's algorithm, a fresh optimizer and schedule; the weights go on."""
+        """Begins a stage: its algorithm, a fresh optimizer and schedule; weights are unchanged."""
         ...
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """A batch's optimizer steps, or none (`skipped`) if a reward, log-probability, loss or gradient is not finite.
+        """Takes a batch's optimizer steps; takes none, and sets `skipped`, if a reward, log-probability, loss or
+        gradient is not finite.
 
-        One, unless `trainer.updates` asks for several mini-batches or epochs. Of several, one that is not finite is
-        left out alone, and `skipped` says that none was made.
-
-        Raises NonFiniteLossError, weights untouched, at the `trainer.max_nonfinite_steps`-th such batch in a row; how
-        many there were is part of what `save` writes.
+        One step, unless `trainer.updates` has several mini-batches or epochs; among several, a step that is not finite
+        is skipped alone, and `skipped` is set if none was taken. Raises NonFiniteLossError, weights unchanged, at the
+        `trainer.max_nonfinite_steps`-th consecutive skipped batch; their number is part of a checkpoint.
         """
         ...
 
     def checksum(self) -> str:
-        """The checksum over name, dtype, shape and bits of every tensor, in a form of `weights.checksum`.
+        """Returns the checksum over name, dtype, shape and bits of every tensor, in a form of `weights.checksum`.
 
-        It is made of every step, so by `bits` where the weights lie on a device; else it is the xxh3-128 (hex) that a
-        weight channel gives the same weights.
+        It is computed at every step, therefore in the form `bits` for weights on a device; else it is the xxh3-128
+        (hex) that a weight channel computes for the same weights.
         """
         ...
 
     def sha256(self) -> str:
-        """A digest over the same by sha256, for checkpoints and deterministic experiments."""
+        """Returns the sha256 digest of the same content, for checkpoints and deterministic experiments."""
         ...
 
     def snapshot(self) -> WeightsSnapshot:
-        """The present weights, for writing during the next step."""
+        """Returns a copy of the current weights, to be published or saved during the next step."""
         ...
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes everything that resuming needs into `folder` (a `global_step_N`), with `actor/huggingface` if `hf`."""
+        """Writes everything needed to resume into `folder` (a `global_step_N`), and with `hf` the folder
+        `actor/huggingface`.
+        """
         ...
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores weights, and the optimizer if `stage` is the one that it was saved in (None: weights only)."""
+        """Restores the weights of a checkpoint, and the optimizer if `stage` is the stage of the checkpoint; None:
+        weights only.
+        """
         ...
 
     def close(self) -> None:
-        """Releases memory and processes. Idempotent."""
+        """Frees memory and ends processes. Idempotent."""
         ...
 
 
 def checksum_like(engine: TrainerEngine, recorded: str) -> str:
-    """The checksum of the engine's weights in the form of a recorded checksum; empty: in the engine's form."""
+    """Returns the checksum of the engine's weights in the form of `recorded`, for comparison; in the engine's form if
+    `recorded` is empty.
+    """
     return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.checksum()
 
 
 def check_saved(engine: TrainerEngine, step: int, checksum: str) -> None:
-    """Raises RankError for saved weights unlike the step's checksum.
+    """Raises RankError if the weights in memory no longer have the step's checksum, after they were saved.
 
     Once committed, every later trainer would load the weights under the wrong checksum.
     """
@@ -222,5 +235,7 @@ def check_saved(engine: TrainerEngine, step: int, checksum: str) -> None:
 
 
 def sha256_like(engine: TrainerEngine, recorded: str) -> str:
-    """The digest by sha256 in the form of a recorded digest; empty: in the engine's form."""
+    """Returns the sha256 digest of the engine's weights in the form of `recorded`, for comparison; in the engine's form
+    if `recorded` is empty.
+    """
     return engine.digest_like(recorded) if recorded and isinstance(engine, DigestingEngine) else engine.sha256()

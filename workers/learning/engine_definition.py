@@ -1,6 +1,7 @@
-"""`TrainerEngineDefinition`: a trainer engine's entry in the registry. `TrainerOpening`: the arguments of its making.
+"""`TrainerEngineDefinition`: a trainer engine's entry in the registry. `TrainerOpening`: the arguments of its
+construction.
 
-Mere checks of an experiment import the module of a definition. Heavy imports (torch, a training library) therefore
+Even a check of an experiment file imports the module of a definition, so heavy imports (torch, a training library)
 belong into `make`.
 """
 
@@ -26,40 +27,44 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerOpening(Generic[A]):
-    """The arguments of making a trainer engine, before `open` with the experiment and the model."""
+    """The arguments for constructing a trainer engine; experiment and model follow in `open`."""
 
     trainer: TrainerSpec
-    """Section `trainer` of the first stage. Each stage's own comes with `begin_stage`."""
+    """Section `trainer` of the first stage; each stage's own section follows in `begin_stage`."""
     arguments: A
-    """`engine_args` of the first stage, checked."""
+    """`engine_args` of the first stage, parsed and checked."""
     threads: int
-    """The number of threads to compute with, at least 1."""
+    """Number of threads for computations, at least 1."""
     reach: ReachSpec = OWNERS
-    """The addresses and variables that the experiment may use."""
+    """The network addresses and secret variables that the experiment may use."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerEngineDefinition(Generic[A]):
-    """A trainer engine as registered: arguments, making, and checks without the engine."""
+    """A trainer engine as registered: its arguments, its constructor, and checks without the engine."""
 
     arguments: type[A]
-    """The struct of `trainer.engine_args`. `threads` and `dtype` are taken out of it before, for every engine.
+    """The struct of `trainer.engine_args`, without `threads` and `dtype`, which are common to all engines.
 
-    It is frozen and forbids unknown fields; all fields have defaults, for a file may leave each of them out.
+    The struct is frozen and forbids unknown fields; all fields have defaults, because a file may omit each.
     """
     make: Callable[[TrainerOpening[A]], TrainerEngine]
-    """The engine, not opened yet: nothing is loaded and no process is started."""
+    """Returns the engine before `open`: nothing is loaded and no process is started."""
     extra: str = ""
-    """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, without which it cannot be made; empty: it needs none."""
+    """The extra of rftd, a key of `rftd.ops.extras.PACKAGES`, that must be installed for the engine; empty: none."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables read by the engine; a built-in engine's worker gets them from the daemon."""
     opened_with: tuple[str, ...] = ()
-    """The arguments that are taken when the engine is opened, for every stage; the others are each stage's own."""
+    """Names of arguments that take effect when the engine is opened, for all stages; all others may differ by stage."""
     lacks: Mapping[Part, str] = field(default_factory=dict)
-    """The parts that it cannot give, each with the reason in words: an objective that needs one is refused."""
+    """Capabilities that the engine lacks, each with the reason in words: an objective that needs one is refused."""
     needs: Callable[[StageSpec, Path, int], list[Need]] | None = None
-    """The least that each of so many devices holds while a stage trains from a model's folder; None: nobody knows."""
+    """Function of stage, model folder and number of devices: the least memory used on each device in training; None:
+    unknown.
+    """
     forecast: Callable[[StageSpec, Path, int], list[Need]] | None = None
-    """The forecast of one device's peak memory, by stage, model folder and number of devices; None: there is none."""
+    """Function of stage, model folder and number of devices: the expected peak memory of each device; None: unknown."""
     trains: Callable[[StageSpec, Path], None] | None = None
-    """Raises ConfigError for a model's folder that it cannot train as the stage says; None: it trains every model."""
+    """Function of stage and model folder: raises ConfigError for a model that the engine cannot train; None: it trains
+    every model.
+    """

@@ -1,4 +1,4 @@
-"""The table of trainer engines. Third parties add one through the entry-point group `rftd.trainer_engines`."""
+"""The table of trainer engines. Third parties add engines by the entry-point group `rftd.trainer_engines`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
         "fake": f"{_HERE}.fake.trainer:ENGINE",
     },
 )
-"""The engines by `trainer_type`. A line leads to a definition, whose module imports the engine only to make it."""
+"""The engines by `trainer_type`. Each line names a definition, whose module imports the engine only to construct it."""
 
 
 def lookup(name: str) -> TrainerEngineDefinition[Any]:
-    """The engine by name. Raises ConfigError for an unknown name, with the nearest known one."""
+    """Returns the engine's definition. Raises ConfigError for an unknown name, with the nearest known one."""
     # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
     definition = ENGINES.load(name)
     if not isinstance(definition, TrainerEngineDefinition):
@@ -52,31 +52,35 @@ def lookup(name: str) -> TrainerEngineDefinition[Any]:
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:
-    """The struct of a built-in engine's `trainer.engine_args`; None for third parties' engines, never imported."""
+    """Returns the struct of a built-in engine's `trainer.engine_args`; None for a third party's engine, which is not
+    imported.
+    """
     return lookup(name).arguments if ENGINES.builtin(name) else None
 
 
 def opened_with(name: str) -> tuple[str, ...]:
-    """The names of a built-in engine's arguments fixed at opening for every stage; empty for third parties' engines."""
+    """Returns the names of a built-in engine's arguments fixed at `open` for all stages; empty for a third party's
+    engine.
+    """
     return lookup(name).opened_with if ENGINES.builtin(name) else ()
 
 
 def check_engine(spec: TrainerSpec) -> None:
-    """Raises ConfigError for an uninstalled engine and for arguments unfit for the engine."""
+    """Raises ConfigError for an engine that is not installed, or for unfit arguments of the engine."""
     _arguments(lookup(spec.engine), spec)
 
 
 def unmet(stage: StageSpec) -> list[tuple[Demand, str]]:
-    """The parts needed by the stage's objective and lacking in its engine, with the engine's reasons.
+    """Returns the capabilities that the stage's objective needs and its engine lacks, each with the engine's reason.
 
-    Raises ConfigError for uninstalled parts.
+    Raises ConfigError for a loss or advantage that is not installed.
     """
     lacks = lookup(stage.trainer.engine).lacks
     return [(demand, lacks[demand.part]) for demand in demands_of(stage, lacks) if demand.part in lacks]
 
 
 def check_objective(stage: StageSpec) -> None:
-    """Raises ConfigError, naming the demanding argument, for an objective beyond the engine."""
+    """Raises ConfigError, naming the argument, if the stage's objective needs a capability that its engine lacks."""
     for demand, why in unmet(stage):
         raise ConfigError(
             f"{demand.words}, and the engine {stage.trainer.engine} has none: {why}",
@@ -86,10 +90,10 @@ def check_objective(stage: StageSpec) -> None:
 
 
 def check_room(stage: StageSpec, host: Host) -> None:
-    """Raises ConfigError, with the arithmetic, for a stage with needs above the devices' whole memory.
+    """Raises ConfigError, with the arithmetic, if a stage needs more memory than a device has in total.
 
-    What others take of it meanwhile is the engine's to see, when it opens. On a host that nobody has looked at, and
-    while a node of a cluster has not said its memory, nothing is known.
+    Memory used by other processes is checked by the engine when it opens. Nothing is raised for a host not inspected,
+    or for a cluster with a node that has not reported its memory.
     """
     memory = _memory(lookup(stage.trainer.engine).needs, stage, host)
     if memory is None:
@@ -112,17 +116,17 @@ def check_room(stage: StageSpec, host: Host) -> None:
 
 
 def memory_of(stage: StageSpec, host: Host) -> EngineMemory | None:
-    """The forecast of the peak memory of one rank of the stage's trainer; None without a forecast."""
+    """Returns the expected peak memory of one of the stage's trainer processes; None if unknown."""
     return _memory(lookup(stage.trainer.engine).forecast, stage, host)
 
 
 def ranks_of(stage: StageSpec) -> int:
-    """The number of trainer processes of the stage."""
+    """Returns the number of trainer processes of the stage."""
     return stage.trainer.devices or max(1, stage.trainer.engine_args.get("ranks", 0))
 
 
 def ranks_on_device(stage: StageSpec) -> int:
-    """The number of trainer processes on one device: one on a GPU, all of them on a CPU."""
+    """Returns the number of the stage's trainer processes on one device: one on a GPU, all of them on a CPU."""
     return 1 if stage.trainer.devices else ranks_of(stage)
 
 
@@ -147,7 +151,7 @@ def _memory(
 
 
 def check_models(stage: StageSpec) -> None:
-    """Raises ConfigError for a model of the stage unfit for its engine's arguments."""
+    """Raises ConfigError for a model of the stage (policy, critic, teacher) that its engine cannot train or load."""
     trains = lookup(stage.trainer.engine).trains
     if trains is None or stage.kind == "explore":
         return
@@ -157,7 +161,11 @@ def check_models(stage: StageSpec) -> None:
 
 
 def make_engine(spec: TrainerSpec, reach: ReachSpec = OWNERS) -> TrainerEngine:
-    """The stage's trainer engine, unopened; `reach` is the experiment's. Raises ConfigError, NotInstalledError."""
+    """Constructs the trainer engine of a specification, before `open`; `reach` has the network addresses and variables
+    allowed to the experiment.
+
+    Raises ConfigError for unfit arguments, NotInstalledError without its packages.
+    """
     engine = lookup(spec.engine)
     if engine.extra:
         check_extra(engine.extra, f"the {spec.engine} engine")

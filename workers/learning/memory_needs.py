@@ -1,4 +1,4 @@
-"""The memory of training on each device by the sizes of the models, known before any loading.
+"""The memory needed for training on each device, computed from the models' sizes before anything is loaded.
 
 `training_needs` is a lower bound, for refusals without false alarm. `training_forecast` is the expected peak of a
 built-in engine with the longest texts, for the choice of micro-batches.
@@ -21,22 +21,26 @@ FIX: Final = (
     "trainer.max_token_len_per_gpu, or another device"
 )
 RANK_PROCESS: Final = Need("its process", 128 * 1024**2)
-"""What a rank's process has for its own once it has imported torch: less than half of what was seen."""
+"""Memory of a rank's process after importing torch: a lower bound, less than half of the measured size."""
 CHUNK_LOGITS: Final = 1 << 24
-"""Logits computed at once: 64 MiB in float32. Blocks up to 32 MiB the C library keeps for itself, and piles them up."""
+"""Logits computed at once on a CPU: 64 MiB in float32. The C library never returns freed blocks of up to 32 MiB to the
+system, so smaller chunks would accumulate.
+"""
 CHUNK_LOGITS_GPU: Final = 1 << 27
-"""Logits computed at once on a GPU: 512 MiB, for each chunk reads and writes the whole output layer's gradient."""
+"""Logits computed at once on a GPU: 512 MiB; each chunk reads and writes the gradient of the complete output layer."""
 _OF_A_CHUNK: Final = 5
-"""Arrays as large as the logits that the gradient of a chunk holds at once: log-probabilities, their exponents, ..."""
+"""Arrays of the logits' size that exist at once during a chunk's gradient: log-probabilities, their exponents, ..."""
 _HOLES_SHARE: Final = 0.25
-"""Memory that the C library holds between a CPU's activations, of these: measured, 12 to 47 % (docs/benchmarks.md)."""
+"""Memory lost to fragmentation by the C library on a CPU, as a share of the activations: measured, 12 to 47 %
+(docs/benchmarks.md).
+"""
 _FLOAT32_BYTES: Final = 4
 _HALF_BYTES: Final = 2
 _DEVICE_CHANNEL: Final = "nccl"
 
 
 def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
-    """The needs of all models of the stage, gradients and moments included."""
+    """Returns the memory of all models of the stage, gradients and optimizer moments included."""
     objective = Objective.of(stage.algorithm)
     model_bytes = _FLOAT32_BYTES * elements_of(base) // spread
     learnt_bytes = model_bytes if stage.model.lora is None else 0
@@ -55,10 +59,10 @@ def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
 
 
 def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Need]:
-    """The needs of a built-in engine on one device in the stage's training from the model in `base`.
+    """Returns the least memory of a built-in engine on one device for training the stage from the model in `base`.
 
-    Weights, gradients and moments are float32, of which each device has one part of `spread`. Of activations only what
-    goes into each layer is counted, for a whole micro-batch: that much is kept even where layers are computed again.
+    Weights, gradients and moments are float32, divided over `spread` devices. Of activations only the input of each
+    layer is counted, for one micro-batch: the minimum even where layers are recomputed.
     """
     layers = Layers.of(base)
     tokens = _tokens(stage)
@@ -70,7 +74,7 @@ def training_needs(stage: StageSpec, base: Path, *, spread: int = 1) -> list[Nee
 
 
 def _tokens(stage: StageSpec) -> int:
-    """The tokens of the largest micro-batch."""
+    """Returns the tokens of the largest micro-batch."""
     return min(stage.trainer.max_tokens_per_micro_batch, stage.train_batch_size * stage.model.max_model_len)
 
 
@@ -79,11 +83,11 @@ def _activations(tokens: int) -> str:
 
 
 def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_logits: bool = False) -> list[Need]:
-    """The needs of a built-in engine at the peak of a step with the longest texts.
+    """Returns the expected memory of a built-in engine on one device at the peak of a step with the longest texts.
 
-    Beside what `training_needs` counts these are all that autograd keeps of each layer, the copies of weights in
-    bfloat16, and the arrays of the output layer: of all tokens if `whole_logits`, else of a chunk. A step of one
-    micro-batch has its gradients after its activations, so only the larger of the two counts.
+    In addition to `training_needs`, counts everything autograd stores of each layer, the copies of weights in bfloat16,
+    and the arrays of the output layer: of all tokens if `whole_logits`, else of one chunk. A step of one micro-batch
+    has its gradients after its activations, so only the larger of the two counts.
     """
     layers = Layers.of(base)
     if not layers.count or not layers.hidden:
@@ -119,7 +123,9 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
 
 
 def _shared_row(stage: StageSpec) -> int:
-    """The places of the torch engine's rows with prompts shared by responses; 0 without sharing."""
+    """Returns the length, in tokens, of the torch engine's rows of a prompt and all of its responses; 0 without prompt
+    sharing.
+    """
     group = stage.algorithm.repeat_times
     if group < 2 or stage.trainer.engine != "torch" or stage.trainer.engine_args.get("prefix_sharing") == "never":
         return 0
@@ -128,26 +134,29 @@ def _shared_row(stage: StageSpec) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The widths of a decoder's layers by settings and names of tensors; 0 for unknown ones."""
+    """The widths of a decoder's layers, read from config.json and the names of tensors; 0 for unknown ones."""
 
     count: int
     hidden: int
     queries: int
-    """The heads' queries together."""
+    """Total width of the queries of all heads."""
     keys: int
+    """Total width of the keys of all key-value heads."""
     inner: int
-    """The feed-forward part, of all experts that a token goes to."""
+    """Width of the feed-forward part, over all experts that process a token."""
     gated: bool
+    """True if the feed-forward part has a gate: a third matrix."""
     root_mean_square: bool
-    """True: norms keep a scaled copy of their input beside it."""
+    """True for RMS norms, whose backward pass stores a scaled copy of the input in addition to the input."""
     normed_queries: bool
+    """True if queries and keys are normalised."""
     composed_gelu: bool
-    """True for the activation that transformers composes of five products."""
+    """True for an activation that transformers computes by five products, each stored for the backward pass."""
     vocabulary: int
 
     @classmethod
     def of(cls, folder: Path) -> Layers:
-        """The layers of the model in a folder."""
+        """Reads the widths of the model in a folder."""
         settings = settings_of(folder)
         hidden = number_in(settings, "hidden_size", "n_embd", "d_model")
         heads = number_in(settings, "num_attention_heads", "n_head")
@@ -171,14 +180,14 @@ class Layers:
 
     @property
     def outputs(self) -> int:
-        """The outputs of all products of a layer."""
+        """Total output width of all matrix products of a layer."""
         return self.queries + 2 * self.keys + 2 * self.hidden + (2 if self.gated else 1) * self.inner
 
     def kept_bytes(self, *, half: bool, frozen: bool, row: int) -> int:
-        """The bytes kept by autograd for one token of one layer, in bfloat16 with `half`, norms excepted.
+        """Returns the bytes stored by autograd for one token of one layer; in bfloat16 if `half`, except for norms.
 
-        `frozen`: its weights do not learn, only adapters beside them. `row`: the places of a row with a mask, for which
-        keys are repeated for each head; 0: attention is plainly causal.
+        `frozen`: only adapters are trained, not the layer's weights. `row`: length of a row with an attention mask, for
+        which keys are repeated for each head; 0: plain causal attention.
         """
         size = _HALF_BYTES if half else _FLOAT32_BYTES
         norms = 2 * self.hidden * (1 if frozen or not self.root_mean_square else 2)
@@ -192,9 +201,10 @@ class Layers:
 
 
 def held_need(stage: StageSpec, base: Path) -> Need:
-    """The versions kept for explorers on the device of a single torch process, in the dtype of rollouts.
+    """Returns the memory of published versions stored for explorers on the device of a torch process without ranks, in
+    the dtype of rollouts.
 
-    Ranks keep versions on the host. Adapters alone are not counted.
+    Ranks store versions on the host. Adapters without base weights are not counted.
     """
     arguments = stage.trainer.engine_args
     adapter_alone = stage.model.lora is not None and arguments.get("lora_publish") == "adapter"
@@ -205,7 +215,7 @@ def held_need(stage: StageSpec, base: Path) -> Need:
 
 
 def _held_versions(stage: StageSpec) -> int:
-    """The largest certain number of versions at a time in a channel without files.
+    """Returns the largest number of versions certain to be stored at once in a channel without files.
 
     Evaluated versions and the last version are files in every channel.
     """

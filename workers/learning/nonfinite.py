@@ -1,4 +1,4 @@
-"""Batches without a finite step, skipped up to a limit in a row."""
+"""Batches without a finite step: the reason in words, and the limit of consecutive ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from rftd.ops.errors import NonFiniteLossError
 from rftd.workers.learning.engine import TrainSample
 
 FIX = "lower the learning rate, or look at the batch's rewards and log-probabilities"
+"""The fix suggested for a loss that is not finite."""
 
 
 def unusable(samples: Sequence[TrainSample]) -> str:
-    """The first NaN or infinite value among a batch's inputs, in words; empty for finite inputs."""
+    """Describes the first NaN or infinity among a batch's rewards, log-probabilities and advantages; empty if all are
+    finite.
+    """
     # One pass over everything joined: a call for each of thousands of arrays costs more than the look itself.
     if _all_finite(samples):
         return ""
@@ -31,13 +34,15 @@ def unusable(samples: Sequence[TrainSample]) -> str:
 
 
 def _all_finite(samples: Sequence[TrainSample]) -> bool:
-    """True if there is nothing to look for."""
+    """True if rewards, log-probabilities and advantages are all finite, including those of masked tokens."""
     parts = [column for sample in samples for column in (sample.logprobs, sample.advantages) if column is not None]
     return bool(np.isfinite(np.concatenate([[sample.reward for sample in samples], *parts])).all())
 
 
 def skipped(in_a_row: int, limit: int, step: int, reason: str) -> str:
-    """The reason for skipping a step. Raises NonFiniteLossError once `in_a_row`, the step included, reaches `limit`."""
+    """Returns the reason for skipping a step. Raises NonFiniteLossError if the consecutive skipped steps, this one
+    included, have reached `limit`.
+    """
     if in_a_row < limit:
         return reason
     before = f"; so were the {in_a_row - 1} steps before it" if in_a_row > 1 else ""

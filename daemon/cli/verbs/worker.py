@@ -176,7 +176,7 @@ def _run(
     else:  # a trainer's cycles may hold activations: they are collected at Python's default rate
         gc.set_threshold(*PYTHONS_THRESHOLDS)
     started = StartedHere()
-    if ended := started.end_of_the_dead():
+    if ended := started.end_leftovers_of_dead():
         logger(role=role).warning("worker.leftovers_ended", processes=ended)
     try:
         with tracing(traces, role, clock=SystemClock(), logger=logger(role=role)) as tracer:

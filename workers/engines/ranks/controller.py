@@ -1,4 +1,5 @@
-"""`RankedEngine`: a trainer engine of several processes, each with an engine of its own that makes every call.
+"""`RankedEngine`: a trainer engine of several processes (ranks), each with a complete engine; every call is made on all
+ranks.
 
 Rank 0's answer is returned. Answers that must be equal on all ranks (digests, the result of a step, the environment)
 are compared, and a difference ends all ranks: weights that drifted apart must not be saved.
@@ -48,10 +49,12 @@ _WAIT_SHARE: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """The processes of a ranked engine: their number, backend, threads and time-out, and the maker of each."""
+    """The processes of a ranked engine: number, backend, threads and time-out, and the function that makes each rank's
+    engine.
+    """
 
     maker: str
-    """`module:function`, the maker of one rank's engine from its `RankPlace`."""
+    """`module:function`: makes one rank's engine from its `RankPlace`."""
     ranks: int
     trainer: TrainerSpec
     threads: int
@@ -63,10 +66,10 @@ class RankPlan:
 
 
 class RankedEngine:
-    """Implements `TrainerEngine`, `RestingEngine`, `DigestingEngine` and `WatchedEngine` for any engine of ranks."""
+    """Implements `TrainerEngine`, `RestingEngine`, `DigestingEngine` and `WatchedEngine` on several processes."""
 
     def __init__(self, plan: RankPlan, environ: Mapping[str, str] = os.environ) -> None:
-        """`environ` lists the nodes beside this one, if the launcher gave the trainer several."""
+        """`environ` may contain the addresses of further nodes, written by the launcher of a trainer on several."""
         self._plan = plan
         self._nodes = nodes_of(environ)
         self._crew: RankCrew | None = None
@@ -81,7 +84,9 @@ class RankedEngine:
         return self._opened.deterministic
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment of the ranks, with the number of ranks."""
+        """Returns the facts about the ranks' software and devices that influence the weights' bits, with the number of
+        ranks; after `open`.
+        """
         return dict(self._opened.facts)
 
     def pids(self) -> list[int]:
@@ -141,30 +146,34 @@ class RankedEngine:
         return self._digest("sha256")
 
     def digest_like(self, recorded: str) -> str:
-        """Returns the digest in the form of a recorded one, or in the ranks' own form if they support no other."""
+        """Returns the weights' digest in the form of `recorded` (for example sha256), for comparison; in the ranks'
+        default form if they cannot compute that form. Raises RankError if the ranks' digests differ.
+        """
         return self._digest(recorded)
 
     def snapshot(self) -> SpooledSnapshot:
-        """Writes the weights, from all ranks, into a file without a name."""
+        """Returns a copy of the weights, written by all ranks into one unnamed file."""
         file = new_spool(self._job_dir)
         everyone = {rank: [file.fileno()] for rank in range(self._plan.ranks)}
         done = self._running.call(SnapshotCall(), "snapshot", everyone, partial(write_part_of, file.fileno()))
         return SpooledSnapshot(file, exact=done[0].exact, tied=done[0].tied)
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes all ranks' parts into one folder."""
+        """Writes a checkpoint into the folder, each rank its part; with `hf`, Hugging Face's layout too."""
         self._running.call(SaveCall(folder=str(folder), hf=hf), "save")
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Loads a checkpoint on all ranks, whatever number of ranks wrote it."""
+        """Loads a checkpoint on all ranks, whatever number of ranks wrote it; with the optimizer if `stage` is
+        given.
+        """
         self._running.call(LoadCall(folder=str(folder), stage=stage), "load")
 
     def rest(self) -> None:
-        """Releases the devices' memory on all ranks, where their engine can."""
+        """Frees the devices' memory on all ranks whose engine supports it."""
         self._running.call(RestCall(wake=False), "rest")
 
     def wake(self) -> None:
-        """Takes the devices' memory back on all ranks."""
+        """Occupies the devices' memory again on all ranks, with equal content."""
         self._running.call(RestCall(wake=True), "wake")
 
     def watch(self) -> None:

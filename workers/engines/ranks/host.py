@@ -1,7 +1,8 @@
-"""`RankHost`: starts ranks on this machine for a trainer process on another machine, and ends them with it.
+"""`RankHost`: starts ranks of a trainer on this machine, for a trainer process on another machine.
 
 The trainer opens two connections for each rank. The first carries the calls of the running rank; over the second, of
-JSON lines, the trainer starts the rank and receives its output and exit code. Connections without the key are closed.
+JSON lines, the trainer starts the rank, sends it signals, and receives its output and exit code. Connections without
+the key are closed.
 """
 
 from __future__ import annotations
@@ -23,44 +24,47 @@ from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.workers.engines.ranks.nodes import watch_connection
 
 _HELLO_S: Final = 30.0
-"""Maximum seconds until a connection sends its first line, and until the rank's other connection arrives."""
+"""Maximum seconds until a connection sends its first line, and until the second connection of its rank arrives."""
 _LINE_SIZE_BYTES: Final = 4096
 _CONNECTIONS: Final = 2048
 """Maximum connections at once; further ones are closed."""
 
 
 class RankHello(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of either connection, with the host's key and the rank's number."""
+    """The first line of each of a rank's two connections."""
 
     key: str
+    """The secret of the rank host."""
     crew: str
-    """Number of the trainer's crew, for matching a rank's two connections."""
+    """Random id of the trainer's set of ranks; both connections of a rank have the same one."""
     rank: int
+    """The rank's number, from 0."""
     ranks: int
+    """Number of ranks of the trainer."""
     starts: bool
-    """False: connection for the rank's calls; True: connection for starting and observing the rank."""
+    """True: connection for starting and observing the rank; False: connection for the rank's calls."""
 
 
 class SignalRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of the trainer to send the process a signal."""
+    """A request of the trainer to send a signal to the rank's process."""
 
     signal: int
 
 
 class RankStarted(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
-    """News for the trainer: the process was started, under this process id."""
+    """A message to the trainer: the rank's process was started, under this process id."""
 
     pid: int
 
 
 class RankWrote(msgspec.Struct, frozen=True, kw_only=True, tag="wrote"):
-    """News for the trainer: a line of the process's output."""
+    """A message to the trainer: a line of the rank's output."""
 
     text: str
 
 
 class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
-    """The process ended, with the exit code of `subprocess`."""
+    """A message to the trainer: the rank's process ended; a `code` of -N stands for signal N."""
 
     code: int
 
@@ -69,7 +73,9 @@ HostNews: TypeAlias = RankStarted | RankWrote | RankEnded
 
 
 def rank_process(connection: socket.socket, rank: int, ranks: int) -> subprocess.Popen[bytes]:
-    """Starts the process of a rank, with a connection for its calls. Raises OSError."""
+    """Starts the process of a rank with an inherited connection for its calls; standard output and error are a pipe.
+    Raises OSError.
+    """
     return subprocess.Popen(
         [
             sys.executable,
@@ -88,7 +94,10 @@ def rank_process(connection: socket.socket, rank: int, ranks: int) -> subprocess
 
 
 def read_line(connection: socket.socket) -> bytes:
-    """Reads a line byte by byte, because the bytes after it belong to the rank; empty at the end."""
+    """Reads one line without the line feed, byte by byte: bytes after the line must stay unread, for the rank.
+
+    Empty for a closed connection, and for a line of 4,096 bytes or more.
+    """
     line = bytearray()
     while len(line) < _LINE_SIZE_BYTES:
         byte = connection.recv(1)
@@ -99,12 +108,14 @@ def read_line(connection: socket.socket) -> bytes:
 
 
 class RankHost:
-    """Listens at one address of its machine until closed."""
+    """Accepts connections of trainers at one address of this machine, and starts a process for each rank, until
+    closed.
+    """
 
     def __init__(self, address: str) -> None:
-        """Starts listening. Raises OSError."""
+        """Starts listening at `address`, on a free port. Raises OSError."""
         self.key = secrets.token_hex(32)
-        """Secret required for starting ranks here."""
+        """The secret required of every connection."""
         self._waiting: dict[tuple[str, int], socket.socket] = {}
         self._changed = threading.Condition()
         self._connections = threading.BoundedSemaphore(_CONNECTIONS)
@@ -113,7 +124,7 @@ class RankHost:
         threading.Thread(target=self._accept, name="rank-host", daemon=True).start()
 
     def close(self) -> None:
-        """Stops accepting connections. Running ranks end with their trainer."""
+        """Stops accepting connections. Running ranks continue until their trainer ends."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -145,7 +156,7 @@ class RankHost:
             self._connections.release()
 
     def _hello(self, connection: socket.socket) -> RankHello | None:
-        """Reads and checks a connection's first line; None if it is malformed or has the wrong key."""
+        """Reads and checks the first line of a connection; None if it is malformed or has a wrong key."""
         connection.settimeout(_HELLO_S)
         try:
             hello = json_decoder(RankHello).decode(read_line(connection))

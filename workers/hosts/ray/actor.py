@@ -1,7 +1,7 @@
-"""`WorkerActor`: the content of a Ray actor: a guest, with its log file, on a suitable node.
+"""`WorkerActor` and `RankHostActor`: the Ray actors for workers, and for a trainer's ranks on further nodes.
 
-The methods are plain: with a single coroutine Ray would run all methods on an event loop. Ray calls each method on a
-thread, several at once, so a worker can be stopped.
+The methods are plain, not coroutines: with a single coroutine Ray would run all methods on an event loop. Ray calls
+each method on a thread, several at once, so that a running worker can be stopped.
 """
 
 from __future__ import annotations
@@ -28,27 +28,30 @@ from rftd.workers.hosts.ray.placement import CPUS
 from rftd.workers.hosts.started_here import StartedHere
 
 ASKED_S: Final = 20.0
-"""Seconds to wait for a request of the outcome, and again for an end from outside; then the actor ends itself."""
+"""Seconds to wait for the daemon to fetch the outcome, and as many again to be ended by it; then the actor ends itself.
+"""
 
 
 class HostBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a rank host to `begin`: an address, or a refusal."""
+    """The answer of `RankHostActor.begin`: the listening address, or a refusal."""
 
     listening: RankHostPlace | None = None
-    """The address and the key of its ranks."""
+    """The address and the key for starting ranks there; None after a refusal."""
     refusal: str = ""
     """The reason why the node is unfit; empty if it listens."""
 
 
 class RankHostActor:
-    """Hosts the ranks of a node, forwarding output to the trainer's log."""
+    """An actor that starts a trainer's ranks on its node, and forwards their output to the trainer."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self._host: RankHost | None = None
 
     def begin(self, order: bytes) -> bytes:
-        """Starts listening, unless done before; the answer has the address, or the reason of a refusal."""
+        """Starts listening, unless started before; returns an encoded `HostBegun`. `order` is the worker's encoded
+        `ActorOrder`.
+        """
         import ray.util
 
         actor_order = json_decoder(ActorOrder).decode(order)
@@ -65,7 +68,7 @@ class RankHostActor:
 
 
 def host_actors(order: ActorOrder) -> list[Any]:
-    """Returns the actors of a trainer's further nodes; Ray ends the actors with their creator."""
+    """Creates a `RankHostActor` on each further node of a trainer; Ray ends them with the calling actor."""
     import ray
     from ray.util import get_current_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -90,7 +93,7 @@ def host_actors(order: ActorOrder) -> list[Any]:
 
 
 class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of a worker actor to `begin`: a pid, or a refusal."""
+    """The answer of `WorkerActor.begin`: the worker's pid, or a refusal."""
 
     pid: int
     refusal: str = ""
@@ -98,7 +101,7 @@ class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerActor:
-    """An actor running one worker as a guest. Child processes end with the worker."""
+    """An actor that runs one worker in its own process. Child processes end with the worker."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -110,20 +113,20 @@ class WorkerActor:
         """The actors of its other nodes, which end with this one."""
 
     def begin(self, order: bytes) -> bytes:
-        """Starts the worker, if not started yet; the answer has the pid, or the reason of a refusal."""
+        """Starts the worker of the encoded `ActorOrder`, unless started before; returns an encoded `ActorBegun`."""
         actor_order = json_decoder(ActorOrder).decode(order)
         with self._turn:
             refusal = "" if self._guest is not None else self._start_worker(actor_order)
         return msgspec.json.encode(ActorBegun(pid=os.getpid(), refusal=refusal))
 
     def outcome(self) -> bytes:
-        """Blocks until the worker has ended, and returns the outcome as JSON."""
+        """Blocks until the worker has ended; returns its encoded `Outcome`."""
         self._over.wait()
         self._outcome_sent.set()
         return msgspec.json.encode(self._outcome)
 
     def stop(self) -> None:
-        """Asks the worker to drain and leave; without effect before the start."""
+        """Asks the worker to finish running rollouts and exit; without effect before the start."""
         if self._guest is not None:
             self._guest.stop()
 

@@ -15,7 +15,9 @@ from rftd.workers.hosts.ray.messages import ActorOrder
 
 
 def variables_of(order: ActorOrder, mark: str) -> dict[str, str]:
-    """Returns the environment of a worker's actor, with the mark for finding leftovers."""
+    """Returns the environment variables set for a worker's actor: its thread limits, and `mark`, which identifies its
+    processes.
+    """
     threads = str(order.threads)
     return {
         "OMP_NUM_THREADS": threads,
@@ -28,7 +30,7 @@ def variables_of(order: ActorOrder, mark: str) -> dict[str, str]:
 
 
 def take_variables(order: ActorOrder) -> None:
-    """Gives the current process the environment of the order's worker in place of the node's."""
+    """Replaces the node's variables in the current process by those of the ordered worker."""
     reduce_environment(order.keep)
     for name, content in order.defaults.items():
         os.environ.setdefault(name, content)
@@ -37,7 +39,7 @@ def take_variables(order: ActorOrder) -> None:
 
 
 def refusal_of(order: ActorOrder, node: str) -> str:
-    """Returns the reason against running a worker on the node; empty without a reason."""
+    """Returns why the worker cannot run on the node: another release of rftd, or a missing folder; empty if it can."""
     installed = release_of("rftd")
     if installed != order.release:
         return f"node {node} has rftd {installed}, and the daemon is of {order.release}; fix: install the same one"
@@ -48,7 +50,9 @@ def refusal_of(order: ActorOrder, node: str) -> str:
 
 
 def write_to(path: Path, node: str) -> None:
-    """Redirects output and errors to the worker's log, appended to the predecessors' lines."""
+    """Redirects standard output and error to the end of the worker's log file; with `node`, in a folder of that name
+    beside `path`.
+    """
     where = path.parent / node / path.name if node else path
     where.parent.mkdir(parents=True, exist_ok=True)
     number = os.open(where, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -61,7 +65,9 @@ def write_to(path: Path, node: str) -> None:
 
 
 def end_predecessors(mark: str) -> None:
-    """Ends leftovers of the slot's earlier actors on the node: an engine's processes hold the device."""
+    """Ends the processes on this node with the mark of the slot: children of earlier actors, which may occupy the
+    device.
+    """
     waited_s = 0.0
 
     def wait(pause_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""`RayCluster`: memory, actors and placement groups according to Ray's control store and the nodes."""
+"""`RayCluster`: nodes, actors and placement groups, read from Ray's control store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rftd.workers.hosts.ray.messages import RayNode
 
 
 class NodeSize(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's total memory, of the machine and of a GPU, as answered by the node."""
+    """A node's total memory and the total memory of its largest GPU, as measured on the node."""
 
     memory_bytes: int = 0
     """Total memory of the node; 0: unknown."""
@@ -29,24 +29,25 @@ class NodeSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNSIZED: Final = NodeSize()
+"""The size of a node unable to measure it."""
 
 
 class NodeSizes:
-    """Requests for the sizes of nodes, by a Ray task on each, and the answers."""
+    """Measures the memory of nodes, by one Ray task on each."""
 
     def __init__(self) -> None:
         self.known: dict[str, NodeSize] = {}
-        """Sizes by node id; `UNSIZED` for a node that cannot answer, such as one without rftd."""
+        """Sizes by node id; `UNSIZED` for a node that failed to answer, such as one without rftd."""
         self._asked: dict[str, Any] = {}
 
-    def look(self, nodes: Set[str]) -> None:
-        """Asks new nodes, collects answers, and forgets lost nodes."""
+    def refresh(self, nodes: Set[str]) -> None:
+        """Starts a task on each new node, stores finished tasks' answers, and drops nodes missing from `nodes`."""
         for lost_node in (self.known.keys() | self._asked.keys()) - nodes:
             self.known.pop(lost_node, None)
             self._asked.pop(lost_node, None)
         for node_id in nodes - self.known.keys() - self._asked.keys():
             where = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            task = ray.remote(size_here).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+            task = ray.remote(size_of_this_node).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
             self._asked[node_id] = task.remote()
         for node, answer in list(self._asked.items()):
             if ray.wait([answer], timeout=0)[0]:
@@ -54,8 +55,8 @@ class NodeSizes:
                 self.known[node] = _decoded_size(answer)
 
 
-def size_here() -> bytes:
-    """Returns the encoded size of the local node; runs as a Ray task."""
+def size_of_this_node() -> bytes:
+    """Returns the encoded `NodeSize` of the calling machine; runs as a Ray task."""
     # With no variables: a task without a GPU has variables hiding all GPUs.
     host = find_host({})
     cpu = next(device for device in host.devices if device.kind == "cpu")
@@ -71,7 +72,7 @@ def _decoded_size(answer: Any) -> NodeSize:
 
 
 class RayCluster:
-    """Answers from Ray's control store. Each method makes a query of some milliseconds."""
+    """Reads Ray's control store; each method is a query of some milliseconds."""
 
     def __init__(self, *, local_log: bool) -> None:
         self._local_log = local_log
@@ -79,11 +80,11 @@ class RayCluster:
         self.nodes: tuple[RayNode, ...] = ()
         self._sizes = NodeSizes()
 
-    def look(self) -> None:
-        """Reads the nodes with their free resources into `nodes`."""
+    def refresh(self) -> None:
+        """Reads the living nodes, with their free resources and known memory, into `nodes`."""
         free = ray._private.state.available_resources_per_node()
         alive = [node for node in ray.nodes() if node["Alive"]]
-        self._sizes.look({node["NodeID"] for node in alive})
+        self._sizes.refresh({node["NodeID"] for node in alive})
         self.nodes = tuple(
             RayNode(
                 id=node["NodeID"],
@@ -100,32 +101,38 @@ class RayCluster:
         )
 
     def unreached(self) -> list[str]:
-        """Returns the addresses of nodes without access to the log."""
+        """Returns the addresses of nodes unable to reach the log; empty unless the log is a socket of the daemon's
+        machine.
+        """
         return sorted({node.address for node in self.nodes} - {self._address}) if self._local_log else []
 
     def actors_of(self, slot: str) -> list[dict[str, str]]:
-        """Returns names and namespaces of a slot's live actors."""
+        """Returns name and namespace of each living actor of a slot, of any worker."""
         return [actor for actor in list_named_actors(all_namespaces=True) if actor["name"].startswith(f"{slot}#")]
 
     def workers_of(self, slot: str) -> tuple[UUID, ...]:
-        """Returns the workers with actors in a slot; further nodes have separate actors."""
+        """Returns the ids of the workers with a living actor in the slot; actors of a worker's further nodes do not
+        count.
+        """
         numbers = [actor["name"].removeprefix(f"{slot}#") for actor in self.actors_of(slot)]
         return tuple(UUID(number) for number in numbers if "/" not in number)
 
     def remove_groups(self, slot: str) -> None:
-        """Releases the placement groups of a slot's ended actors."""
+        """Removes all placement groups of a slot, which releases their resources; to be called once no actor of the
+        slot lives.
+        """
         for group in placement_group_table().values():
             if group["name"].startswith(f"{slot}#") and group["state"] != "REMOVED":
                 with suppress(ValueError):
                     remove_placement_group(get_placement_group(group["name"]))
 
     def node_of(self, name: str) -> str:
-        """Returns the address of an actor's node."""
+        """Returns the address of the node that an actor runs on; empty for an unknown actor."""
         info = self._info(name)
         return str(info["Address"]["IPAddress"]) if info else ""
 
     def death_of(self, name: str) -> str:
-        """Returns why an actor ended; empty for an actor alive or unknown to Ray."""
+        """Returns why an actor ended, in words; empty while it lives, and for an actor unknown to Ray."""
         info = self._info(name)
         if not info or info["State"] != "DEAD":
             return ""

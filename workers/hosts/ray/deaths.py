@@ -10,7 +10,7 @@ _PID: Final = re.compile(r"\s*Worker exit detail:\s*(.*)", re.S)
 
 
 def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
-    """Returns the reason for the end of an actor.
+    """Returns the reason why Ray ended an actor, in one line.
 
     `cause` is Ray's ActorDeathCause, or None; `exit_type` and `exit_detail` describe the end of the actor's process,
     empty if unknown; `node` is the node's address.
@@ -42,7 +42,7 @@ def reason_of(cause: Any, exit_type: str, exit_detail: str, node: str) -> str:
 
 
 def memory_reason_of(node: str, detail: str) -> str:
-    """Returns the reason for an actor ended by the node's memory monitor, with Ray's `detail`."""
+    """Returns the reason of an actor ended by the memory monitor of `node`, with a fix and Ray's `detail`."""
     where = f" on {node}" if node else ""
     return (
         f"Ray's memory monitor ended its actor{where}, because the node ran short of memory; free "

@@ -1,7 +1,7 @@
-"""The driver: a process that places workers on a Ray cluster for a launcher, and reports their states.
+"""The driver: a process that places workers on a Ray cluster for a `RayExecutor`, and reports their states.
 
-Requests are read from standard input, reports are written to standard output. The driver ends with its input and leaves
-the detached actors running; the next driver finds them by name.
+Requests are read from standard input, reports are written to standard output. The driver ends when its input ends;
+detached actors keep running, and the next driver finds them by name.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMESPACE: Final = "rftd"
 LOOK_S: Final = 0.1
 NODES_S: Final = 1.0
 CALLS: Final = 8
-"""Simultaneous calls answered by an actor: each daemon that adopts it waits for its end with one."""
+"""Maximum simultaneous calls to an actor: each daemon that adopted the worker has one call waiting for its end."""
 NO_ACTOR: Final = (
     "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
     "takes its place, and it leaves"
@@ -63,20 +63,22 @@ OF_THE_CLUSTER: Final = (
     ray.exceptions.AuthenticationError,
     ray.exceptions.RpcError,
 )
-"""Errors that say nothing about the called actor: Ray itself is away."""
+"""Errors about Ray itself, which tell nothing about the called actor: the cluster is away."""
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a driver's input. Not arguments: a runtime environment may hold secrets."""
+    """The first line of a driver's input; not command line arguments, because a runtime environment may contain
+    secrets.
+    """
 
     address: str
     runtime_env: dict[str, Any] = {}
     local_log: bool
-    """True if only processes of this machine reach the log."""
+    """True if only processes of the daemon's machine can reach the log."""
 
 
 class Tracked:
-    """A worker with placement group, actor, and pending calls."""
+    """A worker followed by the driver from order to end: placement group, actor, pending calls, last state."""
 
     def __init__(self, order: ActorOrder) -> None:
         self.order = order
@@ -87,8 +89,10 @@ class Tracked:
         self._ended: Any = None
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
 
-    def look(self, cluster: RayCluster) -> None:
-        """Advances the worker's state by the events since the last call."""
+    def advance(self, cluster: RayCluster) -> None:
+        """Checks the worker without blocking, and takes the next step: place, begin, or await the end. Updates `seen`;
+        raises the errors of `OF_THE_CLUSTER`.
+        """
         if self.seen.state == "ended":
             return
         try:
@@ -109,13 +113,15 @@ class Tracked:
             self._end(UNKNOWN_EXIT, cluster.death_of(self.name) or _error_line(error))
 
     def give_up(self, *, at_once: bool) -> None:
-        """Ends the worker: at once, or after draining. A pending worker never starts."""
+        """Ends the worker: immediately if `at_once`, else after its running rollouts. A pending worker never starts."""
         if self.seen.state == "ended":
             return
         if self.seen.state == "running" and not at_once:
             self.actor.stop.remote()
             return
-        self._end(-9 if self.seen.state == "running" else UNKNOWN_EXIT, "" if self.actor else "given up before it was placed")
+        self._end(
+            -9 if self.seen.state == "running" else UNKNOWN_EXIT, "" if self.actor else "given up before it was placed"
+        )
 
     def _place(self, cluster: RayCluster) -> None:
         """Finds the worker's actor, or places a new one: placement group first, then the actor."""
@@ -225,15 +231,19 @@ def _error_line(error: Exception) -> str:
     return str(error).splitlines()[0]
 
 
-class Sweeping:
-    """The end of all leftovers of a slot: actors, placement groups, and a last timeline."""
+class RunningSweep:
+    """The carrying out of a `Sweep` request: ends all actors and placement groups of a slot, and writes the cluster's
+    timeline if requested.
+    """
 
     def __init__(self, sweep: Sweep) -> None:
         self._sweep = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
 
-    def look(self, cluster: RayCluster) -> None:
-        """Ends the remaining actors; ended itself once none are left."""
+    def advance(self, cluster: RayCluster) -> None:
+        """Kills the slot's living actors; once there are none, removes its placement groups and reports the end in
+        `seen`.
+        """
         if self.seen.state == "ended":
             return
         actors = cluster.actors_of(self._sweep.place)
@@ -250,39 +260,41 @@ class Sweeping:
         self.seen = msgspec.structs.replace(self.seen, state="ended", code=0, waits="")
 
 
-class Seeking:
-    """The search for workers placed by an earlier driver, complete after one look."""
+class RunningSeek:
+    """The carrying out of a `Seek` request: a search for the workers placed in a slot by an earlier driver."""
 
     def __init__(self, seek: Seek) -> None:
         self._seek = seek
         self.seen = ActorSeen(worker=seek.number, state="pending")
 
-    def look(self, cluster: RayCluster) -> None:
-        """Looks the workers up, in a single call."""
+    def advance(self, cluster: RayCluster) -> None:
+        """Finds the slot's workers in one query, and reports them with the end of the search in `seen`."""
         self.seen = msgspec.structs.replace(
             self.seen, state="ended", code=0, found=cluster.workers_of(self._seek.place)
         )
 
 
 class Driver:
-    """Requests in, reports out, until the input ends; tracks workers, sweeps and searches."""
+    """Carries out requests and reports states until the input ends."""
 
     def __init__(self, options: DriverOptions, requests: Iterator[bytes], output: int) -> None:
         self._options = options
         self._output = output
-        self._tracked: dict[UUID, Tracked | Sweeping | Seeking] = {}
+        self._tracked: dict[UUID, Tracked | RunningSweep | RunningSeek] = {}
         self._reported: dict[UUID, ActorSeen] = {}
         self._requests: queue.Queue[Request | None] = queue.Queue()
         threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
 
     def run(self) -> None:
-        """Returns when the input has ended. Raises Ray's errors when the cluster is away."""
+        """Carries out requests and checks workers every `LOOK_S`, until the input has ended. Raises Ray's errors while
+        the cluster is away.
+        """
         cluster = RayCluster(local_log=self._options.local_log)
         looked_s = 0.0
         while True:
             if (now_s := time.monotonic()) - looked_s >= NODES_S:
                 looked_s = now_s
-                cluster.look()
+                cluster.refresh()
                 self._report(ClusterSeen(nodes=cluster.nodes))
             try:
                 if not self._obey(self._requests.get(timeout=LOOK_S)):
@@ -293,7 +305,7 @@ class Driver:
             except queue.Empty:
                 pass
             for id, tracked in list(self._tracked.items()):
-                tracked.look(cluster)
+                tracked.advance(cluster)
                 if self._reported.get(id) != tracked.seen:
                     self._reported[id] = tracked.seen
                     self._report(tracked.seen)
@@ -309,9 +321,9 @@ class Driver:
                 if isinstance(tracked := self._tracked.get(request.worker), Tracked):
                     tracked.give_up(at_once=request.at_once)
             case Sweep():
-                self._tracked[request.number] = Sweeping(request)
+                self._tracked[request.number] = RunningSweep(request)
             case Seek():
-                self._tracked[request.number] = Seeking(request)
+                self._tracked[request.number] = RunningSeek(request)
             case None:
                 return False
         return True
@@ -326,7 +338,7 @@ class Driver:
 
 
 def connect(options: DriverOptions) -> None:
-    """Connects to the cluster, or starts a local one for `local`. Raises Ray's errors."""
+    """Connects to the Ray cluster at the options' address; the address `local` starts one. Raises Ray's errors."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     more: dict[str, Any] = {"include_dashboard": False} if options.address == "local" else {}
     ray.init(
@@ -340,7 +352,7 @@ def connect(options: DriverOptions) -> None:
 
 
 def why_away(error: BaseException, address: str) -> ClusterAway:
-    """Returns the report of an unusable cluster: refused, of another release, or silent."""
+    """Returns the report of an unusable cluster, with a fix: token refused, another release of Ray, or no answer."""
     error_text = " ".join(str(error).split())[:400]
     # Ray reports a refusal only in the text of the last error before giving up.
     if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):

@@ -1,4 +1,6 @@
-"""Handles of workers, sweeps and searches on a cluster: the state last reported to the launcher. None calls Ray."""
+"""Handles of workers, sweeps and searches on a cluster: each has the state last reported by the driver, and never calls
+Ray.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from rftd.workers.hosts.ray.messages import ActorEnd, ActorOrder, ActorSeen, See
 
 
 class ActorHost(Protocol):
-    """The seam from a handle to its launcher."""
+    """The part of a launcher used by its handles."""
 
     away: Words | None
     """Why Ray does not answer; None while connected."""
@@ -20,11 +22,11 @@ class ActorHost(Protocol):
         """Requests the end of the handle's worker."""
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
-        """Adopts the actor found at the order's slot."""
+        """Returns the handle of the actor found in the order's slot."""
 
 
 class RayHandle:
-    """A worker in the last reported state; implements `Handle` without calls to Ray."""
+    """A worker on a Ray cluster, in its last reported state; implements `Handle`."""
 
     def __init__(self, launcher: ActorHost, order: ActorOrder) -> None:
         self._launcher = launcher
@@ -32,7 +34,7 @@ class RayHandle:
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
         self.asked: ActorEnd | None = None
         self.orphaned = False
-        """True if it was given up while no driver could be told: its actor may still exist."""
+        """True if its end was requested while no driver could be told, so that its actor may still run."""
 
     @property
     def pid(self) -> int | None:
@@ -67,7 +69,7 @@ class RayHandle:
 
 
 class RaySweep:
-    """The leftovers of a slot during their termination; implements `Handle`."""
+    """The handle of the removal of all actors of a slot; implements `Handle`."""
 
     pid = None
     reason = ""
@@ -92,8 +94,8 @@ class RaySweep:
 
 
 class RaySearch:
-    """A search for actors of a slot; implements `Search`. The search lasts while Ray is away, when nothing can be
-    placed anyway.
+    """A search for the actors of a slot; implements `Search`. Unfinished while Ray is away, when nothing can be placed
+    either.
     """
 
     def __init__(self, launcher: ActorHost, seek: Seek) -> None:

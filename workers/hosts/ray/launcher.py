@@ -47,9 +47,9 @@ DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.hosts.ray.driver")
 AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before the next driver, after one, two, ... drivers without a cluster."""
 LINES: Final = 10_000
-"""Maximum requests waiting for a driver to read them; a driver with more unread ones hangs."""
+"""Maximum requests queued for the driver; a driver with more unread requests counts as hanging, and is killed."""
 LOOK_S: Final = 5.0
-"""Maximum wait for the cluster's GPUs at a submission; without an answer the file is trusted."""
+"""Maximum seconds to wait for the cluster's GPUs at a submission; after it, the submission is accepted unchecked."""
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,9 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RayExecutor:
-    """Starts workers on Ray; implements `Executor`. A single driver process runs at a time."""
+    """Runs workers as actors of a Ray cluster; implements `Executor`, `OpeningExecutor` and `RemoteExecutor`. One
+    driver process at a time talks to Ray.
+    """
 
     def __init__(
         self,
@@ -71,14 +73,17 @@ class RayExecutor:
         *,
         ids: Ids,
         logger: Logger,
-        says: Path,
+        driver_log: Path,
         driver: Sequence[str] = DRIVER,
         environment: WorkerEnvironment | None = None,
         traces: TraceOptions | None = None,
         roles: frozenset[str] = ROLES,
     ) -> None:
-        """`says` is the file for the output of Ray and the driver. `environment` builds the workers' variables from the
-        daemon's. Workers of the given `roles` export spans according to `traces`.
+        """`driver_log` is the file for the output of Ray and the driver, `driver` the driver's command line.
+        `environment` builds the workers' variables from the daemon's.
+
+        Workers export spans according to `traces`. `roles` are the roles placed on Ray: the timeline is written at the
+        end of the last of them.
         """
         self._roles = roles
         self._traces = traces
@@ -86,7 +91,7 @@ class RayExecutor:
         self._options = options
         self._ids = ids
         self._logger = logger
-        self._says = says
+        self._driver_log = driver_log
         self._driver = tuple(driver)
         self._environment = environment or WorkerEnvironment()
         self._lock = threading.Lock()
@@ -97,7 +102,7 @@ class RayExecutor:
         self._cluster: ClusterSeen | None = None
         self._seen = threading.Event()
         self.away: Words | None = self._away(f"Ray at {options.address} to answer", "it does")
-        """The obstacle to placing any worker; None while there is a cluster."""
+        """Why no worker can be placed: the cluster does not answer; None while connected."""
         # At once: connecting takes seconds, and the first experiment is checked against the cluster's GPUs.
         threading.Thread(target=self._keep_driver, name="ray", daemon=True).start()
 
@@ -139,7 +144,7 @@ class RayExecutor:
         return True
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
-        """Returns the handle of a worker found by a search; nothing is started."""
+        """Returns a new handle for an actor that runs already; nothing is started."""
         return self._handle(order, begin=False)
 
     def _request(self, pending: RaySweep | RaySearch) -> None:
@@ -149,7 +154,7 @@ class RayExecutor:
         self._send(pending.request)
 
     def end(self, handle: RayHandle) -> None:
-        """Requests the end of a worker; an unplaced worker never starts."""
+        """Sends the request to end a worker to the driver; a pending worker never starts."""
         assert handle.asked is not None
         if not self._send(handle.asked):
             _give_up(handle)
@@ -227,7 +232,7 @@ class RayExecutor:
             again_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)]
             self._end_requested()
             if reason:
-                self.away = self._away(reason, "see " + str(self._says))
+                self.away = self._away(reason, "see " + str(self._driver_log))
             self._logger.warning("ray.away", reason=self.away.waiting_for if self.away else "", again_in_s=again_s)
             pause.wait(again_s)
 
@@ -239,13 +244,13 @@ class RayExecutor:
             "runtime_env": self._options.runtime_env,
             "local_log": self._log_url.startswith("unix:"),
         }
-        self._says.parent.mkdir(parents=True, exist_ok=True)
-        with self._says.open("ab") as says:
+        self._driver_log.parent.mkdir(parents=True, exist_ok=True)
+        with self._driver_log.open("ab") as driver_output:
             child = subprocess.Popen(
                 self._driver,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=says,
+                stderr=driver_output,
                 start_new_session=True,  # Ctrl-C at the daemon's terminal is not for it: it ends when the daemon does
                 env=driver_environment(self._environment),
             )
@@ -302,7 +307,7 @@ def _write(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
 
 
 def host_of(cluster: ClusterSeen, address: str) -> Host:
-    """Returns the cluster at the address as a host, for checks of submissions."""
+    """Returns the cluster at the address as one host with the devices of all nodes, for checks of submissions."""
     devices: list[Device] = []
     gpus = 0
     for number, node in enumerate(cluster.nodes):
@@ -324,8 +329,8 @@ def host_of(cluster: ClusterSeen, address: str) -> Host:
 
 
 def driver_environment(environment: WorkerEnvironment) -> dict[str, str]:
-    """Returns the environment of the driver: the workers' common variables and Ray's, without usage reports, and with
-    the token mode if a token is set.
+    """Returns the driver's environment: the variables shared by all workers, and `RAY_*`, with usage reports off, and
+    the token mode on if a token is set.
     """
     variables = environment.of_machine() | environment.of_family("RAY_*") | {"RAY_USAGE_STATS_ENABLED": "0"}
     if not variables.keys().isdisjoint(TOKENS):

@@ -13,14 +13,16 @@ from rftd.workers.hosts.executor import UNKNOWN_EXIT
 
 
 class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
-    """An order for a worker; repeated to each new driver."""
+    """A request to place and run a worker; sent again to each new driver."""
 
     assignment: Assignment
     place: str
-    """The text shared by all workers of one experiment, role and slot; actors are named by it and the worker's id."""
+    """The text of the worker's slot: experiment, role and slot number. An actor's name is this text and the worker's
+    id.
+    """
     namespace: str
     begin: bool
-    """False: the worker runs already, or has ended; it is not started."""
+    """True: start the worker; False: only follow an actor that runs already, or has ended."""
     devices: int
     """Number of GPUs over all its nodes."""
     nodes: int = 1
@@ -33,6 +35,7 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     paths: tuple[str, ...]
     """Folders that must exist on its node: the job's, and its models'."""
     release: str
+    """The daemon's release of rftd, required on the node."""
     env: dict[str, str]
     """Variables set in the worker's environment; their values are shown nowhere."""
     defaults: dict[str, str] = {}
@@ -52,23 +55,23 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
 
 
 class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """A request to end a worker, at once or after draining."""
+    """A request to end a worker: with `at_once` immediately, else after its running rollouts."""
 
     worker: UUID
     at_once: bool
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
-    """A request to end all leftovers of a slot."""
+    """A request to end all actors and placement groups of a slot. `number` identifies the request in reports."""
 
     number: UUID
     place: str
     timeline: str
-    """The file for the cluster's timeline; empty: none is written."""
+    """The file for the cluster's timeline; empty: no timeline is written."""
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True, tag="seek"):
-    """A request for the ids of the workers in a slot."""
+    """A request for the ids of the workers with an actor in a slot. `number` identifies the request in reports."""
 
     number: UUID
     place: str
@@ -78,7 +81,7 @@ Request: TypeAlias = ActorOrder | ActorEnd | Sweep | Seek
 
 
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A live node of the cluster, with total and free resources."""
+    """A living node of the cluster: its total and free resources."""
 
     id: str
     address: str
@@ -87,7 +90,7 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float
     free_cpus: float
     sized: bool = True
-    """False until the node has answered with its memory."""
+    """False until the node has reported its memory."""
     memory_bytes: int = 0
     """Total memory of the node; 0 if unknown."""
     gpu_memory_bytes: int = 0
@@ -95,20 +98,20 @@ class RayNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
-    """The current state of the cluster as seen by the driver."""
+    """A report of all living nodes of the cluster."""
 
     nodes: tuple[RayNode, ...]
 
 
 class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
-    """The cluster is unreachable, or refuses; the driver ends afterwards."""
+    """A report that the cluster does not answer or refuses the daemon; the driver ends afterwards."""
 
     reason: str
     fix: str
 
 
 class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
-    """The state of a worker, of a sweep, or of a search."""
+    """A report of the state of a worker, of a sweep, or of a search, identified by `worker`."""
 
     worker: UUID
     state: Literal["pending", "running", "ended"]
@@ -117,9 +120,9 @@ class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     """The address of its node."""
     code: int = UNKNOWN_EXIT
     reason: str = ""
-    """The reason of its end, once ended."""
+    """Why it ended; empty before the end."""
     waits: str = ""
-    """The obstacle, while pending."""
+    """What a pending worker, sweep or search is blocked on; else empty."""
     unblock: str = ""
     found: tuple[UUID, ...] = ()
     """The workers found by a search."""
@@ -129,10 +132,10 @@ Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
 
 
 def line(message: Request | Report) -> bytes:
-    """Returns the message encoded as JSON, with a line feed."""
+    """Returns a message as one line of JSON, with its line feed."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def whole_lines(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the complete lines of a pipe; a line truncated by the writer's death is left out."""
+    """Yields the lines of a pipe that end with a line feed; a last line truncated by the writer's death is dropped."""
     return (text for text in stream if text.endswith(b"\n"))

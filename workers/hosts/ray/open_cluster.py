@@ -1,4 +1,4 @@
-"""Ray's defaults of an open cluster, as far as visible in the local environment."""
+"""Defaults of Ray that leave a cluster open to others, judged by the environment variables of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCAL: Final = "local"
 
 
 class OpenDefault(NamedTuple):
-    """An unchanged default of Ray that leaves the cluster open, with a fix."""
+    """An unchanged default of Ray that leaves the cluster open: its subject, the problem in words, and a fix."""
 
     subject: str
     what: str
@@ -22,7 +22,9 @@ class OpenDefault(NamedTuple):
 
 
 def open_defaults(environ: Mapping[str, str], address: str) -> list[OpenDefault]:
-    """Returns the open defaults of a cluster at `address`, assuming nodes started with the local variables."""
+    """Returns the open defaults of the cluster at `address`, assuming that its nodes were started with the variables in
+    `environ`.
+    """
     if address == LOCAL:
         return []
     defaults: list[OpenDefault] = []

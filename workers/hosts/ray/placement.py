@@ -16,21 +16,23 @@ CPUS: Final = 1
 
 
 def bundles_of(devices: int, nodes: int) -> list[dict[str, float]]:
-    """Returns the resources per node of a worker with `devices` GPUs on `nodes` nodes."""
+    """Returns Ray's resource bundles, one for each of `nodes` nodes, of a worker with `devices` GPUs in total."""
     gpus_per_node = devices // nodes
     return [{"CPU": CPUS, "GPU": gpus_per_node} if gpus_per_node else {"CPU": CPUS}] * nodes
 
 
 def strategy_of(nodes: int) -> str:
-    """Returns Ray's placement strategy for the bundles: all on a single node, or each on a separate node."""
+    """Returns Ray's placement strategy for a worker's bundles: each on a separate node, or on a single node if there is
+    one.
+    """
     return "STRICT_SPREAD" if nodes > 1 else "STRICT_PACK"
 
 
 def lack_of(devices: int, node_count: int, nodes: Sequence[RayNode]) -> str:
-    """Returns the resources lacked by a worker on `node_count` nodes, and the free amount: `2 GPUs on one node; 1 is
-    free`.
+    """Returns what the cluster lacks for a worker with `devices` GPUs on `node_count` nodes, and how much is free: `2
+    GPUs on one node; 1 is free`.
 
-    Never empty without room; empty if the last known state has room: Ray is about to place the worker.
+    Empty if the last known state of `nodes` has room: Ray is about to place the worker.
     """
     if not nodes:
         return "a node: the cluster has none"

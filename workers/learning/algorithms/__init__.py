@@ -7,5 +7,5 @@ catalogue/   every built-in algorithm, in three chapters
 registry     the table of algorithms
 advantages/  from the rewards of a closed group to advantages, for planner and trainer
 
-Losses, corrections and token advantages lie beside this folder; definitions name them.
+Losses, corrections and token advantages are in folders next to this one; definitions refer to them by name.
 """

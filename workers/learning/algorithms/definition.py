@@ -8,35 +8,37 @@ import msgspec
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """The things that a stage must provide for an algorithm, beyond a policy to train."""
+    """What a stage must provide for an algorithm, besides a policy to train."""
 
     rollouts: bool = True
-    """False for algorithms of dataset rows alone: their stage has no explorer."""
+    """False for algorithms trained on dataset rows only: their stage has no explorer."""
     groups: bool = False
-    """Several rollouts of one task, closed together."""
+    """True: several rollouts of each task, closed together."""
     old_logprobs: bool = False
-    """The log-probability of each token under the weights that drew it."""
+    """True: the log-probability of each token under the weights that drew it."""
     reference: bool = False
-    """A frozen copy of the policy of the stage's beginning, if the KL coefficient is not zero."""
+    """True: a frozen copy of the policy from the beginning of the stage, unless the KL coefficient is zero."""
     critic: bool = False
     teacher: bool = False
     expert_data: bool = False
-    """Rows of a dataset beside the rollouts."""
+    """True: dataset rows in each batch, in addition to rollouts."""
 
 
 class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """An algorithm. A part's arguments here are defaults: arguments of an experiment replace them as a whole."""
+    """An algorithm as data. Its arguments of a part are defaults: an experiment's arguments replace them as a unit."""
 
     name: str
     summary: str
     source: str
-    """The publication that it comes from."""
+    """The publication that describes the algorithm."""
     when: str = ""
-    """The situation in which to use it."""
+    """When to use the algorithm."""
     repeat_times: int = 1
-    """Rollouts of one task, unless the experiment says otherwise."""
+    """Rollouts of one task, unless set by the experiment."""
     own_tries: bool = False
-    """True: one rollout suffices where the workflow tries the task several times and returns what is to be learned."""
+    """True: one rollout of a task suffices, because the workflow makes several attempts and returns what is to be
+    learned.
+    """
     advantage: str = "none"
     advantage_args: dict[str, Any] = {}
     policy_loss: str
@@ -49,9 +51,9 @@ class AlgorithmDefinition(msgspec.Struct, frozen=True, kw_only=True):
     entropy_loss_args: dict[str, Any] = {}
     loss_agg_mode: str = "token-mean"
     rows: str = "sft"
-    """The kind of its dataset's rows: `sft` an answer, `dpo` two of them, `kto` one with a label, `cpt` a text."""
+    """The kind of its dataset rows: `sft` one answer, `dpo` two answers, `kto` an answer with a label, `cpt` a text."""
     other_rows: tuple[str, ...] = ()
-    """The other kinds that rows may have, if the experiment says so with `schema_type`."""
+    """Further kinds of dataset rows, chosen by the experiment's `schema_type`."""
     sample_strategy: str = "default"
     sample_strategy_args: dict[str, Any] = {}
     needs: Needs = Needs()

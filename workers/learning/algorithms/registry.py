@@ -1,4 +1,4 @@
-"""The table of algorithms: the catalogue's, and third parties', which are imported when one is asked for."""
+"""The table of algorithms: the built-in catalogue's, and third parties', imported at their first use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 
 
 def _catalogued() -> dict[str, str]:
-    """The place of each algorithm of the catalogue, `module:variable`, by its name."""
+    """Returns the location of each built-in algorithm, `module:variable`, by name."""
     return {
         value.name: f"{chapter.__name__}:{variable}"
         for chapter in (policy_gradients, off_policy, supervised)
@@ -24,7 +24,7 @@ ALGORITHMS: Final = Plugins[AlgorithmDefinition]("algorithm type", group="rftd.a
 
 
 def lookup(name: str) -> AlgorithmDefinition:
-    """The algorithm of that name. Raises ConfigError, with the nearest name, if there is none."""
+    """Returns the algorithm of that name. Raises ConfigError for an unknown name, with the nearest one."""
     # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
     # checked.
     definition = ALGORITHMS.load(name)
@@ -37,5 +37,5 @@ def lookup(name: str) -> AlgorithmDefinition:
 
 
 def names() -> tuple[str, ...]:
-    """The names that `lookup` knows, ours first."""
+    """Returns the names of all algorithms, built-in ones first."""
     return ALGORITHMS.names()

@@ -1,4 +1,4 @@
-"""`Chain`: the corrections of one objective, and the old log-probabilities of its ratio."""
+"""`Chain`: all corrections of one objective, and the choice of the old log-probabilities in its ratio."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OLD_LOGPROBS = ("rollout", "recomputed", "approximated")
-"""The old log-probabilities: the rollouts'; those before the step; or between them, by each token's version."""
+"""The choices of old log-probabilities: the rollout's; those under the weights before the step; or an interpolation by
+each token's age in versions.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chain:
-    """Multipliers are multiplied, and a token counts if every mask keeps it. Rows of a dataset are never corrected."""
+    """The corrections of an objective, combined: multipliers are multiplied, and a token counts if no mask drops it.
+    Dataset rows are never corrected.
+    """
 
     old_logprobs: str = "rollout"
     parts: tuple[Correction, ...] = ()
 
     @classmethod
     def of(cls, spec: CorrectionSpec, own: tuple[Correction, ...] = ()) -> Chain:
-        """Makes the parts, the policy loss's own included.
+        """Builds the corrections of a specification, and adds those of the policy loss (`own`).
 
-        Raises ConfigError for an unknown name, unfit arguments, or a double ratio.
+        Raises ConfigError for an unknown name, unfit arguments, or a ratio that would be applied twice.
         """
         if spec.old_logprobs not in OLD_LOGPROBS:
             raise ConfigError(
@@ -51,32 +55,35 @@ class Chain:
 
     @property
     def plain(self) -> bool:
-        """True for a chain without effect."""
+        """True if the chain changes nothing."""
         return self.old_logprobs == "rollout" and not self.parts
 
     @property
     def decoupled(self) -> bool:
-        """True for old log-probabilities by the weights before the batch."""
+        """True if the old log-probabilities depend on the weights before the batch."""
         return self.old_logprobs != "rollout"
 
     @property
     def whole_batch(self) -> bool:
-        """True for a chain with a correction over the whole batch before its first step."""
+        """True if a correction depends on all tokens of the batch, and is computed before the first step."""
         return any(correction.scope == "batch" for correction in self.parts)
 
     @property
     def whole_mini_batch(self) -> bool:
-        """True for a chain with a correction over the whole mini-batch before each step."""
+        """True if a correction depends on all tokens of an optimizer step, and is computed before each step."""
         return any(correction.scope == "mini_batch" for correction in self.parts)
 
     def of_batch(self, batch: BatchTokens) -> Corrected:
-        """The outcome of corrections over the whole batch, by the weights before its steps."""
+        """Returns the multipliers and masks of corrections over the complete batch, by the weights before its first
+        step.
+        """
         return self._of(batch, "batch")
 
     def of_mini_batch(self, batch: BatchTokens, before: Corrected) -> Corrected:
-        """The outcome of corrections over all tokens of one step, joined with the earlier outcome.
+        """Returns the multipliers and masks of corrections over all tokens of one step, combined with those of
+        `before`.
 
-        Their log-probabilities are those before the step, or for `decoupled` those before the batch's first one.
+        `batch.logprobs` are those before the step, or if `decoupled` those before the batch's first step.
         """
         corrected = self._of(batch, "mini_batch")
         return Corrected(
@@ -100,11 +107,11 @@ class Chain:
         )
 
     def applied(self, tokens: LossTokens) -> LossTokens:
-        """The tokens with the proximal log-probabilities as the old ones, multiplier and mask.
+        """Returns the tokens with the chosen old log-probabilities, multiplier and mask.
 
-        The weights before a batch's first optimizer step are those of this forward pass, so recomputed
-        log-probabilities cost nothing; of a later step they are given (`start_logprobs`). With the rollouts' as the
-        old ones, masks go by the weights of each step.
+        Recomputed log-probabilities are free in a batch's first optimizer step, where the weights are those of this
+        forward pass; in later steps `tokens.start_logprobs` has them. With the rollout's log-probabilities as the old
+        ones, masks depend on the weights of each step.
         """
         if self.plain:
             return tokens
@@ -133,7 +140,7 @@ class Chain:
         )
 
     def _proximal(self, now: Tensor, rollout: Tensor, versions: Tensor | None, version: int) -> Tensor:
-        """The proximal log-probabilities  # [N]
+        """Returns the old log-probabilities by the chain's choice  # [N]
 
         approximated: log mu + a (log now - log mu), where a = s / (s + 1) for a token drawn s versions ago.
         """

@@ -1,6 +1,7 @@
-"""Corrections by the covariance of advantage and log-probability, the driver of entropy loss.
+"""Corrections by the covariance of advantage and log-probability, which drives the loss of entropy.
 
 The covariance of a token is (A - mean of A) (log p - mean of log p), with means over the tokens of its optimizer step.
+
 Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617.
 """
 
@@ -20,10 +21,11 @@ _BITS: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipCov:
-    """A mask without a share `ratio` of the step's tokens, at least one, drawn from those whose covariance is above
-    `low` and below `high` and whose ratio PPO's clip does not stop.
+    """A mask that drops a share `ratio` of the step's tokens, at least one, drawn at random from tokens with a
+    covariance between `low` and `high` and a ratio not stopped by PPO's clip.
 
-    Chance follows from the log-probability under the weights that drew the token, so a step can be done again.
+    The draw is determined by the log-probabilities under the weights that drew the tokens, so that a repeated step
+    drops the same tokens.
     """
 
     ratio: float
@@ -56,7 +58,7 @@ class ClipCov:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KlCov:
-    """Marks on the share `ratio` of the step's tokens, at least one, whose covariance is the largest and above 0."""
+    """Marks on the share `ratio` of the step's tokens, at least one, with the largest covariances above 0."""
 
     ratio: float
 
@@ -77,7 +79,7 @@ class KlCov:
 
 
 def covariances(tokens: Mismatch) -> Tensor:
-    """The covariance of each token, (A - mean of A) (log p - mean of log p), in float64  # [N]"""
+    """Returns the covariance of each token, (A - mean of A) (log p - mean of log p), in float64  # [N]"""
     # float64: a product of two differences of near equal numbers has few digits in float32.
     advantages = tokens.advantages.double()
     logprobs = tokens.proximal.double()
@@ -90,7 +92,7 @@ def _share(ratio: float, count: int) -> int:
 
 
 def _draws(logprobs: Tensor) -> Tensor:
-    """Hashes of log-probabilities, equal for equal ones, in no order  # [N] -> [N] int64"""
+    """Returns hashes of log-probabilities, equal for equal ones, as a random order  # [N] -> [N] int64"""
     # By frexp, not by a view as integers: log-probabilities may be float32 or float64, and equal ones have equal
     # hashes.
     mantissa, exponent = logprobs.frexp()

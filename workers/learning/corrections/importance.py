@@ -1,4 +1,4 @@
-"""`decoupled`, `tis`, `icepop`: losses multiplied with the ratio w of the proximal policy to that of the rollout."""
+"""`decoupled`, `tis`, `icepop`: multiply the loss by the ratio w of proximal to rollout probability."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Low: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="lower bound of w")]
 High: TypeAlias = Annotated[float, Meta(ge=1, description="upper bound of w")]
 Level: TypeAlias = Literal["token", "sequence", "geometric"]
-"""The levels of w: that of the token, the product over its response, or the geometric mean over its response."""
+"""The level of w: the token's ratio, the product over its response, or the geometric mean over its response."""
 OfLevel: TypeAlias = Annotated[
     Level, Meta(description="w of the token, or its product or geometric mean over the response")
 ]
@@ -28,14 +28,16 @@ Normalised: TypeAlias = Annotated[bool, Meta(description="true: divide the weigh
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Importance:
-    """The multiplier is w clamped to [low, high], or with `zero_outside` w inside of it and 0 outside."""
+    """A multiplier: w clamped to [low, high]; or with `zero_outside`, w inside of [low, high] and 0 outside."""
 
     level: Level = "token"
     low: float = 0.0
     high: float = math.inf
     zero_outside: bool = False
     batch_normalize: bool = False
-    """True: multipliers are divided by their mean over the batch, of tokens or (sequence, geometric) of responses."""
+    """True: multipliers are divided by their mean over the batch: over tokens at the level `token`, else over
+    responses.
+    """
 
     def __post_init__(self) -> None:
         check_level(self.level, get_args(Level))
@@ -69,7 +71,7 @@ class Importance:
 
 
 def decoupled(*, level: OfLevel = "token", cap: Cap = None) -> Importance:
-    """Decoupled PPO: the multiplier is w, at most `cap` if there is one.
+    """Multiplies the loss by w, at most `cap` if set: decoupled PPO.
 
     Source: Hilton et al. 2022, Batch size-invariance for policy optimization, arXiv 2110.00641.
     """
@@ -79,14 +81,14 @@ def decoupled(*, level: OfLevel = "token", cap: Cap = None) -> Importance:
 def tis(
     *, level: OfLevel = "token", low: Low = 0.0, high: High = 2.0, batch_normalize: Normalised = False
 ) -> Importance:
-    """Truncated importance sampling: the multiplier is w clamped to [low, high]."""
+    """Multiplies the loss by w clamped to [low, high]: truncated importance sampling."""
     return Importance(level=level, low=low, high=high, batch_normalize=batch_normalize)
 
 
 def icepop(
     *, level: OfLevel = "token", low: Low = 0.5, high: High = 5.0, batch_normalize: Normalised = False
 ) -> Importance:
-    """IcePop: the multiplier is w where it is within [low, high], else 0.
+    """Multiplies the loss by w within [low, high], and by 0 outside: IcePop.
 
     Source: Ling Team 2025, Every Step Evolves, arXiv 2510.18855.
     """
@@ -94,7 +96,7 @@ def icepop(
 
 
 def ratio_of(tokens: Mismatch, level: str) -> Tensor:
-    """The ratio w of each token at the level, within e^±20  # [N]"""
+    """Returns w of each token at the level, within e^±20  # [N]"""
     log_ratio = tokens.log_ratio
     if level == "sequence":
         # Clamped once more: the sum of a long response of clamped tokens overflows all the same.
@@ -105,7 +107,7 @@ def ratio_of(tokens: Mismatch, level: str) -> Tensor:
 
 
 def check_level(level: str, known: tuple[str, ...]) -> None:
-    """Returns if the level is known. Raises ConfigError."""
+    """Raises ConfigError for a level missing from `known`."""
     if level not in known:
         raise ConfigError(
             f"unknown level {level!r}", field="rollout_correction.corrections.level", fix=f"one of {', '.join(known)}"
@@ -113,7 +115,7 @@ def check_level(level: str, known: tuple[str, ...]) -> None:
 
 
 def check_bounds(low: float, high: float) -> None:
-    """Returns if 1 lies between the bounds. Raises ConfigError."""
+    """Raises ConfigError unless 0 <= low <= 1 <= high."""
     if not 0 <= low <= 1 <= high:
         raise ConfigError(
             f"the ratio's bounds are [{low}, {high}]",

@@ -1,4 +1,4 @@
-"""The table of corrections, importable without any correction."""
+"""The table of corrections, importable without importing any correction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Corrections that leave tokens or whole responses out: by their ratio, KPop, off-policy sequence masking, M2PO."""
+"""Corrections that mask tokens or complete responses: by their ratio or divergence, KPop, off-policy sequence masking,
+M2PO.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
 LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="lower bound of w; none: 1 / `high`")]
 MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="upper bound of the divergence")]
 Over: TypeAlias = Literal["token", "sum", "mean", "max"]
-"""The levels of a divergence: that of the token itself, or its sum, mean or maximum over the response."""
+"""The level of a divergence: the token's, or its sum, mean or maximum over the response."""
 OfOver: TypeAlias = Annotated[
     Over, Meta(description="divergence of the token, or its sum, mean or maximum over the response")
 ]
@@ -28,7 +30,7 @@ OfOver: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatioRejection:
-    """A mask that keeps ratios within [low, high]; without `low` the lower bound is 1 / high."""
+    """A mask that keeps ratios within [low, high]; without `low`, the lower bound is 1 / high."""
 
     level: str
     high: float
@@ -87,32 +89,32 @@ class DivergenceRejection:
 
 
 def token(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
-    """Tokens whose ratio is outside [low, high]."""
+    """Masks tokens with a ratio outside [low, high]."""
     return RatioRejection(level="token", high=high, low=low)
 
 
 def sequence(*, high: High = 2.0, low: LowOrInverse = None) -> RatioRejection:
-    """Responses whose product of ratios is outside [low, high]."""
+    """Masks responses with a product of ratios outside [low, high]."""
     return RatioRejection(level="sequence", high=high, low=low)
 
 
 def geometric(*, high: High = 1.01, low: LowOrInverse = None) -> RatioRejection:
-    """Responses whose geometric mean of ratios is outside [low, high]: their length plays no part."""
+    """Masks responses with a geometric mean of ratios outside [low, high], independent of their length."""
     return RatioRejection(level="geometric", high=high, low=low)
 
 
 def k2(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
-    """Tokens or responses whose k2, half the squared log-ratio, is above the threshold."""
+    """Masks tokens or responses with k2, half the squared log-ratio, above the threshold."""
     return DivergenceRejection(kind="k2", level=level, threshold=threshold)
 
 
 def k3(*, threshold: MostDivergence, level: OfOver = "mean") -> DivergenceRejection:
-    """Tokens or responses whose k3, the estimate of the KL that is never negative, is above the threshold."""
+    """Masks tokens or responses with k3, a KL estimate that is never negative, above the threshold."""
     return DivergenceRejection(kind="k3", level=level, threshold=threshold)
 
 
 def check_threshold(threshold: float) -> None:
-    """Raises ConfigError unless it is a number above 0."""
+    """Raises ConfigError unless the threshold is finite and above 0."""
     if not (math.isfinite(threshold) and threshold > 0):
         raise ConfigError(
             f"the threshold is {threshold}",
@@ -122,13 +124,14 @@ def check_threshold(threshold: float) -> None:
 
 
 _SURE = 1e-6
-"""The least distance of probabilities from 0 and 1, where a KL is infinite."""
+"""Minimum distance of probabilities from 0 and 1, where a KL is infinite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KPop:
-    """A mask that keeps tokens for which the larger of the two Bernoulli KLs, p to q and q to p, is at most
-    `threshold`."""
+    """A mask that keeps tokens with both Bernoulli KLs, p to q and q to p, at most `threshold`, where p is the proximal
+    and q the rollout probability.
+    """
 
     threshold: Annotated[Threshold, Meta(description="upper bound of the KL")] = 0.1
 
@@ -155,7 +158,7 @@ def _bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opsm:
-    """Off-policy sequence masking: there is no loss where A < 0 and the mean of -log w over the response is above
+    """Off-policy sequence masking: tokens have no loss where A < 0 and the response's mean of -log w is above
     `delta`.
     """
 
@@ -179,11 +182,11 @@ class Opsm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class M2po:
-    """A mask that keeps as many tokens as possible with the mean of (log w)² over the candidates within `threshold`.
+    """A mask that keeps as many tokens as possible while the mean of (log w)² over the kept candidates is at most
+    `threshold`.
 
-    With `away_only` only tokens that their advantage moves further away are candidates: A > 0 and w > 1, or A < 0 and
-    w < 1.
-    The tokens are those of one optimizer step, by the weights before it.
+    With `away_only`, candidates are only tokens whose advantage moves them further away: A > 0 and w > 1, or A < 0 and
+    w < 1. All tokens of one optimizer step are compared, with the weights before it.
     """
 
     threshold: Annotated[Threshold, Meta(description="upper bound of the mean of (log w)²")] = 0.04

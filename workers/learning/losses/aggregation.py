@@ -1,7 +1,8 @@
 """Aggregation of a batch's per-token values to one number.
 
-Every mode is a weighted sum, with weights by the batch's masks alone. A batch may therefore be computed in any
-micro-batches, for sums add up to the value of the whole. A response without a trained token does not count.
+Every mode is a weighted sum, with weights determined by the batch's masks alone. A batch may therefore be computed in
+any micro-batches: their sums add up to the value of the complete batch. A response without a trained token does not
+count.
 """
 
 from __future__ import annotations
@@ -25,36 +26,37 @@ U = TypeVar("U")
 
 
 def token_mean(counts: Counts, norm: float) -> Weights:
-    """The mean over all trained tokens: long responses count more."""
+    """Averages over all trained tokens: long responses count more."""
     # float64 until the micro-batches are made: 1 / N of a large batch times N must be 1 again.
     return _equal(counts, 1.0 / max(1, int(counts.sum())))
 
 
 def sequence_mean_token_sum(counts: Counts, norm: float) -> Weights:
-    """The mean over responses of their sums."""
+    """Averages, over responses, the sum over each response's tokens."""
     return _equal(counts, 1.0 / _trained(counts))
 
 
 def sequence_mean_token_mean(counts: Counts, norm: float) -> Weights:
-    """The mean over responses of their means: each counts the same."""
+    """Averages, over responses, the mean over each response's tokens: all responses count equally."""
     return 1.0 / (counts.clip(min=1) * _trained(counts))
 
 
 def sequence_mean_token_sum_norm(counts: Counts, norm: float) -> Weights:
-    """The mean over responses of their sums, each divided by `loss_scale_factor`, or else by the longest response's
-    length. Source: Liu et al. 2025, Dr. GRPO, arXiv 2503.20783."""
+    """Averages, over responses, the sum over each response's tokens divided by `loss_scale_factor` (`norm`), or else by
+    the longest response's length. Source: Liu et al. 2025, Dr. GRPO, arXiv 2503.20783.
+    """
     return _equal(counts, 1.0 / (norm * _trained(counts)))
 
 
 def _equal(counts: Counts, weight: float) -> Weights:
-    """The same weight for each response."""
+    """Returns the same weight for each response."""
     import numpy as np
 
     return np.full(len(counts), weight)
 
 
 def _trained(counts: Counts) -> int:
-    """The number of responses with a trained token; 1 if none has."""
+    """Returns the number of responses with a trained token; 1 if there is none."""
     return max(1, int((counts != 0).sum()))
 
 
@@ -64,6 +66,9 @@ AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
     "seq-mean-token-mean": sequence_mean_token_mean,
     "seq-mean-token-sum-norm": sequence_mean_token_sum_norm,
 }
+"""The modes by name; each function returns token weights  # [B], from the number of trained tokens of each response  #
+[B], and `norm`.
+"""
 
 
 def check(mode: str) -> None:
@@ -78,7 +83,7 @@ def check(mode: str) -> None:
 
 
 def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
-    """The weight of one trained token of each response in the whole batch  # [B]"""
+    """Returns the weight of one trained token of each response, in a batch of all responses  # [B]"""
     import numpy as np
 
     check(mode)
@@ -93,20 +98,23 @@ def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float 
 
 @dataclass(frozen=True, slots=True)
 class TokenWeights(Generic[T]):
-    """The weights of each token in the sums of its batch; the two kinds of rows are an expert's and all others."""
+    """Weights of each token in the sums of its batch. Rows are of two kinds: an expert's, and all others."""
 
     whole: T
-    """The stage's aggregation, over the whole batch."""
+    """Weights of the stage's aggregation over all rows of the batch."""
     of_kind: T
-    """The stage's aggregation over the rows of the token's own kind: the weights of each kind add up on their own."""
+    """Weights of the stage's aggregation over the rows of the token's kind only: the weights of each kind add up
+    separately.
+    """
     mean: T
-    """The weights of token-mean, over the whole batch."""
+    """Weights of token-mean over all rows of the batch."""
     mean_of_kind: T
+    """Weights of token-mean over the rows of the token's kind only."""
     response_mean: T
-    """The weights of seq-mean-token-mean, over the whole batch."""
+    """Weights of seq-mean-token-mean over all rows of the batch."""
 
     def map(self, change: Callable[[T], U]) -> TokenWeights[U]:
-        """The weights, each changed by the function."""
+        """Applies a function to each of the five weights."""
         return TokenWeights(
             whole=change(self.whole),
             of_kind=change(self.of_kind),
@@ -118,13 +126,13 @@ class TokenWeights(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """A mode with its arguments. Raises ConfigError for an unknown mode or a norm that is not above 0."""
+    """An aggregation mode with its arguments. Raises ConfigError for an unknown mode or a norm not above 0."""
 
     mode: str = "token-mean"
     norm: float | None = None
-    """The divisor of seq-mean-token-sum-norm; None: the length of the batch's longest response."""
+    """Divisor of seq-mean-token-sum-norm; None: the length of the batch's longest response."""
     expert_mode: str | None = None
-    """The mode of an expert's rows, where they are aggregated on their own; None: `mode`."""
+    """Mode of an expert's rows, if they are aggregated separately; None: `mode`."""
 
     def __post_init__(self) -> None:
         check(self.mode)
@@ -135,7 +143,9 @@ class Aggregation:
             )
 
     def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
-        """The weights of one trained token of each response; `expert` is True for an expert's responses  # [B] each"""
+        """Returns the weights of one trained token of each response; `expert` is True for responses of an expert's rows
+        # [B] each
+        """
         import numpy as np
 
         whole = token_weights(self.mode, masks, norm=self.norm)

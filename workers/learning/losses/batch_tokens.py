@@ -1,4 +1,4 @@
-"""`BatchTokens`: a whole batch before its step, for values beyond a single micro-batch."""
+"""`BatchTokens`: a complete batch before its first step, for values that depend on more than one micro-batch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchTokens:
-    """The N trained tokens of a whole batch, response after response, none with a gradient.
+    """The N trained tokens of a complete batch, response after response, without gradients.
 
-    A field that nobody asked for is None, because each costs a forward pass over the batch.
+    A field that the objective does not need is None, because each costs a forward pass over the batch.
     """
 
     old_logprobs: Tensor  # [N], under the weights that drew them; zeros for dataset rows
@@ -36,12 +36,12 @@ class BatchTokens:
     penalties: Tensor | None = None  # [N], to be taken from each token's reward: kl_penalty_fn
 
     def sequence_sum(self, values: Tensor) -> Tensor:
-        """The sum over each response  # [N] -> [S]"""
+        """Returns the sum of the values of each response  # [N] -> [S]"""
         # index_add on a GPU sums in any order; engines that promise bits run on a CPU, or with deterministic
         # algorithms.
         return values.new_zeros(self.sequences).index_add(0, self.sequence, values)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
-        """The mean over each response  # [N] -> [S]"""
+        """Returns the mean of the values of each response; 0 for a response without trained tokens  # [N] -> [S]"""
         # clamp: a response without a trained token has no tokens here, and its mean is 0 instead of NaN.
         return self.sequence_sum(values) / self.sequence_sum(values.new_ones(values.shape)).clamp(min=1)

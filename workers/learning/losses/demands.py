@@ -1,4 +1,4 @@
-"""`Demand`: a stage's demand on an engine beyond log-probabilities of tokens, with the demanding argument."""
+"""`Demand`: what a stage needs of its engine beyond log-probabilities of tokens, and the argument that needs it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rftd.workers.learning.losses.policy_loss import LossNeeds
 from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 Part: TypeAlias = Literal["entropies", "reference", "critic", "teacher", "temperatures", "adapter"]
-"""The parts that an engine may be unable to give, beside log-probabilities of the policy at temperature 1."""
+"""A capability that an engine may lack, besides log-probabilities of the policy at temperature 1."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
+"""All capabilities of `Part`."""
 _WORDS: Final[dict[Part, str]] = {
     "entropies": "the entropy at each token",
     "reference": "log-probabilities under a frozen reference",
@@ -37,25 +38,28 @@ _OF_OBJECTIVE: Final[frozenset[Part]] = frozenset({"entropies", "reference", "cr
 
 
 class Demand(NamedTuple):
-    """One part that is asked for."""
+    """One capability needed by a stage."""
 
     part: Part
     field: tuple[str, ...]
-    """The path of the argument that asks for it, in the experiment file."""
+    """Path, in the experiment file, of the argument that needs the capability."""
     by: str
-    """Who asks, in words."""
+    """The argument in words, for example `a KL loss of 0.1`."""
     fix: str
+    """What to change if the engine lacks the capability."""
 
     @property
     def words(self) -> str:
-        """The argument and the demanded part, in words."""
+        """The argument and the needed capability, as a clause."""
         return f"{self.by} needs {_WORDS[self.part]}"
 
 
 def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Demand, ...]:
-    """The demands of the stage, one for each part and argument. Raises ConfigError as `Objective.of`.
+    """Returns the capabilities needed by the stage, one for each capability and argument. Raises ConfigError as
+    `Objective.of` does.
 
-    The objective is not made for `parts` outside of any objective, for a third party's may be installed elsewhere.
+    `parts` limits the search; without a capability of objectives among them, the objective is not built, because a
+    third party's losses may only be installed elsewhere.
     """
     of_objective = _of_objective(stage.algorithm) if _OF_OBJECTIVE & set(parts) else ()
     return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))

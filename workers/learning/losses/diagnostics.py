@@ -1,16 +1,17 @@
-"""Figures of every step without a further pass: how far the weights are from those that drew the tokens.
+"""Figures of every step at no further forward pass: the distance between current weights and the weights that drew the
+tokens.
 
 Let d = logprob - logprob under the weights that drew the token, w = e^d. Of the tokens that rollouts drew:
 
     mismatch/k3/mean, /max            e^d - 1 - d, which estimates the KL of the rollouts to the present weights
     mismatch/ratio/mean, /min, /max   w; within e^±20
     mismatch/chi2                     mean of w² - 1
-    mismatch/ess                      (Σ w)² / (N Σ w²): which share of the tokens the batch is worth
+    mismatch/ess                      (Σ w)² / (N Σ w²): the effective share of the batch's tokens
 
 Of all trained tokens, whatever their aggregation:
 
     actor/pg_clipfrac_positive, _negative       share clipped, with a positive or a negative advantage
-    correction/masked, _positive, _negative     share left out by corrections
+    correction/masked, _positive, _negative     share masked by corrections
     correction/multiplier/mean, /min, /max      of corrections, if there are any
 """
 
@@ -30,7 +31,11 @@ _SQUARE = "mismatch/square"
 
 
 def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Tensor) -> dict[str, Tensor]:
-    """The figures of some tokens, as `drawn` and after corrections; `mean` is each token's weight in a mean  # [N]"""
+    """Returns the figures of a micro-batch's tokens, to be combined by `joined` and then `finished`.
+
+    `drawn` are the tokens before corrections, `tokens` after; `mean` is each token's weight in a mean over the batch  #
+    [N]
+    """
     gap = (drawn.logprobs.detach() - drawn.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     # Dataset rows have zeros for old log-probabilities: their ratio would be that to a probability of 1.
     gap = gap.masked_fill(drawn.expert, 0.0)
@@ -69,14 +74,16 @@ def _by_sign(name: str, values: Tensor, advantages: Tensor) -> dict[str, Tensor]
 
 
 def joined(name: str, one: Tensor, other: Tensor) -> Tensor:
-    """A figure of two micro-batches: the sum, or the extreme for names of extremes."""
+    """Combines a figure of two micro-batches: their sum, or the extreme if the name ends in `/max` or `/min`."""
     if name.endswith("/max"):
         return one.maximum(other)
     return one.minimum(other) if name.endswith("/min") else one + other
 
 
 def of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The figures of a batch's optimizer steps: means over steps with the figure, extremes for names of extremes."""
+    """Combines the figures of a batch's optimizer steps: the mean over steps with the figure, or the extreme if the
+    name ends in `/max` or `/min`.
+    """
     if len(steps) == 1:
         return dict(steps[0])
     columns: dict[str, list[float]] = {}
@@ -93,7 +100,7 @@ def _over_steps(name: str, values: Sequence[float]) -> float:
 
 
 def finished(figures: dict[str, float]) -> dict[str, float]:
-    """The figures of a whole batch, from joined ones."""
+    """Turns the combined sums of a step's micro-batches into means and ratios to report."""
     # Both are sums that the ratios below are made of, and no figures themselves.
     share = figures.pop(_DRAWN, 0.0)
     square = figures.pop(_SQUARE, 0.0)

@@ -1,4 +1,4 @@
-"""Entropy losses: a bonus for undecided tokens."""
+"""Entropy losses: a bonus for tokens drawn from a broad distribution."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from rftd.ops.plugins import Plugins
 
 @dataclass(frozen=True, slots=True)
 class EntropyLoss:
-    """`coef` times the aggregate of the entropies is subtracted from the loss."""
+    """An entropy bonus: `coef` times the aggregated entropy is subtracted from the loss."""
 
     coef: float
     without_expert: bool = False
-    """True: the tokens of an expert's rows have no entropy term."""
+    """True: tokens of an expert's rows have no entropy term."""
 
 
 def none(**_ignored: object) -> EntropyLoss:
-    """The loss has no entropy term, whatever its arguments."""
+    """Disables the entropy term, whatever the arguments."""
     return EntropyLoss(0.0)
 
 
 def default(*, entropy_coef: float = 0.0) -> EntropyLoss:
-    """The term is -entropy_coef · H, of every trained token."""
+    """Adds the term -entropy_coef · H over every trained token."""
     return EntropyLoss(_bonus(entropy_coef))
 
 
 def mix(*, entropy_coef: float = 0.0) -> EntropyLoss:
-    """The term is -entropy_coef · H, of the trained tokens that the policy drew: an expert's rows do not count."""
+    """Adds the term -entropy_coef · H over the trained tokens drawn by the policy; tokens of an expert's rows do not
+    count.
+    """
     return EntropyLoss(_bonus(entropy_coef), without_expert=True)
 
 
 def _bonus(entropy_coef: float) -> float:
-    """The coefficient. Raises ConfigError below 0, where undecided tokens would be trained away."""
+    """Returns the coefficient. Raises ConfigError below 0, where the loss would lower the entropy."""
     if not entropy_coef >= 0:
         raise ConfigError(
             f"entropy_coef is {entropy_coef}", field="entropy_loss_fn_args.entropy_coef", fix="use 0 or more"

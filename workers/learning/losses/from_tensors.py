@@ -1,7 +1,6 @@
-"""Losses and divergences of plain tensors, for a notebook: the same parts that a stage trains with, without a daemon.
+"""Losses and divergences of plain tensors, for a notebook: the functions that a stage trains with, without a daemon.
 
-A batch is B responses, padded to T tokens; `mask` is 1 at trained tokens and 0 elsewhere, where
-values are ignored.
+A batch is B responses, padded to T tokens; `mask` is 1 at trained tokens and 0 elsewhere, where values are ignored.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ def policy_loss(
     stage_step: int = 1,
     **arguments: Any,
 ) -> tuple[Tensor, dict[str, float]]:
-    """The policy loss of a batch, and what it reports.
+    """Returns the policy loss of a batch, and its figures.
 
-    logprobs, mask, old_logprobs [B, T]; advantages [B] or [B, T]; expert [B], which rows are an expert's. Advantages
-    that are left out are zero. Raises ConfigError for an unknown name, arguments that
-    do not fit, or shapes that differ.
+    logprobs, mask, old_logprobs [B, T]; advantages [B] or [B, T], zeros if omitted; expert [B], True for an expert's
+    rows; `arguments` are the loss's own. Raises ConfigError for an unknown name, unfit arguments, or unequal shapes.
     """
     loss = POLICY_LOSSES.open(name, arguments)
     needs = LossNeeds.of(loss)
@@ -78,7 +76,10 @@ def kl(
     loss_agg_mode: str = "token-mean",
     loss_scale_factor: float | None = None,
 ) -> Tensor:
-    """The divergence from a reference, without its coefficient; tensors are [B, T]. Raises ConfigError."""
+    """Returns the KL estimate named `name` to a reference, aggregated and without coefficient; tensors are [B, T].
+
+    Raises ConfigError for an unknown name or unequal shapes.
+    """
     function = KL_LOSSES.open(name)
     if function.needs_old_logprobs and old_logprobs is None:
         raise ConfigError(f"{name} needs old_logprobs", field="old_logprobs", fix="give them, or take k3")
@@ -95,7 +96,7 @@ def kl(
 
 
 def _places(logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """True where trained tokens are, and the response of each  # [B, T] bool, [N]"""
+    """Returns True at trained tokens, and the row of each trained token  # [B, T] bool, [N]"""
     if logprobs.ndim != 2 or mask.shape != logprobs.shape:
         raise ConfigError(
             f"logprobs are {tuple(logprobs.shape)}, the mask is {tuple(mask.shape)}",

@@ -1,7 +1,7 @@
 """KL losses: the distance of the policy to a reference, estimated at each token.
 
 Let d = logprob - reference logprob. Use k2 for a loss (its gradient is the gradient of the KL), k1 or k3 for a figure
-or a penalty, low_var_kl for a policy likely to drift far, corrected_k3 for tokens of older weights.
+or a penalty, low_var_kl for a policy likely to drift far, corrected_k3 for tokens drawn by older weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ CORRECTION_LIMIT: Final = 2.0
 
 Positive = Annotated[float, msgspec.Meta(gt=0)] | None
 Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
-"""A function of the policy's, the reference's and the rollout's log-probabilities: the KL of each token  # [N]"""
+"""Function of the log-probabilities under policy, reference and rollout weights: the KL estimate of each token  # [N]
+each -> [N]
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +39,12 @@ class AdaptiveRule:
 
     target_kl: float
     horizon: float
-    """Horizon in items of batches."""
+    """Number of batch items over which the coefficient adapts: larger is slower."""
 
     def next(self, coef: float, kl: float, batch_items: int) -> float:
-        """Returns the next step's coefficient from this batch's KL; unchanged for a KL that is not finite."""
+        """Returns the next batch's coefficient from `kl`, measured over this batch of `batch_items`; unchanged for a KL
+        that is not finite.
+        """
         # Bounded: one odd batch moves the coefficient by a fifth of batch / horizon at most.
         error = kl / self.target_kl - 1
         return coef * (1 + min(max(error, -0.2), 0.2) * batch_items / self.horizon) if math.isfinite(kl) else coef
@@ -48,7 +52,7 @@ class AdaptiveRule:
 
 @dataclass(frozen=True, slots=True)
 class KlLoss:
-    """A KL term: `coef` times the aggregate of `estimate`, added to the loss; a zero `coef` needs no reference.
+    """A KL term: `coef` times the aggregated `estimate`, added to the loss; if `coef` is 0, no reference is needed.
 
     As a penalty, the term is subtracted from each token's reward or advantage.
     """
@@ -57,7 +61,7 @@ class KlLoss:
     estimate: Estimate
     needs_old_logprobs: bool = False
     rule: AdaptiveRule | None = None
-    """Rule for changing the coefficient from step to step; None: constant."""
+    """Controller that adapts the coefficient after each batch; None: constant."""
 
 
 def none(**_ignored: object) -> KlLoss:

@@ -1,7 +1,7 @@
-"""Losses that leave out, or hold, tokens chosen among all of their optimizer step: `m2po`, `clip_cov` and `kl_cov`.
+"""Losses that mask or mark tokens chosen among all tokens of an optimizer step: `m2po`, `clip_cov` and `kl_cov`.
 
-The choice is a correction of scope `mini_batch` (`corrections/`), made before the step by the weights before it. The
-loss itself is computed for every token, masked ones too: the objective applies the masks.
+The choice is a correction of scope `mini_batch` (`corrections/`), computed before the step with the weights before it.
+The loss itself is computed for every token, masked ones too: the objective applies the masks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from rftd.workers.learning.losses.policy_loss import LOG_RATIO_LIMIT, LossTokens
 class M2poLoss:
     """The loss is -A r, with log r clamped to ±log_ratio_clip, without the tokens of the largest (log r)².
 
-    The mask is made before each optimizer step from all of its tokens, by the weights before it: of the tokens that
-    move away from the weights that drew them, those with the largest (log r)² are left out until the mean of the
-    others is at most m2_threshold. The authors' code, and AReaL's, makes it for each micro-batch separately.
+    Before each optimizer step, among the step's tokens that move away from the weights that drew them, those with the
+    largest (log r)² are masked until the mean of the others is at most m2_threshold; r is taken with the weights before
+    the step. The authors' code, and AReaL's, compute the mask for each micro-batch separately.
+
     Source: Zheng et al. 2025, Prosperity before Collapse (M2PO), arXiv 2510.01161.
     """
 
@@ -36,31 +37,32 @@ class M2poLoss:
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """The mask of the second moment."""
+        """The correction that computes the mask."""
         return (M2po(threshold=self.m2_threshold),)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of every token, masked ones too  # [N]"""
+        """Returns the loss of every token, masked ones included  # [N]"""
         log_ratio = (tokens.logprobs - tokens.old_logprobs).clamp(-self.log_ratio_clip, self.log_ratio_clip)
         return TokenLoss(loss=-tokens.advantages * log_ratio.exp(), metrics={"ppo_kl": -log_ratio.detach()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClipCovLoss:
-    """The loss is max(-A r, -A clip(r, 1 - low, 1 + high)), without some tokens whose covariance c is large:
-    c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
+    """The loss is max(-A r, -A clip(r, 1 - low, 1 + high)), without some tokens of large covariance c = (A - mean of A)
+    (logprob - mean of logprob), with means over the step's tokens.
 
-    Of those with clip_cov_lb < c < clip_cov_ub that the clip does not stop, clip_cov_ratio of the step's tokens are
-    left out, at least one, chosen by chance. They are found before each optimizer step among all of its tokens, by the
+    Among tokens with clip_cov_lb < c < clip_cov_ub that the clip does not stop, a random share clip_cov_ratio of the
+    step's tokens is masked, at least one. They are chosen before each optimizer step among all of its tokens, with the
     weights before it; verl chooses in each micro-batch separately. There is no dual clip.
+
     Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
     """
 
     clip_range: float = 0.2
     clip_range_low: float | None = None
-    """The range below 1, if it is not `clip_range`."""
+    """Clip range below 1; None: `clip_range`."""
     clip_range_high: float | None = None
-    """The range above 1, if it is not `clip_range`."""
+    """Clip range above 1; None: `clip_range`."""
     clip_cov_ratio: float = 0.0002
     clip_cov_lb: float = 1.0
     clip_cov_ub: float = 5.0
@@ -75,17 +77,17 @@ class ClipCovLoss:
 
     @property
     def low(self) -> float:
-        """The distance below 1 to which the ratio is followed."""
+        """Clip range below 1: ratios below 1 - low have no gradient where A < 0."""
         return self.clip_range if self.clip_range_low is None else self.clip_range_low
 
     @property
     def high(self) -> float:
-        """The distance above 1 to which the ratio is followed."""
+        """Clip range above 1: ratios above 1 + high have no gradient where A > 0."""
         return self.clip_range if self.clip_range_high is None else self.clip_range_high
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """The mask of the covariances."""
+        """The correction that computes the mask."""
         chosen = ClipCov(
             ratio=self.clip_cov_ratio,
             low=self.clip_cov_lb,
@@ -96,7 +98,7 @@ class ClipCovLoss:
         return (chosen,)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The clipped loss of every token, masked ones too  # [N]"""
+        """Returns the clipped loss of every token, masked ones included  # [N]"""
         log_ratio = tokens.log_ratio()
         ratio = log_ratio.exp()
         plain = -tokens.advantages * ratio
@@ -107,12 +109,13 @@ class ClipCovLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KlCovLoss:
-    """The loss is -A r, plus ppo_kl_coef |log r| for the tokens of the largest covariance
-    c = (A - mean of A) (logprob - mean of logprob), with means over the step's tokens.
+    """The loss is -A r, plus ppo_kl_coef |log r| for the tokens of the largest covariance c = (A - mean of A) (logprob
+    - mean of logprob), with means over the step's tokens.
 
-    Those are kl_cov_ratio of the step's tokens, at least one, as far as their covariance is above 0. They are found
-    before each optimizer step among all of its tokens, by the weights before it; verl chooses in each micro-batch
-    separately.
+    The penalised tokens are a share kl_cov_ratio of the step's tokens, at least one, with a covariance above 0. They
+    are chosen before each optimizer step among all of its tokens, with the weights before it; verl chooses in each
+    micro-batch separately.
+
     Source: Cui et al. 2025, The Entropy Mechanism of RL for Reasoning Language Models, arXiv 2505.22617; as in verl.
     """
 
@@ -128,11 +131,11 @@ class KlCovLoss:
 
     @property
     def corrections(self) -> tuple[Correction, ...]:
-        """The marks of the tokens that are held."""
+        """The correction that marks the penalised tokens."""
         return (KlCov(ratio=self.kl_cov_ratio),)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, with a pull to the weights that drew it where it is marked  # [N]"""
+        """Returns the loss of each token; marked tokens are pulled towards the weights that drew them  # [N]"""
         log_ratio = tokens.log_ratio()
         loss = -tokens.advantages * log_ratio.exp()
         metrics = {"ppo_kl": -log_ratio.detach()}

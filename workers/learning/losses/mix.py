@@ -14,19 +14,22 @@ from rftd.workers.learning.losses.token_ratios import PpoLoss
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TwoLosses:
-    """The common part of both: (1 - mu) L_rl + mu L_expert, each aggregated over its own rows of the whole batch."""
+    """Base of `mix` and `mix_chord`: (1 - mu) L_rl + mu L_expert, each aggregated over its kind of rows in the
+    batch.
+    """
 
     clip_range: float = 0.2
     clip_range_low: float | None = None
     clip_range_high: float | None = None
     clip_ratio_c: float = 3.0
     sft_loss_agg_mode: str | None = None
-    """The aggregation of the expert's rows; None: as the other rows."""
+    """Aggregation of the expert's rows; None: that of the other rows."""
     use_token_level_loss_in_sft: bool | None = None
     """`sft_loss_agg_mode` as a switch. True: token-mean; False: seq-mean-token-mean."""
     use_dynamic_bsz: object = None
-    """Without effect, like the five below: Trinity-RFT weighs micro-batches by them, and here they add up by
-    themselves."""
+    """No effect, like the five below: Trinity-RFT weights micro-batches by them; in rftd, micro-batches simply add
+    up.
+    """
     ppo_mini_batch_size: object = None
     ppo_micro_batch_size_per_gpu: object = None
     ngpus_trainer: object = None
@@ -57,11 +60,13 @@ class TwoLosses:
 
     @property
     def expert_agg_mode(self) -> str | None:
-        """The aggregation of the expert's rows, if it is their own."""
+        """Aggregation of the expert's rows, if set by either argument; None: that of the other rows."""
         return self.sft_loss_agg_mode or mode_of(self.use_token_level_loss_in_sft)
 
     def mixed(self, tokens: LossTokens, expert: PolicyLoss, mu: float) -> TokenLoss:
-        """The loss of each token, by its kind  # [N]"""
+        """Returns (1 - mu) times PPO's loss at tokens of rollouts, mu times the loss `expert` at tokens of an expert's
+        rows  # [N]
+        """
         of_rollouts = self.usual.per_token(tokens)
         of_rows = expert.per_token(tokens)
         # Both losses are computed for all tokens: those of the wrong kind mean nothing, and are dropped here.
@@ -75,7 +80,7 @@ class TwoLosses:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixLoss(TwoLosses):
-    """The loss is (1 - mu) L_ppo(rollouts) + mu L_sft(expert's rows), each aggregated over its own rows of the whole
+    """The loss is (1 - mu) L_ppo(rollouts) + mu L_sft(expert's rows), each aggregated over its kind of rows in the
     batch.
 
     Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826.
@@ -88,15 +93,18 @@ class MixLoss(TwoLosses):
         arguments.share(mu=self.mu)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, by its kind  # [N]"""
+        """Returns the loss of each token: PPO's for rollouts, the likelihood's for an expert's rows  # [N]"""
         return self.mixed(tokens, SftLoss(), self.mu)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixChordLoss(TwoLosses):
-    """The loss is that of `mix`, with L_sft_phi (L_sft without enable_phi_function), and mu of the stage's step.
+    """The loss is that of `mix`, with L_sft_phi (L_sft if enable_phi_function is false), and a mu that depends on the
+    stage's step.
 
-    mu rises from 0 to mu_peak over mu_warmup_steps, then falls as a cosine over mu_decay_steps, and stays at mu_valley.
+    mu rises from 0 to mu_peak over mu_warmup_steps, falls as a cosine to mu_valley over mu_decay_steps, and then stays
+    constant.
+
     Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
     """
 
@@ -112,7 +120,7 @@ class MixChordLoss(TwoLosses):
         arguments.share(mu_peak=self.mu_peak, mu_valley=self.mu_valley)
 
     def mu(self, stage_step: int) -> float:
-        """The weight of the expert's rows in a step of the stage."""
+        """Returns the weight of the expert's rows in the given step of the stage."""
         after = stage_step - self.mu_warmup_steps
         # Before any division: without a warm-up `after` is never below 0 here, so mu_warmup_steps is above 0.
         if after < 0:
@@ -123,7 +131,7 @@ class MixChordLoss(TwoLosses):
         return self.mu_valley + (self.mu_peak - self.mu_valley) * fall
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, by its kind  # [N]"""
+        """Returns the loss of each token: PPO's for rollouts, the likelihood's for an expert's rows  # [N]"""
         mu = self.mu(tokens.stage_step)
         mixture = self.mixed(tokens, SftPhiLoss() if self.enable_phi_function else SftLoss(), mu)
         return TokenLoss(loss=mixture.loss, metrics=mixture.metrics, by_kind=True)

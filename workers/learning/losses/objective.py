@@ -1,4 +1,4 @@
-"""The objective of one stage: policy loss - entropy bonus + KL, each aggregated over the batch."""
+"""`Objective`: policy loss - entropy bonus + KL, each aggregated over the batch."""
 
 from __future__ import annotations
 
@@ -26,25 +26,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The parts that a stage names, made. Terms of micro-batches add up to those of their batch."""
+    """The loss of a stage, built from the parts named in its specification. Terms of micro-batches add up to those of
+    their batch.
+    """
 
     policy_loss: PolicyLoss
     kl: KlLoss
     entropy: EntropyLoss
     aggregation: Aggregation
     needs_old_logprobs: bool
+    """True if log-probabilities under the weights that drew the tokens are needed."""
     correction: Chain
     kl_penalty: KlLoss
     token_advantage: TokenAdvantage | None = None
     penalised_advantage: AdvantageFunction | None = None
-    """The function of groups, if the KL penalty is taken from rewards before it is asked."""
+    """The group's advantage function, if the KL penalty is subtracted from rewards before it is computed; else None."""
     from_rollouts: bool = True
-    """False if nothing is known about who drew the tokens: rows of a dataset alone."""
+    """False for a stage trained on dataset rows alone, whose tokens no policy drew."""
     policy_loss_name: str = ""
 
     @classmethod
     def of(cls, spec: AlgorithmSpec) -> Objective:
-        """Makes the parts. Raises ConfigError for an unknown name or unfit arguments."""
+        """Builds the parts named by the algorithm. Raises ConfigError for an unknown name or unfit arguments."""
         loss = policy_loss(spec)
         needs = LossNeeds.of(loss)
         kl = KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args)
@@ -66,11 +69,13 @@ class Objective:
 
     @property
     def needs_reference(self) -> bool:
-        """True if log-probabilities under a frozen reference are needed."""
+        """True if log-probabilities under a frozen copy of the initial policy are needed."""
         return self.kl.coef > 0 or "ref_logprobs" in self.pass_fields or LossNeeds.of(self.policy_loss).reference
 
     def fields_before(self, *, several_steps: bool) -> frozenset[PassField]:
-        """The fields known before a batch's first optimizer step, more of them before several steps."""
+        """Returns the fields to compute over the complete batch before its first optimizer step; more of them if
+        `several_steps` follow.
+        """
         fields = set(self.pass_fields)
         if several_steps and self.correction.decoupled:
             fields.add("logprobs")
@@ -80,7 +85,7 @@ class Objective:
 
     @property
     def pass_fields(self) -> frozenset[PassField]:
-        """The fields needed of the whole batch before the step, each at the cost of a forward pass."""
+        """The fields needed over the complete batch before its first step, each at the cost of a forward pass."""
         fields: set[PassField] = set()
         if self.kl_penalty.coef > 0:
             fields.add("ref_logprobs")
@@ -91,10 +96,11 @@ class Objective:
     def terms(
         self, tokens: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the tokens and their figures, for joining over micro-batches (`joined`).
+        """Returns the loss of a micro-batch's tokens, and figures to be combined over micro-batches by
+        `diagnostics.joined`.
 
-        `weights` are the tokens' in the whole batch  # [N] each. `kl_coef`: the step's, if adaptive.
-        Raises ConfigError for a loss of another shape.
+        `weights` are the tokens' weights in the complete batch  # [N] each. `kl_coef` replaces the KL loss's
+        coefficient, if adaptive. Raises ConfigError for a loss of a wrong shape, or without a gradient.
         """
         # Figures of mismatch compare with the weights that drew the tokens; after `applied` the old ones may be the
         # proximal.

@@ -1,4 +1,4 @@
-"""`PolicyLoss`: the main term of an objective, for each token."""
+"""`PolicyLoss`: the main term of an objective, computed for each token."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ if TYPE_CHECKING:
     from rftd.workers.learning.corrections.correction import Correction
 
 LOG_RATIO_LIMIT: Final = 20.0
-"""The bound of log-ratios on both sides, so that no ratio overflows."""
+"""Bound of log-ratios on both sides, so that no ratio overflows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pairs:
-    """The pairs of a micro-batch's S responses, chosen and rejected; each response has its partner there."""
+    """Preference pairs among a micro-batch's S responses, chosen and rejected; both responses of a pair are in the
+    micro-batch.
+    """
 
     of: Tensor  # [S] int64, which pair
     chosen: Tensor  # [S] bool
     count: int
+    """Number of pairs in the micro-batch."""
     in_batch: int
-    """Pairs with trained tokens among all that the optimizer step sees."""
+    """Number of pairs with trained tokens in the complete optimizer step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Labels:
-    """The labels of a micro-batch's S responses, each by itself: of a pair the chosen one is desirable."""
+    """Labels of a micro-batch's S responses, desirable or not; of a pair the chosen response is desirable."""
 
     desirable: Tensor  # [S] bool
     in_batch: int
-    """Responses with trained tokens among all that the optimizer step sees."""
+    """Number of responses with trained tokens in the complete optimizer step."""
     desirable_in_batch: int
-    """The number of desirable ones among those."""
+    """Number of desirable responses among `in_batch`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossTokens:
-    """The N trained tokens of some whole responses, one after the other: masked tokens are not among them."""
+    """The N trained tokens of complete responses, one response after the other; masked tokens are omitted."""
 
     logprobs: Tensor  # [N], with gradient
     entropies: Tensor | None  # [N], with gradient; None where the engine cannot give them
@@ -48,12 +51,13 @@ class LossTokens:
     expert: Tensor  # [N] bool
     sequence: Tensor  # [N] int64, which response
     sequences: int
+    """Number of responses."""
     stage_step: int = 1
-    """The number of the step that is trained; a stage's first is 1."""
+    """Number of the training step within its stage, from 1."""
     pairs: Pairs | None = None
-    """The pairs; None where rows are no preferences."""
+    """Preference pairs; None for rows without preferences."""
     labels: Labels | None = None
-    """The labels; None where rows neither are preferences nor carry a label."""
+    """Labels of responses; None for rows without preferences or labels."""
     reference_kl: Tensor | None = None  # [], of responses to prompts that they do not answer; None: 0, or nobody asked
     versions: Tensor | None = None  # [N] int64, of the weights that drew each token
     version: int = 0
@@ -64,11 +68,11 @@ class LossTokens:
     marked: Tensor | None = None  # [N] bool, of corrections: those that the loss treats apart
 
     def log_ratio(self) -> Tensor:
-        """The log-ratio logprobs - old_logprobs, clamped to ±20  # [N]"""
+        """Returns logprobs - old_logprobs, clamped to ±20  # [N]"""
         return (self.logprobs - self.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
-        """The mean over each token's own response  # [N] -> [N]"""
+        """Returns, for each token, the mean of the values over its response  # [N] -> [N]"""
         zeros = values.new_zeros(self.sequences)
         sums = zeros.index_add(0, self.sequence, values)
         counts = zeros.index_add(0, self.sequence, values.new_ones(values.shape))
@@ -76,7 +80,7 @@ class LossTokens:
         return (sums / counts.clamp(min=1))[self.sequence]
 
     def corrected(self, loss: Tensor) -> Tensor:
-        """A loss of each token with multiplier and mask  # [N] -> [N]"""
+        """Applies the corrections' multiplier and mask to a loss  # [N] -> [N]"""
         if self.multiplier is not None:
             loss = loss * self.multiplier
         # where, not a product: 0 times an infinite loss is NaN.
@@ -85,45 +89,47 @@ class LossTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLoss:
-    """A loss for each token, and what else to report for each token."""
+    """The loss of each token, and figures to report."""
 
     loss: Tensor  # [N]
     metrics: dict[str, Tensor]  # each [N], reported as the mean over the batch's trained tokens
     of_responses: dict[str, Tensor] = field(default_factory=dict)  # each [N]
-    """Figures of whole responses, the same at each token of one: reported as the mean over the batch's responses."""
+    """Figures of complete responses, repeated at each of their tokens: reported as the mean over the batch's
+    responses.
+    """
     by_kind: bool = False
-    """True: an expert's rows and all others are aggregated, and reported, each on their own, and then added."""
+    """True: an expert's rows and all other rows are aggregated and reported separately, and then added."""
     summed: bool = False
-    """True: loss and metrics are weighted already, by the masks alone, and only added up, without `loss_agg_mode`."""
+    """True: loss and metrics are already weighted, and only added up, without `loss_agg_mode`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossNeeds:
-    """The needs that a policy loss may state beside its formula, each with its default.
+    """What a policy loss needs besides its tokens, each with a default.
 
-    A loss says so with an attribute or a property of the field's name, `needs_` before it where it is a bool.
+    A loss declares a need by an attribute or property of the field's name, prefixed by `needs_` for a bool.
     """
 
     old_logprobs: bool = False
-    """The log-probability of each token under the weights that drew it; some algorithms need it anyhow."""
+    """The log-probability of each token under the weights that drew it; some algorithms need it in any case."""
     reference: bool = False
-    """A frozen copy of the policy of the stage's beginning."""
+    """Log-probabilities under a frozen copy of the policy from the beginning of the stage."""
     reference_kl: bool = False
-    """Responses to prompts that are not theirs, for an estimate of the KL to the reference (KTO)."""
+    """An estimate of the KL to the reference by responses placed after prompts of other samples (KTO)."""
     pairs: bool = False
-    """True: it compares chosen and rejected responses to one prompt."""
+    """Pairs of a chosen and a rejected response to one prompt."""
     labels: bool = False
     """A label for each response, desirable or not: of pairs, or each by itself."""
     loss_agg_mode: str | None = None
-    """The aggregation that it takes by default, in the place of the algorithm's."""
+    """The aggregation used by default, instead of the algorithm's."""
     expert_agg_mode: str | None = None
-    """The mode of an expert's rows, if they are aggregated on their own."""
+    """The aggregation of an expert's rows, if separate."""
     corrections: tuple[Correction, ...] = ()
-    """The corrections that it is defined by."""
+    """Corrections that belong to the loss's definition."""
 
     @classmethod
     def of(cls, loss: object) -> LossNeeds:
-        """The stated needs of a loss, or of a class for all of its instances."""
+        """Reads the needs declared by a loss, or by a loss's class if independent of its arguments."""
         stated: dict[str, Any] = {}
         for need in fields(cls):
             name = f"needs_{need.name}" if need.type == "bool" else need.name
@@ -136,11 +142,12 @@ class LossNeeds:
 
 
 class PolicyLoss(Protocol):
-    """A pure function of the tokens. It depends on whole responses at most, never on how they are batched.
+    """A pure function of the tokens. A token's loss depends at most on its complete response, never on the batch or
+    micro-batches.
 
-    A class may also state the fields of `LossNeeds`.
+    A class may also declare the fields of `LossNeeds`.
     """
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss before aggregation  # [N]"""
+        """Returns the loss of each token before aggregation  # [N]"""
         ...

@@ -1,8 +1,8 @@
 """Losses of preferences: `dpo`, `ipo`, `simpo` and `orpo` compare the two responses of a pair, `kto` judges each
-response by itself.
+response alone.
 
-In the formulas s is the logistic function. Each loss is that of a pair (of a response, for `kto`), spread evenly over
-its tokens; `preferences` has what they share.
+In the formulas s is the logistic function. Each loss is one number of a pair (for `kto` of a response), divided evenly
+among its tokens.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DpoLoss:
     """The loss is the mean over pairs of -(1 - e) log s(z) - e log s(-z), where z is the chosen response's reward minus
-    the rejected one's, a reward beta times the sum of logprob - reference logprob, and e is `label_smoothing`: the
-    share of pairs whose labels are thought to be the wrong way round.
+    the rejected one's, a reward is beta times the sum of logprob - reference logprob, and e is `label_smoothing`: the
+    assumed share of pairs with swapped labels.
 
     Source: Rafailov et al. 2023, arXiv 2305.18290; label smoothing: Mitchell 2023, conservative DPO.
     """
@@ -46,7 +46,9 @@ class DpoLoss:
         check_smoothing(self.label_smoothing)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each pair, spread evenly over its tokens and divided by the batch's pairs  # [N]"""
+        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
+        [N]
+        """
         pairs = pairs_of(tokens, "dpo")
         moved = log_ratio_to_reference(tokens, "dpo") * self.beta
         chosen, rejected = by_side(tokens, pairs, moved)
@@ -56,9 +58,9 @@ class DpoLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IpoLoss:
-    """The loss is the mean over pairs of (h - 1 / (2 beta))², where h is the chosen response's logprob - reference
-    logprob minus the rejected one's, each summed over its tokens. With `per_token_mean` each is divided by its number
-    of tokens, as TRL does, so that long responses are not held to the margin of short ones.
+    """The loss is the mean over pairs of (h - 1 / (2 beta))², where h is the chosen response's sum of logprob -
+    reference logprob minus the rejected one's. With `per_token_mean` each sum is divided by its number of tokens, as in
+    TRL, so that long responses need no larger margin than short ones.
 
     Source: Azar et al. 2023, arXiv 2310.12036, equation 17, whose tau is beta; by tokens: TRL 1.16, loss type ipo.
     """
@@ -73,7 +75,9 @@ class IpoLoss:
         arguments.above(0, beta=self.beta)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each pair, spread evenly over its tokens and divided by the batch's pairs  # [N]"""
+        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
+        [N]
+        """
         pairs = pairs_of(tokens, "ipo")
         moved = log_ratio_to_reference(tokens, "ipo")
         chosen, rejected = by_side(tokens, pairs, moved, mean=self.per_token_mean)
@@ -87,15 +91,15 @@ class IpoLoss:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimpoLoss:
     """The loss is the mean over pairs of -(1 - e) log s(z) - e log s(-z), where z is the chosen response's reward minus
-    the rejected one's minus gamma, a reward beta times the mean logprob over the response, and e is `label_smoothing`
-    as in dpo. There is no reference.
+    the rejected one's minus gamma, a reward is beta times the mean logprob over the response, and e is
+    `label_smoothing` as in dpo. There is no reference.
 
     Source: Meng et al. 2024, SimPO, arXiv 2405.14734, equation 6; label smoothing as in the authors' code.
     """
 
     beta: float = 2.0
     gamma: float = 1.0
-    """The margin that the chosen response's reward shall have."""
+    """The margin demanded between the rewards of chosen and rejected response."""
     label_smoothing: float = 0.0
 
     needs_pairs: ClassVar[bool] = True
@@ -106,7 +110,9 @@ class SimpoLoss:
         check_smoothing(self.label_smoothing)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each pair, spread evenly over its tokens and divided by the batch's pairs  # [N]"""
+        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
+        [N]
+        """
         pairs = pairs_of(tokens, "simpo")
         chosen, rejected = by_side(tokens, pairs, tokens.logprobs * self.beta, mean=True)
         loss = with_wrong_labels(chosen - rejected - self.gamma, self.label_smoothing)
@@ -114,15 +120,16 @@ class SimpoLoss:
 
 
 HIGHEST: Final = -1e-6
-"""The largest mean logprob of which odds are taken: those of a probability of 1 are infinite."""
+"""The largest mean logprob used for odds: a probability of 1 would have infinite odds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OrpoLoss:
-    """The loss is the mean over pairs of -l + beta (-log s(z)), where l is the chosen response's mean logprob, z its
-    log-odds minus those of the rejected one, the odds of a response P / (1 - P), and log P its mean logprob.
+    """The loss is the mean over pairs of -l - beta log s(z), where l is the chosen response's mean logprob, z is its
+    log-odds minus the rejected one's, the odds of a response are P / (1 - P), and log P is its mean logprob.
 
-    So it is supervised fine-tuning on the chosen response, whose odds are raised over those of the rejected one.
+    In effect: supervised fine-tuning on the chosen response, with its odds raised over those of the rejected one.
+
     Source: Hong et al. 2024, ORPO, arXiv 2403.07691, equations 6 and 7, whose lambda is beta.
     """
 
@@ -134,7 +141,9 @@ class OrpoLoss:
         arguments.at_least(0, beta=self.beta)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each pair, spread evenly over its tokens and divided by the batch's pairs  # [N]"""
+        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
+        [N]
+        """
         pairs = pairs_of(tokens, "orpo")
         chosen, rejected = by_side(tokens, pairs, tokens.logprobs, mean=True)
         margin = _log_odds(chosen) - _log_odds(rejected)
@@ -144,7 +153,7 @@ class OrpoLoss:
 
 
 def _log_odds(logprobs: Tensor) -> Tensor:
-    """The log-odds log P - log(1 - P) of log P  # [pairs]"""
+    """Returns log P - log(1 - P) from log P  # [pairs]"""
     bounded = logprobs.clamp(max=HIGHEST)
     # expm1, for 1 - P of a P near 1 has no digits left in float32.
     return bounded - (-bounded.expm1()).log()
@@ -177,7 +186,9 @@ class KtoLoss:
         arguments.at_least(0, desirable_weight=self.desirable_weight, undesirable_weight=self.undesirable_weight)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each response, spread evenly over its tokens and divided by the batch's responses  # [N]"""
+        """Returns the loss of each response, divided by the batch's number of responses and evenly among its tokens  #
+        [N]
+        """
         labels = labels_of(tokens, "kto")
         moved = log_ratio_to_reference(tokens, "kto") * self.beta
         reward = by_response(tokens, moved)  # [S]
@@ -195,7 +206,9 @@ class KtoLoss:
 
 
 def _rewards(labels: Labels, reward: Tensor) -> dict[str, Tensor]:
-    """The reward of each kind of response  # [S] -> [S] each"""
+    """Returns the rewards of desirable and of undesirable responses, scaled to be reported as means of each kind  # [S]
+    -> [S] each
+    """
     undesirable_in_batch = labels.in_batch - labels.desirable_in_batch
     kinds = (
         ("chosen_reward", labels.desirable, labels.desirable_in_batch),
@@ -210,7 +223,7 @@ def _rewards(labels: Labels, reward: Tensor) -> dict[str, Tensor]:
 
 
 def pairs_of(tokens: LossTokens, name: str) -> Pairs:
-    """The pairs of the tokens. Raises TrainError for tokens without pairs."""
+    """Returns the tokens' pairs. Raises TrainError if there are none; `name` is the loss's."""
     if tokens.pairs is None:
         raise TrainError(
             f"{name} was given responses without pairs", fix="train it on a dataset of chosen and rejected responses"
@@ -219,7 +232,7 @@ def pairs_of(tokens: LossTokens, name: str) -> Pairs:
 
 
 def labels_of(tokens: LossTokens, name: str) -> Labels:
-    """The labels of the responses. Raises TrainError for responses without labels."""
+    """Returns the responses' labels. Raises TrainError if there are none; `name` is the loss's."""
     if tokens.labels is None:
         raise TrainError(
             f"{name} was given responses without labels",
@@ -229,15 +242,14 @@ def labels_of(tokens: LossTokens, name: str) -> Labels:
 
 
 def log_ratio_to_reference(tokens: LossTokens, name: str) -> Tensor:
-    """The log-ratio logprob - reference logprob  # [N]. Raises TrainError without a reference."""
+    """Returns logprob - reference logprob  # [N]. Raises TrainError without a reference; `name` is the loss's."""
     if tokens.ref_logprobs is None:
         raise TrainError(f"{name} was given responses without a reference", fix="give its log-probabilities too")
     return tokens.logprobs - tokens.ref_logprobs
 
 
 def by_side(tokens: LossTokens, pairs: Pairs, values: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor]:
-    """The sum, or the mean, over the trained tokens of the chosen and of the rejected response of each pair.
-
+    """Sums the values over the trained tokens of each pair's chosen and rejected response, or averages them if `mean`
     # [N] -> [pairs], [pairs]
     """
     of_responses = by_response(tokens, values)
@@ -248,12 +260,12 @@ def by_side(tokens: LossTokens, pairs: Pairs, values: Tensor, *, mean: bool = Fa
 
 
 def by_response(tokens: LossTokens, values: Tensor) -> Tensor:
-    """The sum over the trained tokens of each response  # [N] -> [S]"""
+    """Sums the values over the trained tokens of each response  # [N] -> [S]"""
     return values.new_zeros(tokens.sequences).index_add(0, tokens.sequence, values)
 
 
 def sides(pairs: Pairs, of_responses: Tensor) -> tuple[Tensor, Tensor]:
-    """The values of the chosen and of the rejected response of each pair  # [S] -> [pairs], [pairs]"""
+    """Splits values of responses into those of each pair's chosen and rejected response  # [S] -> [pairs], [pairs]"""
     # Summed with masks, not gathered by index: sides are [pairs] in the order of `of`, wherever responses lie in the
     # batch.
     zeros = of_responses.new_zeros(pairs.count)
@@ -263,16 +275,17 @@ def sides(pairs: Pairs, of_responses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(tokens: LossTokens, pairs: Pairs, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
-    """The loss of each pair, and what is reported of it, evenly over its tokens, divided by the batch's pairs."""
+    """Divides the loss and figures of each pair by the batch's number of pairs, and evenly among the pair's tokens  #
+    [pairs] -> [N]
+    """
     return _spread(pairs.of[tokens.sequence], pairs.in_batch, loss, reported)
 
 
 def spread_over_responses(
     tokens: LossTokens, labels: Labels, loss: Tensor, reported: Mapping[str, Tensor]
 ) -> TokenLoss:
-    """The loss of each response, and what is reported of it, evenly over its tokens, divided by the batch's responses.
-
-    # [S] -> [N]
+    """Divides the loss and figures of each response by the batch's number of responses, and evenly among its tokens  #
+    [S] -> [N]
     """
     return _spread(tokens.sequence, labels.in_batch, loss, reported)
 
@@ -288,7 +301,7 @@ def _spread(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str
 
 
 def figures(name: str, loss: Tensor, chosen_reward: Tensor, rejected_reward: Tensor) -> dict[str, Tensor]:
-    """The figures of a pair, reported by each loss under the names of dpo  # each [pairs]"""
+    """Returns the figures of pairs for the loss named `name`, the same for each loss of pairs  # each [pairs]"""
     right = (chosen_reward > rejected_reward).to(loss.dtype)
     return {
         f"{name}_loss": loss,
@@ -299,20 +312,22 @@ def figures(name: str, loss: Tensor, chosen_reward: Tensor, rejected_reward: Ten
 
 
 def minus_log_sigmoid(values: Tensor) -> Tensor:
-    """The function log(1 + e^-x), exact at 0 and finite everywhere, gradients too."""
+    """Returns log(1 + e^-x), with finite values and gradients everywhere."""
     # Not -log(sigmoid(x)): that is infinite from x = -104 on in float32, and its gradient NaN.
     return values.new_zeros(values.shape).logaddexp(-values)
 
 
 def with_wrong_labels(margin: Tensor, label_smoothing: float) -> Tensor:
-    """The logistic loss -(1 - e) log s(z) - e log s(-z), for a share e of pairs that are the wrong way round."""
+    """Returns -(1 - e) log s(z) - e log s(-z) of margins z, where e = `label_smoothing` is the assumed share of pairs
+    with swapped labels.
+    """
     loss = minus_log_sigmoid(margin) * (1 - label_smoothing)
     # Without smoothing the second term is left out, not multiplied by 0: its gradient costs as much as the first.
     return loss + minus_log_sigmoid(-margin) * label_smoothing if label_smoothing else loss
 
 
 def check_smoothing(label_smoothing: float) -> None:
-    """Raises ConfigError for a share of wrong labels without anything to learn."""
+    """Raises ConfigError unless the assumed share of swapped labels is from 0 to below 0.5."""
     if not 0 <= label_smoothing < 0.5:
         raise ConfigError(
             f"label_smoothing is {label_smoothing}",
@@ -322,5 +337,5 @@ def check_smoothing(label_smoothing: float) -> None:
 
 
 def _counts(places: Tensor, like: Tensor) -> Tensor:
-    """The number of tokens of each of `like`, at least 1."""
+    """Returns the number of tokens of each pair or response, at least 1; `like` has the shape of the counts."""
     return like.new_zeros(like.shape).index_add(0, places, like.new_ones(places.shape)).clamp(min=1)

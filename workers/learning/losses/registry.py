@@ -1,4 +1,4 @@
-"""The table of policy losses, importable without any loss."""
+"""The table of policy losses, importable without importing any loss."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ POLICY_LOSSES: Final = Plugins[PolicyLoss](
 
 
 def compares_pairs(name: str) -> bool:
-    """True for a built-in loss of chosen responses against rejected ones."""
+    """True for a built-in loss that compares chosen with rejected responses."""
     # builtin first: load would import a third party's module, and this is asked of every file that is submitted.
     return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
 
 
 def tells_labels(name: str) -> bool:
-    """True for a built-in loss with a need for labels of good responses, in pairs or singly."""
+    """True for a built-in loss that needs labels of desirable responses, in pairs or single."""
     return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
 
 
 def policy_loss(spec: AlgorithmSpec) -> PolicyLoss:
-    """The algorithm's loss. Raises ConfigError for an unknown name or unfit arguments.
+    """Builds the algorithm's policy loss. Raises ConfigError for an unknown name or unfit arguments.
 
-    In a log that was begun when `probability_clip` was called `ipo`, a type of rollouts means that loss.
+    In older logs `probability_clip` was named `ipo`: under an algorithm of rollouts the name means that loss.
     """
     name = spec.policy_loss
     arguments = spec.policy_loss_args

@@ -1,5 +1,6 @@
-"""Losses of the ratio of a whole response: `gspo` and `gmpo` take the geometric mean of its tokens' ratios, `vespo`
-takes their product."""
+"""Losses of the ratio of a complete response: `gspo` and `gmpo` take the geometric mean of its tokens' ratios, `vespo`
+takes their product.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +17,13 @@ class GspoLoss:
     """The loss is max(-A s, -A clip(s, 1 - low, 1 + high)), where log s is the mean of logprob - old logprob over the
     response.
 
-    Every token of a response has its s, and the gradient of its own logprob. There is no dual clip.
+    All tokens of a response have the same s, and each has the gradient of its logprob. There is no dual clip.
+
     Source: Zheng et al. 2025, Group Sequence Policy Optimization, arXiv 2507.18071.
     """
 
     clip_range: float | None = None
-    """The range on both sides; None: each side has its own."""
+    """Clip range on both sides of 1; None: `clip_range_low` and `clip_range_high`."""
     clip_range_low: float = 0.0003
     clip_range_high: float = 0.0004
     loss_agg_mode: str = "seq-mean-token-mean"
@@ -35,7 +37,7 @@ class GspoLoss:
         arguments.mode(self.loss_agg_mode)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The clipped loss of each token  # [N]"""
+        """Returns the clipped loss of each token, by its response's ratio  # [N]"""
         low = self.clip_range_low if self.clip_range is None else self.clip_range
         high = self.clip_range_high if self.clip_range is None else self.clip_range
         drift = (tokens.logprobs - tokens.old_logprobs).detach()
@@ -51,11 +53,12 @@ class GspoLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GmpoLoss:
-    """The loss is -A s, where log s is the mean over the response of log r, clipped at a token to at most high where
-    A > 0, to at least -low where A < 0; A is the mean over the response.
+    """The loss is -A s, where log s is the mean over the response of log r, with log r clipped at each token to at most
+    high where A > 0, and to at least -low where A < 0; A is the mean over the response.
 
     A single ratio weighs less in a geometric mean, so the clip is wide: e^-0.4 to e^0.4. Every token of a response has
     the loss of the response.
+
     Source: Zhao et al. 2025, Geometric-Mean Policy Optimization, arXiv 2507.20673; as in verl.
     """
 
@@ -70,7 +73,7 @@ class GmpoLoss:
         arguments.mode(self.loss_agg_mode)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token's response  # [N]"""
+        """Returns the loss of each token: its response's  # [N]"""
         log_ratio = tokens.log_ratio()
         clipped = log_ratio.clamp(-self.clip_range_low, self.clip_range_high)
         sign = tokens.advantages.sign()
@@ -85,7 +88,7 @@ class GmpoLoss:
 
 
 LOWEST: Final = math.log(1e-8)
-"""The smallest log-ratio of a response: a smaller one counts as this."""
+"""The smallest log-ratio of a response: smaller ones are raised to it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,8 +96,9 @@ class VespoLoss:
     """The loss is -A sg(phi(w)) logprob, where w is the product of the response's r, and phi(w) = w^k e^(lambda (1 -
     w)).
 
-    phi is 1 where w is 1, 0 far from it on either side, and largest at k / lambda. k and lambda have a value for A >= 0
-    and one for A < 0. The product is taken as it is, not its geometric mean; what a hard clip cuts off fades here.
+    phi is 1 at w = 1, falls to 0 far from it on either side, and is largest at k / lambda. k and lambda have a value
+    for A >= 0 and one for A < 0. The product is not normalised by length; instead of a hard clip, its influence fades.
+
     Source: Shen et al. 2026, VESPO, arXiv 2602.10693; as TRL's loss type vespo.
     """
 
@@ -111,7 +115,7 @@ class VespoLoss:
         )
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted loss of each token  # [N]"""
+        """Returns the loss of each token, weighted by its response's ratio  # [N]"""
         log_ratio = tokens.log_ratio().detach()
         summed = log_ratio.new_zeros(tokens.sequences).index_add(0, tokens.sequence, log_ratio)
         log_w = summed.clamp(LOWEST, LOG_RATIO_LIMIT)[tokens.sequence]

@@ -1,4 +1,4 @@
-"""`sft`, `sft_is` and `sft_phi`: minus the log-likelihood, plain or weighted by the token's probability."""
+"""`sft`, `sft_is` and `sft_phi`: the negative log-likelihood, plain or weighted by the token's probability."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rftd.workers.learning.losses.policy_loss import LossTokens, TokenLoss
 
 
 def mode_of(use_token_level_loss: bool | None) -> str | None:
-    """The aggregation that Trinity-RFT's switch `use_token_level_loss` stands for; None if it is not given."""
+    """Returns the aggregation for Trinity-RFT's switch `use_token_level_loss`: token-mean or seq-mean-token-mean; None
+    if unset.
+    """
     if use_token_level_loss is None:
         return None
     return "token-mean" if use_token_level_loss else "seq-mean-token-mean"
@@ -18,7 +20,7 @@ def mode_of(use_token_level_loss: bool | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftLoss:
-    """The loss is -logprob, or with `weighted` -A logprob: then an advantage function may choose among rollouts.
+    """The loss is -logprob; with `weighted` -A logprob, so that an advantage function may choose among rollouts.
 
     Source: Ouyang et al. 2022, InstructGPT, arXiv 2203.02155.
     """
@@ -29,18 +31,18 @@ class SftLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        """The aggregation set by `use_token_level_loss`; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The negative log-likelihood of each token  # [N]"""
+        """Returns the negative log-likelihood of each token, times its advantage if `weighted`  # [N]"""
         loss = -tokens.logprobs * tokens.advantages if self.weighted else -tokens.logprobs
         return TokenLoss(loss=loss, metrics={"sft_loss": loss.detach()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftIsLoss:
-    """The loss is -sg(p) logprob: tokens that the policy finds unlikely move it less.
+    """The loss is -sg(p) logprob: tokens unlikely under the policy have a smaller gradient.
 
     Source: Wu et al. 2025, On the Generalization of SFT (dynamic fine-tuning), arXiv 2508.05629.
     """
@@ -49,11 +51,11 @@ class SftIsLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        """The aggregation set by `use_token_level_loss`; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted negative log-likelihood of each token  # [N]"""
+        """Returns the negative log-likelihood of each token, weighted by its probability  # [N]"""
         # Detached: the weight p cancels the 1 / p in the gradient of log p, which is the method; with its gradient it
         # would not.
         loss = -tokens.logprobs * tokens.logprobs.detach().exp()
@@ -62,8 +64,8 @@ class SftIsLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SftPhiLoss:
-    """The loss is -sg(p (1 - p)) min(logprob, log cutoff_prob): neither unlikely tokens nor certain ones move the
-    policy much.
+    """The loss is -sg(p (1 - p)) min(logprob, log cutoff_prob): neither unlikely nor nearly certain tokens have a large
+    gradient.
 
     Source: Zhang et al. 2025, CHORD, arXiv 2508.11408.
     """
@@ -77,11 +79,11 @@ class SftPhiLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """The aggregation that `use_token_level_loss` asks for; None: the algorithm's."""
+        """The aggregation set by `use_token_level_loss`; None: the algorithm's."""
         return mode_of(self.use_token_level_loss)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted negative log-likelihood of each token  # [N]"""
+        """Returns the negative log-likelihood of each token, weighted by p (1 - p)  # [N]"""
         probability = tokens.logprobs.detach().exp()
         logprobs = tokens.logprobs
         if self.cutoff_prob < 1:

@@ -1,7 +1,7 @@
-"""Losses with the gradient of each token's own ratio r = e^(logprob - old logprob).
+"""Losses with the gradient of each token's ratio r = e^(logprob - old logprob).
 
 `ppo` clips the ratio, `sapo` fades it out, `dppo` and `probability_clip` mask tokens by the change of their
-probability, `sppo` masks them by the ratio, and `importance_sampling` takes the ratio as it is.
+probability, `sppo` masks them by the ratio, and `importance_sampling` uses the ratio unchanged.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class PpoLoss:
 
     clip_range: float = 0.2
     clip_range_low: float | None = None
-    """The range below 1, if it is not `clip_range`."""
+    """Clip range below 1; None: `clip_range`."""
     clip_range_high: float | None = None
-    """The range above 1, if it is not `clip_range`."""
+    """Clip range above 1; None: `clip_range`."""
     clip_ratio_c: float = 3.0
     enable_sequence_masking: bool = False
-    """True: a response with A < 0 has no loss once it has drifted, that is if mean(old - new) is above `delta`."""
+    """True: a response with A < 0 has no loss if it has drifted: mean(old logprob - logprob) above `delta`."""
     delta: float = 0.1
     fallback_to_policy_gradient: bool = False
-    """True: the present log-probabilities stand in for the old ones. The ratio is 1, its gradient that of logprob."""
+    """True: current log-probabilities replace the old ones. The ratio is 1, its gradient that of logprob."""
 
     def __post_init__(self) -> None:
         if self.low < 0 or self.high < 0:
@@ -52,21 +52,21 @@ class PpoLoss:
 
     @property
     def needs_old_logprobs(self) -> bool:
-        """False if the present log-probabilities stand in for the old ones."""
+        """False if current log-probabilities replace the old ones."""
         return not self.fallback_to_policy_gradient
 
     @property
     def low(self) -> float:
-        """The distance below 1 to which the ratio is followed."""
+        """Clip range below 1: ratios below 1 - low have no gradient where A < 0."""
         return self.clip_range if self.clip_range_low is None else self.clip_range_low
 
     @property
     def high(self) -> float:
-        """The distance above 1 to which the ratio is followed."""
+        """Clip range above 1: ratios above 1 + high have no gradient where A > 0."""
         return self.clip_range if self.clip_range_high is None else self.clip_range_high
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The dual-clipped loss of each token  # [N]"""
+        """Returns the dual-clipped loss of each token  # [N]"""
         advantages = tokens.advantages
         old = tokens.logprobs.detach() if self.fallback_to_policy_gradient else tokens.old_logprobs
         # Not tokens.log_ratio(): `old` may be the detached present here, and the difference still has a gradient.
@@ -99,16 +99,17 @@ class PpoLoss:
 class SapoLoss:
     """The loss is -A g, with the gate g = 4/τ sigmoid(τ (r - 1)); τ is tau_pos where A > 0, else tau_neg.
 
-    The gradient goes through the gate: a token weighs r sech²(τ (r - 1) / 2), which is 1 at r = 1 and fades on both
-    sides. `through_gate: false` takes Trinity-RFT's -A sg(g) logprob instead, whose weight never fades: it grows with
-    the ratio, from 2/τ at r = 1 to 4/τ, so tokens that have drifted upwards are driven further.
+    The gradient passes through the gate: a token has the weight r sech²(τ (r - 1) / 2), which is 1 at r = 1 and fades
+    on both sides. `through_gate: false` selects Trinity-RFT's -A sg(g) logprob instead, whose weight never fades: it
+    grows with the ratio, from 2/τ at r = 1 to 4/τ, so tokens that have drifted upwards are driven further.
+
     Source: Gao et al. 2025, Soft Adaptive Policy Optimization, arXiv 2511.20347.
     """
 
     tau_pos: float = 1.0
     tau_neg: float = 1.05
     through_gate: bool = True
-    """True: the gate has a gradient. False: logprob alone has one."""
+    """True: the gate has a gradient. False: only logprob has one."""
     loss_agg_mode: str = "seq-mean-token-mean"
 
     needs_old_logprobs = True
@@ -121,7 +122,7 @@ class SapoLoss:
         arguments.mode(self.loss_agg_mode)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The gated loss of each token  # [N]"""
+        """Returns the gated loss of each token  # [N]"""
         advantages = tokens.advantages
         ratio = tokens.log_ratio().exp()
         positive = advantages > 0
@@ -163,7 +164,7 @@ class DppoLoss:
         )
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, masked outside the trust region  # [N]"""
+        """Returns the loss of each token, its policy term 0 outside the trust region  # [N]"""
         change = _change(tokens)
         up = (tokens.advantages > 0) & (change > self.dppo_mask_high)
         down = (tokens.advantages < 0) & (change < -self.dppo_mask_low)
@@ -195,7 +196,7 @@ class ProbabilityClipLoss:
         )
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, masked outside the trust region  # [N]"""
+        """Returns the loss of each token, its policy term 0 outside the trust region  # [N]"""
         change = _change(tokens)
         masked = (change > self.mask_high) | (change < -self.mask_low)
         return _pulled(tokens, masked, change, self.adv_tau, self.kl_tau)
@@ -216,7 +217,7 @@ class SppoLoss:
         arguments.at_least(0, epsilon=self.epsilon)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token, 0 out of range  # [N]"""
+        """Returns the loss of each token, 0 for a ratio out of range  # [N]"""
         log_ratio = tokens.log_ratio()
         ratio = log_ratio.detach().exp()
         inside = (ratio >= 1 / (1 + self.epsilon)) & (ratio <= 1 + self.epsilon)
@@ -234,19 +235,21 @@ class ImportanceSamplingLoss:
     needs_old_logprobs = True
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token  # [N]"""
+        """Returns -A r of each token  # [N]"""
         log_ratio = tokens.log_ratio()
         loss = -tokens.advantages * log_ratio.exp()
         return TokenLoss(loss=loss, metrics={"ppo_kl": -log_ratio.detach()})
 
 
 def _change(tokens: LossTokens) -> Tensor:
-    """The change of each token's probability since it was drawn, without a gradient  # [N]"""
+    """Returns the change of each token's probability since it was drawn, without a gradient  # [N]"""
     return tokens.logprobs.detach().exp() - tokens.old_logprobs.exp()
 
 
 def _pulled(tokens: LossTokens, masked: Tensor, change: Tensor, adv_tau: float, kl_tau: float) -> TokenLoss:
-    """The masked policy term, and for every token, masked or not, a pull to the weights that drew it  # [N]"""
+    """Returns the masked policy term plus, for every token, masked or not, a pull towards the weights that drew it  #
+    [N]
+    """
     log_ratio = tokens.log_ratio()
     policy = (-adv_tau * tokens.advantages * log_ratio.exp()).masked_fill(masked, 0.0)
     # Not the clamped log-ratio: its gradient is 0 beyond the clamp, where the pull back is needed most.

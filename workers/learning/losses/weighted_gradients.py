@@ -1,4 +1,4 @@
-"""REINFORCE losses: -A logprob times a weight that has no gradient, so that every token keeps one.
+"""REINFORCE losses: -A logprob times a weight without gradient, so that every token learns.
 
 `cispo` clips the weight, `reinforce` truncates it, `topr` tapers it for bad answers, `opmd` has none, and `rec` is the
 family of them with any mask, weight and regularizer.
@@ -42,7 +42,7 @@ class CispoLoss:
         )
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted loss of each token  # [N]"""
+        """Returns the loss of each token, weighted by its clipped ratio  # [N]"""
         advantages = tokens.advantages
         # Detached: a clamp has no gradient beyond its bounds, and a clipped token would stop learning as under PPO.
         log_ratio = tokens.log_ratio().detach()
@@ -59,7 +59,8 @@ class CispoLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReinforceLoss:
-    """The loss is -A sg(min(r, 1 + epsilon_high)) logprob: tokens of old weights count less, and never much more.
+    """The loss is -A sg(min(r, 1 + epsilon_high)) logprob: tokens less likely than when drawn count less, and no token
+    counts much more.
 
     Source: PipelineRL's default loss, Piché et al. 2025, arXiv 2509.19128.
     """
@@ -72,7 +73,7 @@ class ReinforceLoss:
         arguments.at_least(0, epsilon_high=self.epsilon_high)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The weighted loss of each token  # [N]"""
+        """Returns the loss of each token, weighted by its truncated ratio  # [N]"""
         log_ratio = tokens.log_ratio().detach()
         ratio = log_ratio.exp()
         weight = ratio.clamp(max=1 + self.epsilon_high)
@@ -92,7 +93,7 @@ class ToprLoss:
     needs_old_logprobs = True
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The tapered loss of each token  # [N]"""
+        """Returns the loss of each token, tapered where the advantage is low  # [N]"""
         ratio = tokens.log_ratio().detach().exp()
         # Where A < 0 the loss -A logprob falls without end as the token gets unlikely; the taper falls with its
         # probability.
@@ -102,7 +103,7 @@ class ToprLoss:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpmdLoss:
-    """The loss is -A logprob / (1 + tau). It reads no old log-probabilities, so it takes tokens of any origin.
+    """The loss is -A logprob / (1 + tau). Old log-probabilities are not needed, so tokens may have any origin.
 
     Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, online policy mirror descent.
     """
@@ -113,12 +114,13 @@ class OpmdLoss:
         arguments.at_least(0, tau=self.tau)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The damped loss of each token  # [N]"""
+        """Returns the damped loss of each token  # [N]"""
         loss = -tokens.advantages * tokens.logprobs / (1 + self.tau)
         return TokenLoss(loss=loss, metrics={"opmd_loss": loss.detach()})
 
 
 CLIP_MODES: Final = ("none", "one-side", "two-side", "gspo-one-side", "ring")
+"""The values of `RecLoss.clip_mode`."""
 WEIGHTS: Final = ("none", "importance_sampling", "gspo_importance_sampling", "advantage")
 REGULARIZERS: Final = ("none", "k2", "forward-kl")
 
@@ -163,11 +165,13 @@ class RecLoss:
 
     @property
     def loss_agg_mode(self) -> str | None:
-        """The aggregation seq-mean-token-mean for gspo-one-side, which clips whole responses; else the algorithm's."""
+        """The aggregation: seq-mean-token-mean for gspo-one-side, which clips complete responses; None, the
+        algorithm's, for all other modes.
+        """
         return "seq-mean-token-mean" if self.clip_mode == "gspo-one-side" else None
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """The loss of each token inside, with the regularizer of all  # [N]"""
+        """Returns the loss of each token inside the clip range, plus the regularizer of every token  # [N]"""
         log_ratio = tokens.log_ratio().detach()
         # The mean is clamped after it is taken: clamped tokens would bias the response's ratio.
         mean = tokens.sequence_mean((tokens.logprobs - tokens.old_logprobs).detach())
@@ -183,7 +187,7 @@ class RecLoss:
         return TokenLoss(loss=loss, metrics=metrics)
 
     def _inside(self, advantages: Tensor, ratio: Tensor) -> Tensor:
-        """True for the tokens that have a policy gradient  # [N], [N] -> [N] bool"""
+        """Returns True for tokens with a policy gradient  # [N], [N] -> [N] bool"""
         below = ratio <= 1 + self.epsilon_high
         above = ratio >= 1 - self.epsilon_low
         two_side = below & above
@@ -198,7 +202,7 @@ class RecLoss:
         return ((advantages >= 0) & below) | ((advantages <= 0) & above)
 
     def _weighted(self, advantages: Tensor, ratio: Tensor, of_response: Tensor) -> Tensor:
-        """The weighted advantages A'  # [N] each -> [N]"""
+        """Returns the weighted advantages A'  # [N] each -> [N]"""
         if self.weight == "importance_sampling":
             return advantages * ratio
         if self.weight == "gspo_importance_sampling":

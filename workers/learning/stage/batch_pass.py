@@ -1,7 +1,8 @@
-"""The pass over a whole batch before its first step, without gradients, for values beyond a single micro-batch.
+"""The pass over a complete batch before its first optimizer step, without gradients, for values that depend on more
+than one micro-batch.
 
-Only objectives with such values pay for the pass, and only for the needed fields. Values are computed over the
-micro-batches' tokens in order, and handed to the micro-batches of each step.
+Only objectives with such values cost the pass, and only for the needed fields. Values are computed over the
+micro-batches' tokens in order, and passed to the micro-batches of each step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from rftd.workers.learning.token_advantages.token_advantage import PassField, Va
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Passed:
-    """The outcome of a pass over the whole batch for one micro-batch; None: the micro-batch's own value holds."""
+    """Values computed over the complete batch, for the tokens of one micro-batch; None: the micro-batch's own column is
+    used.
+    """
 
     advantages: Tensor | None = None  # [N]
     start_logprobs: Tensor | None = None  # [N], if other steps follow and the loss asks for them
@@ -43,14 +46,14 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class BatchPass:
-    """The values of the batch's N trained tokens, and what to report."""
+    """The values of the batch's N trained tokens computed before its first step, and figures to report."""
 
     columns: Passed
     starts: Ints  # [B], where the tokens of each sample begin
     metrics: dict[str, float]
 
     def of(self, micro: MicroBatch) -> Passed:
-        """The values of a micro-batch's tokens, in order; fields without a request stay None."""
+        """Returns the values of a micro-batch's tokens, in the micro-batch's order; fields not computed are None."""
         columns = {column.name: getattr(self.columns, column.name) for column in fields(Passed)}
         columns = {name: column for name, column in columns.items() if column is not None}
         if not columns:
@@ -75,11 +78,12 @@ def batch_pass(
     several_steps: bool,
     mismatched: Sequence[M] = (),
 ) -> BatchPass:
-    """The pass over the whole batch: the fields needed by the objective, and figures; empty without needs.
+    """Computes the fields needed by the objective over the complete batch, and figures; without a need, returns an
+    empty pass at no cost.
 
-    `micro_batches` have each sample once. `version` is that of the weights before the batch, `penalty_coef` the KL
-    penalty's for this batch; `several_steps`: it is trained in more than one; `mismatched` are its responses after
-    other prompts, if the loss asks for them. Raises ConfigError for advantages of another shape.
+    `micro_batches` have each sample once; `version` is the weights' before the batch; `penalty_coef` is the KL
+    penalty's coefficient for this batch; `several_steps` is True if the batch is trained in several optimizer steps;
+    `mismatched` are its responses after other prompts. Raises ConfigError for advantages of a wrong shape.
     """
     starts = _starts(micro_batches)
     needed = objective.fields_before(several_steps=several_steps)
@@ -141,7 +145,7 @@ def _advantage_figures(advantages: Tensor) -> dict[str, float]:
 
 
 def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch], penalties: Tensor) -> Tensor:
-    """Advantages by rewards less each response's penalties, given to all of its tokens  # [N] -> [N]"""
+    """Returns advantages by rewards less each response's penalties, equal for all of its tokens  # [N] -> [N]"""
     # Micro-batches hold samples in an order of their own; `members` leads back to the batch's.
     owner = np.concatenate([micro.members[micro.sequence] for micro in micro_batches])  # [N]
     members = np.concatenate([micro.members for micro in micro_batches])
@@ -155,7 +159,7 @@ def _penalised(function: AdvantageFunction, micro_batches: Sequence[MicroBatch],
 
 
 def _starts(micro_batches: Sequence[MicroBatch]) -> Ints:
-    """The places where each sample's tokens begin among those of all micro-batches  # [B]"""
+    """Returns the index of each sample's first token among the tokens of all micro-batches  # [B]"""
     members = np.concatenate([np.zeros(0, np.int64), *(micro.members for micro in micro_batches)])
     counts = np.concatenate([np.zeros(0, np.int64), *(micro.counts() for micro in micro_batches)])
     starts = np.zeros(len(members), np.int64)
@@ -178,13 +182,17 @@ def _tokens(learner: Learner[M], packed: Sequence[M], *, version: int, needed: f
 
 
 def joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """The parts one after the other; None if no part is known: a field is known of all micro-batches or of none."""
+    """Concatenates the columns of micro-batches; None if all are None. A field is known for all micro-batches or for
+    none.
+    """
     columns = [column for column in parts if column is not None]
     return torch.cat(columns) if columns else None
 
 
 def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int) -> BatchTokens:
-    """The tokens of micro-batches with their own columns; `version` is that of the weights before the batch."""
+    """Concatenates the micro-batches' stored columns into the tokens of a batch; `version` is the weights' before the
+    batch.
+    """
     starts = np.cumsum([0, *(micro.sequences for micro in packed)])
     sequences = [micro.sequence + start for micro, start in zip(packed, starts, strict=False)]
     versions = [micro.versions for micro in packed if micro.versions is not None]

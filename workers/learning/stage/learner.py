@@ -1,4 +1,6 @@
-"""`Learner`: the seam between a stage's training and an engine: values of tokens, and gradients of losses over them."""
+"""`Learner`: the interface between a stage's training and an engine: values of tokens, and gradients of losses over
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ M_contra = TypeVar("M_contra", bound=MicroBatch, contravariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenValues:
-    """The values of the N trained tokens of a micro-batch, float32, in nats; None: nobody asked."""
+    """Values of the N trained tokens of a micro-batch, float32, in nats, without gradient; None for a field not
+    requested.
+    """
 
     logprobs: Tensor | None = None  # [N], of the policy
     entropies: Tensor | None = None  # [N], of the policy
@@ -34,7 +38,7 @@ class TokenValues:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyValues:
-    """The values of the N trained tokens that the policy's loss is made of."""
+    """Values of the N trained tokens of a micro-batch, as input of the policy's loss."""
 
     logprobs: Tensor  # [N], with gradient
     entropies: Tensor | None  # [N], with gradient; None where the engine lacks them
@@ -44,92 +48,98 @@ class PolicyValues:
 Terms: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 """A loss with a gradient  # [], and figures without one  # [] each."""
 PolicyLossOver: TypeAlias = Callable[[int, PolicyValues], Terms]
-"""The loss of a micro-batch, which is named by its number in the call."""
+"""Function of a micro-batch's number in the call and its values: the loss of the micro-batch."""
 ValueLossOver: TypeAlias = Callable[[int, Tensor], Terms]
-"""Likewise, of the critic's values  # [N], with gradient."""
+"""Function of a micro-batch's number in the call and the critic's values  # [N], with gradient: the loss of the
+micro-batch.
+"""
 
 
 class Gradient(Protocol):
-    """An accumulated gradient and its optimizer."""
+    """The accumulated gradient of a model, and the model's optimizer."""
 
     def clip(self, limit: float) -> float | None:
-        """Scales the gradient down to the norm `limit`, if that is above 0; returns the norm before.
+        """Scales the gradient down to the norm `limit`, unless `limit` is 0; returns the norm before.
 
-        None: the gradient is scaled within the step, with an unknown norm.
+        None: the engine scales it within the step, and the norm is unknown.
         """
         ...
 
     def step(self, rate: float) -> None:
-        """Takes one optimizer step with the learning rate `rate`."""
+        """Takes one optimizer step with the accumulated gradient and the learning rate `rate`."""
         ...
 
     def forget(self) -> None:
-        """Drops the gradient. Idempotent."""
+        """Sets the accumulated gradient to zero. Idempotent."""
         ...
 
 
 class ValueLearner(Gradient, Protocol[M_contra]):
-    """The critic."""
+    """The critic: a model of each token's expected return, trained beside the policy."""
 
     @property
     def schedule(self) -> Optimizer:
-        """The critic's optimizer, with the schedule of its learning rate over the stage's steps."""
+        """Settings of the critic's optimizer, with the schedule of its learning rate over the stage's steps."""
         ...
 
     @property
     def value_clip(self) -> float:
-        """The largest distance of a value from its value before the batch, within the loss."""
+        """Maximum distance of a value from its value before the batch, within the loss, in units of the return."""
         ...
 
     @property
     def grad_clip(self) -> float:
-        """The bound of its gradient's norm; 0: none."""
+        """Maximum norm of its gradient; 0: unbounded."""
         ...
 
     def accumulate(self, micro_batches: Sequence[M_contra], loss: ValueLossOver) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the losses' terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        figures.
+        """
         ...
 
 
 class Learner(Gradient, Protocol[M]):
-    """The policy, with reference, critic and teacher of the objective.
+    """The policy under training, with the reference, critic and teacher needed by the objective.
 
-    An engine of several ranks divides the micro-batches of a call among the ranks: every rank makes equal calls and
-    gets equal answers, figures of all micro-batches included.
+    An engine of several ranks divides the micro-batches of a call among the ranks: every rank makes the same calls and
+    gets the same answers, including figures of all micro-batches.
     """
 
     @property
     def device(self) -> torch.device:
-        """Where values are, and where a loss's other tensors must be."""
+        """The device of returned values, and of a loss's other tensors."""
         ...
 
     @property
     def critic(self) -> ValueLearner[M] | None:
-        """The critic, if the objective has one."""
+        """The critic; None if the objective needs none."""
         ...
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids that the model knows."""
+        """Number of the model's token ids: valid ids are below it."""
         ...
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """The samples with these numbers as micro-batches of the engine's own making, each sample in one of them.
+        """Returns micro-batches of the engine's layout for the samples with these `numbers`, each sample in exactly
+        one.
 
         A pure function. Raises TrainError for a sample with arrays of unequal length.
         """
         ...
 
     def values(self, micro_batches: Sequence[M], fields: frozenset[PassField]) -> list[TokenValues]:
-        """The asked values of each micro-batch's tokens under the present weights, none with a gradient."""
+        """Returns the requested fields of each micro-batch's tokens under the current weights, without gradient."""
         ...
 
     def accumulate(
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the losses' terms.
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        figures.
 
-        Losses are weighted already by all tokens of the step, so gradients add up, and nothing is divided.
-        `reference`: with the log-probabilities of the reference.
+        Losses are already weighted by all tokens of the step, so gradients are added and never divided. With
+        `reference`, the values include the reference's log-probabilities.
         """
         ...

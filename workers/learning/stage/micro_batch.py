@@ -19,23 +19,25 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StepSums:
-    """The sums over all samples of one optimizer step, for a micro-batch's share.
+    """Token weights and counts over all samples of one optimizer step, from which each micro-batch takes its share.
 
-    Responses are counted for losses of labels; without a label in the step there are none.
+    Responses are counted only if every sample has a label.
     """
 
     weights: TokenWeights[NDArray[np.float64]]  # [B] each, of one trained token of each sample
     pairs: int
-    """Pairs with trained tokens."""
+    """Number of pairs with trained tokens."""
     responses: int
+    """Number of labelled responses with trained tokens."""
     chosen: int
-    """The preferred or desirable ones among them."""
+    """Number of preferred or desirable responses among `responses`."""
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> StepSums:
-        """`numbers` are the samples' in their batch, for errors.
+        """Computes the sums of one optimizer step. `numbers` are the samples' numbers in the batch, for error messages.
 
-        Raises TrainError for a sample with arrays of unequal length, and for half a pair.
+        Raises TrainError for a sample with arrays of unequal length, and for a pair without one chosen and one rejected
+        response.
         """
         for number, sample in zip(numbers, samples, strict=True):
             _check(number, sample)
@@ -51,7 +53,7 @@ class StepSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """S whole responses of one forward pass, and their N trained tokens, response after response.
+    """S complete responses of one forward pass, as columns of their N trained tokens, response after response.
 
     An engine's subclass adds the layout of its rows.
     """
@@ -77,9 +79,9 @@ class MicroBatch:
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], members: Ints, order: Sequence[int], step: StepSums) -> MicroBatch:
-        """The columns of some samples of a step.
+        """Builds the columns of samples of an optimizer step.
 
-        `members` are the samples' numbers in the batch, `order` the numbers among the samples of `step`.
+        `members` are the samples' numbers in the batch, `order` their numbers among the samples of `step`.
         """
         lengths = np.array([len(sample.loss_mask) for sample in samples], np.int64)
         trained = np.concatenate([sample.loss_mask for sample in samples]) != 0
@@ -107,16 +109,18 @@ class MicroBatch:
         )
 
     def columns(self) -> dict[str, Any]:
-        """All that is said here by name, for an engine's own kind to be made of."""
+        """Returns the columns by name, as arguments for an engine's subclass."""
         return {column.name: getattr(self, column.name) for column in fields(MicroBatch)}
 
     def counts(self) -> Ints:
-        """The number of trained tokens of each response  # [S]"""
+        """Returns the number of trained tokens of each response  # [S]"""
         return np.bincount(self.sequence, minlength=self.sequences)
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """The ranges start, start + 1, ..., of the given counts, concatenated."""
+    """Returns the concatenated ranges start, start + 1, ..., each of its count of numbers  # [R], [R] -> [sum of
+    counts]
+    """
     before = np.cumsum(counts) - counts
     numbers: Ints = np.repeat(starts - before, counts) + np.arange(int(counts.sum()))
     return numbers
@@ -137,7 +141,9 @@ def _check(number: int, sample: TrainSample) -> None:
 
 
 def _pairs(samples: Sequence[TrainSample]) -> int:
-    """The number of pairs with trained tokens; 0 if the batch has no pairs. Raises TrainError if one is not whole."""
+    """Returns the number of pairs with trained tokens; 0 for a batch without pairs. Raises TrainError for an incomplete
+    pair.
+    """
     if all(sample.pair < 0 for sample in samples):
         return 0
     members: dict[int, list[int]] = {}
@@ -154,14 +160,14 @@ def _pairs(samples: Sequence[TrainSample]) -> int:
 
 
 def _chosen(samples: Sequence[TrainSample]) -> NDArray[np.bool_] | None:
-    """True for preferred or desirable responses; None with a response without a label  # [S]"""
+    """Returns True for preferred or desirable responses; None if any response has no label  # [S]"""
     labels = [sample.chosen for sample in samples]
     # Labels of some responses alone would train the others as undesirable ones.
     return None if None in labels else np.array(labels, np.bool_)
 
 
 def _inverse_temperature(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Floats:
-    """The inverse of the temperature at which each trained token was drawn  # [N]
+    """Returns the inverse of the temperature at which each trained token was drawn  # [N]
 
     Greedy responses carry log-probabilities at temperature 1.
     """
@@ -186,7 +192,7 @@ def _versions(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Int
 
 
 def _trained(samples: Sequence[TrainSample], parts: Sequence[Floats | None], trained: NDArray[np.bool_]) -> Floats:
-    """The trained tokens' values, zeros where a sample has none  # [N]"""
+    """Returns the values of trained tokens, zeros for samples without values  # [N]"""
     columns = [
         np.zeros(len(sample.loss_mask), np.float32) if column is None else column
         for sample, column in zip(samples, parts, strict=True)

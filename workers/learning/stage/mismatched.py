@@ -1,4 +1,4 @@
-"""The distance of a policy from its reference, by responses after foreign prompts."""
+"""The KL of a policy to its reference, estimated by responses placed after prompts of other samples (KTO)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from rftd.workers.learning.stage.learner import Learner, M
 
 
 def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSample]:
-    """The responses, each after a foreign prompt of the batch, independent of the order of the samples.
+    """Returns the responses, each after the prompt of another sample; the pairing does not depend on the order of the
+    samples.
 
-    Responses are cut at `max_tokens`. Empty for a batch with a single prompt.
+    Responses are truncated at `max_tokens` including the prompt. Empty for a batch with a single distinct prompt.
     """
     # Sorted, then each takes its neighbour's: no prompt gets its own, and no generator of random numbers is needed.
     prompts = sorted({_prompt(sample) for sample in samples})
@@ -41,7 +42,9 @@ def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSam
 
 @torch.no_grad()
 def reference_kl(learner: Learner[M], packed: Sequence[M]) -> Tensor:
-    """The larger of 0 and the mean over mismatched responses of the sum of logprob - reference logprob  # []"""
+    """Returns the mean, over packed mismatched responses, of the sum of logprob - reference logprob; at least 0  #
+    []
+    """
     total = torch.zeros((), device=learner.device)
     for values in learner.values(packed, frozenset({"logprobs", "ref_logprobs"})):
         assert values.logprobs is not None and values.ref_logprobs is not None

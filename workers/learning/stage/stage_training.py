@@ -1,4 +1,4 @@
-"""`StageTraining`: the batches of a stage, each from its checks to its figures, on any engine's learner."""
+"""`StageTraining`: trains the batches of a stage with any engine's learner, each from its checks to its figures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rftd.workers.learning.stage.updates import Updates, check_logprobs, check_t
 
 
 class StageTraining(Generic[M]):
-    """A begun stage: its objective and its progress."""
+    """A running stage: its objective, and its progress in `state`."""
 
     def __init__(
         self, spec: StageSpec, objective: Objective, learner: Learner[M], state: TrainerState, *, seed: int
     ) -> None:
-        """`state` is that of the step before the next; `seed` is the experiment's, for the order of mini-batches."""
+        """`state` is the progress before the next step; `seed` is the experiment's, for the order of mini-batches."""
         self.state = state
         self._spec = spec
         self._objective = objective
@@ -38,11 +38,12 @@ class StageTraining(Generic[M]):
         self._seed = seed
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite.
+        """Takes the optimizer steps of a batch; takes none, with weights and optimizer untouched, if no step would be
+        finite.
 
-        The learning rate and KL coefficients hold for the whole batch, as in verl: their schedules count batches.
-        Raises TrainError for a batch that this model or objective cannot be trained with, NonFiniteLossError after too
-        many batches in a row that gave no finite step.
+        Learning rate and KL coefficients are constant within the batch, as in verl: their schedules count batches.
+        Raises TrainError for a batch unfit for the model or the objective, NonFiniteLossError after too many
+        consecutive batches without a finite step.
         """
         objective = self._objective
         check_tokens(batch, self._learner.vocabulary_tokens)
@@ -85,7 +86,7 @@ class StageTraining(Generic[M]):
         return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
 
     def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:
-        """Counts a version with unchanged weights. Raises NonFiniteLossError after too many in a row."""
+        """Counts a version with unchanged weights. Raises NonFiniteLossError after too many consecutive ones."""
         in_a_row = self.state.nonfinite_in_a_row + 1
         reason = nonfinite.skipped(in_a_row, self._spec.trainer.max_nonfinite_steps, batch.step, reason)
         self.state = msgspec.structs.replace(
@@ -108,9 +109,11 @@ class StageTraining(Generic[M]):
 
 
 def learning_rate(spec: Optimizer, stage_step: int, total_steps: int) -> float:
-    """The learning rate of a step, the first being 1: a linear warm-up, then constant or a cosine.
+    """Returns the learning rate of step `stage_step` (1 is the first) of `total_steps`: a linear warm-up, then constant
+    or a cosine.
 
-    The cosine begins with the step that has the whole rate, and the stage's last step has the least.
+    The cosine begins with the step that ends the warm-up, at the full rate, and ends with the stage's last step, at the
+    minimum.
     """
     if stage_step <= spec.lr_warmup_steps:
         return spec.lr * stage_step / spec.lr_warmup_steps
@@ -129,13 +132,13 @@ def learning_rate(spec: Optimizer, stage_step: int, total_steps: int) -> float:
 
 
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
-    """The coefficient of the next step; None for a constant coefficient."""
+    """Returns the coefficient of the next step by the KL measured in this batch; None for a constant coefficient."""
     return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
 
 
 def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
-    """The figures of a batch without a model, under Trinity-RFT's names: lengths; for rollouts rewards, advantages,
-    staleness.
+    """Returns the figures of a batch known without the model, under Trinity-RFT's names: lengths, and for rollouts
+    rewards, advantages and staleness.
     """
     figures = {
         **_spread("prompt_length", [sample.prompt_tokens for sample in samples]),

@@ -1,8 +1,8 @@
-"""`BatchSteps`: the optimizer steps of one batch, their gradients summed micro-batch by micro-batch.
+"""`BatchSteps`: the optimizer steps of one batch, with gradients summed over micro-batches.
 
-Masks over all tokens of a step (M2PO, Clip-Cov, KL-Cov) are made in a pass before the step. verl, AReaL and the
-authors of M2PO make such masks inside the loss, from one micro-batch; made from the whole step, the masks do not
-depend on micro-batches.
+Masks chosen among all tokens of a step (M2PO, Clip-Cov, KL-Cov) are computed in a pass before the step. verl, AReaL and
+the authors of M2PO compute such masks inside the loss, from one micro-batch; computed over the complete step, the masks
+do not depend on micro-batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rftd.workers.learning.stage.updates import Updates
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSteps(Generic[M]):
-    """The optimizer steps of one batch, packed for its updates, with their common coefficients."""
+    """The optimizer steps of one packed batch, with the learning rates and KL coefficients common to all of them."""
 
     spec: StageSpec
     objective: Objective
@@ -41,14 +41,16 @@ class BatchSteps(Generic[M]):
     rate: float
     """The policy's learning rate."""
     critic_rate: float
-    """The critic's; 0 without one."""
+    """The critic's learning rate; 0 without a critic."""
     kl_coef: float
+    """Coefficient of the KL loss."""
     penalty_coef: float
+    """Coefficient of the KL penalty."""
 
     def take(self) -> tuple[dict[str, float], str]:
-        """Takes the steps; returns their figures, and the reason for a batch without any step, else empty.
+        """Takes the optimizer steps; returns their figures, and an empty text, or the reason if no step could be taken.
 
-        A mini-batch whose loss or gradient is not finite is left out, weights and optimizer untouched by it.
+        A mini-batch with a loss or gradient that is not finite is skipped, weights and optimizer untouched.
         """
         whole_batch = batch_pass(
             self.objective,
@@ -97,7 +99,7 @@ class BatchSteps(Generic[M]):
 
     @property
     def _trains_policy(self) -> bool:
-        """False while the critic warms up."""
+        """False during the critic's warm-up, when only the critic is trained."""
         return self.learner.critic is None or self.batch.stage_step >= self.spec.trainer.critic_warmup_steps
 
     def _accumulate(self, policy: list[M] | None, critic: list[M] | None, whole_batch: BatchPass) -> dict[str, float]:
@@ -182,9 +184,10 @@ def _labels(batch: MicroBatch, device: torch.device) -> Labels | None:
 
 
 def value_loss(micro: MicroBatch, values: Tensor, passed: Passed, clip: float) -> Terms:
-    """The clipped loss of the critic's values  # [N] -> [], and its figures.
+    """Returns the clipped loss of the critic's values  # [N] -> [], and its figures.
 
-    Half the mean of max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2): Schulman et al. 2017's reference code.
+    Half the mean of max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2), where c is `clip`: Schulman et al. 2017's
+    reference code.
     """
     assert passed.values is not None and passed.returns is not None
     returns = passed.returns
@@ -204,7 +207,7 @@ def value_loss(micro: MicroBatch, values: Tensor, passed: Passed, clip: float) -
 
 
 def _summed(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
-    """The figures of one step, joined over micro-batches."""
+    """Joins the figures of micro-batches into those of one step."""
     figures: dict[str, Tensor] = {}
     for terms in parts:
         for name, value in terms.items():
@@ -217,12 +220,12 @@ def _summed(parts: Sequence[dict[str, Tensor]]) -> dict[str, float]:
 
 
 def _trained(mini_batch: list[M] | None) -> list[M]:
-    """The micro-batches that have trained tokens."""
+    """Returns the micro-batches with trained tokens."""
     return [micro for micro in mini_batch or () if len(micro.targets)]
 
 
 def _why_not_finite(figures: dict[str, float]) -> str:
-    """The loss and the norm of the first of policy and critic that are not both finite; empty if all are."""
+    """Describes the first loss or gradient norm, of policy or critic, that is not finite; empty if all are finite."""
     for whose, loss_name, norm_name in (
         ("the", "actor/final_loss", "actor/grad_norm"),
         ("the critic's", "critic/vf_loss", "critic/grad_norm"),
@@ -238,10 +241,10 @@ def _why_not_finite(figures: dict[str, float]) -> str:
 def step_pass(
     objective: Objective, learner: Learner[M], packed: Sequence[M], whole_batch: BatchPass, *, version: int
 ) -> list[Passed]:
-    """The values of each micro-batch of one step, with corrections over the whole mini-batch.
+    """Returns the values for each micro-batch of one step, including corrections computed over the complete mini-batch.
 
-    Each of `packed` has trained tokens. If there are such corrections, it costs a forward pass, unless they go by the
-    log-probabilities before the batch, which are known then. `version` is that of the weights before the batch.
+    Each of `packed` has trained tokens. Such corrections cost a forward pass, unless they use the log-probabilities
+    from before the batch, which are known then. `version` is the weights' before the batch.
     """
     passed = [whole_batch.of(micro) for micro in packed]
     chain = objective.correction

@@ -1,4 +1,4 @@
-"""`TrainerState`: how far a stage has come, as trainer_state.json of a checkpoint keeps it."""
+"""`TrainerState`: the progress of a stage, stored in trainer_state.json of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,36 +11,45 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import DataError
 
 FORMAT: Final = 1
+"""Version of the file's layout."""
 _NAME: Final = "trainer_state.json"
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The stage and step that weights and optimizer belong to, and adaptive coefficients.
+    """The stage and step of saved weights and optimizer, and the current adaptive coefficients.
 
-    The schedule is a function of the step and nothing draws random numbers, so there is no state of either.
+    The learning rate is a function of the step, and training draws no random numbers, so neither has a state.
     """
 
     format: int = FORMAT
     stage: str
     """The name of the stage; empty before the first."""
     step: int
-    """The weight version."""
+    """The weight version of the saved weights: steps completed in the experiment."""
     stage_step: int
+    """Steps completed in the stage."""
     optimizer: str
+    """Kind of the optimizer, for example `adamw`."""
     kl_coef: float | None = None
-    """The coefficient of the next step's KL loss, where it is adaptive and has changed."""
+    """The coefficient of the next step's KL loss, if adaptive and changed since the beginning; None: the
+    specification's.
+    """
     kl_penalty_coef: float | None = None
-    """The coefficient of the next step's KL penalty, likewise."""
+    """The coefficient of the next step's KL penalty, if adaptive and changed since the beginning; None: the
+    specification's.
+    """
     nonfinite_in_a_row: int = 0
-    """Steps up to this one that were skipped because they were not finite."""
+    """Number of latest consecutive steps skipped because of a loss or gradient that was not finite."""
 
     def write(self, actor: Path) -> None:
-        """Writes trainer_state.json into a checkpoint's `actor`. Raises OSError."""
+        """Writes trainer_state.json into a checkpoint's folder `actor`. Raises OSError."""
         (actor / _NAME).write_bytes(msgspec.json.format(msgspec.json.encode(self)))
 
     @classmethod
     def read(cls, actor: Path) -> TrainerState:
-        """The state in trainer_state.json. Raises DataError if it is missing, damaged or of another format."""
+        """Returns the state in a checkpoint's folder `actor`. Raises DataError if trainer_state.json is missing,
+        damaged or of another format.
+        """
         path = actor / _NAME
         try:
             state = json_decoder(cls).decode(path.read_bytes())
@@ -56,7 +65,7 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unreadable(path: Path, error: Exception) -> DataError:
-    """The error of a checkpoint's file that is missing or damaged."""
+    """Returns the DataError to raise for a missing or damaged file of a checkpoint, with `error` as the reason."""
     return DataError(
         f"the checkpoint cannot be read: {type(error).__name__}: {error}",
         where=str(path),

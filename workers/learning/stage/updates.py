@@ -1,7 +1,7 @@
-"""`Updates`: the optimizer steps of one batch, each as micro-batches.
+"""`Updates`: the optimizer steps of one batch, each a list of micro-batches.
 
-An epoch goes once over the batch in mini-batches of whole items. Each mini-batch is one optimizer step, aggregated
-by itself as in verl: weights add up like those of a whole batch.
+An epoch trains the complete batch once, in mini-batches of complete items. Each mini-batch is one optimizer step and is
+aggregated separately, as in verl: its token weights add up as those of a complete batch.
 """
 
 from __future__ import annotations
@@ -26,24 +26,28 @@ from rftd.workers.learning.stage.mismatched import mismatched
 
 @dataclass(frozen=True, slots=True)
 class Updates(Generic[M]):
-    """The mini-batches of a batch in the order of training."""
+    """The mini-batches of a batch in the order of training, each a list of packed micro-batches."""
 
     policy: list[list[M]]
+    """The policy's mini-batches, over all epochs."""
     critic: list[list[M]]
-    """The critic's mini-batches; empty without a critic."""
+    """The critic's mini-batches, over all epochs; empty without a critic."""
     epochs: int
-    """The policy's epochs."""
+    """Number of times the policy is trained on the batch."""
     mismatched: list[M]
-    """The batch's responses after prompts that they do not answer, if the loss asks for the KL of those."""
+    """The batch's responses after prompts of other samples, if the loss needs their KL to the reference (KTO); else
+    empty.
+    """
 
     @classmethod
     def of(
         cls, batch: TrainBatch, spec: StageSpec, objective: Objective, learner: Learner[M], *, seed: int
     ) -> Updates[M]:
-        """Has the batch packed.
+        """Divides a batch into mini-batches and lets the engine pack each into micro-batches; `seed` is the
+        experiment's, for shuffling.
 
-        Raises TrainError for a sample whose arrays do not fit together, and for rollouts of several steps where a KL
-        penalty is taken from the rewards of whole responses.
+        Raises TrainError for a sample with arrays of unequal length, and for rollouts of several steps if the KL
+        penalty is subtracted from rewards of responses.
         """
         if objective.penalised_advantage is not None and any(count > 1 for count in batch.items):
             raise TrainError(
@@ -75,27 +79,27 @@ class Updates(Generic[M]):
 
     @property
     def several(self) -> bool:
-        """True if a step is followed by another one, of the policy or of the critic."""
+        """True if policy or critic take more than one optimizer step on the batch."""
         return max(len(self.policy), len(self.critic)) > 1
 
     @property
     def first_epoch(self) -> list[M]:
-        """The micro-batches of the first epoch, which hold each sample of the batch once."""
+        """The micro-batches of the policy's first epoch: each sample of the batch exactly once."""
         return [micro for mini in self.policy[: len(self.policy) // self.epochs] for micro in mini]
 
     @property
     def tokens(self) -> int:
-        """The number of trained tokens of the batch, each counted once."""
+        """Number of trained tokens of the batch, each counted once."""
         return sum(len(micro.targets) for micro in self.first_epoch)
 
     @property
     def micro_batches(self) -> int:
-        """The number of forward passes of the policy that carry a gradient."""
+        """Number of the policy's micro-batches over all epochs, each one forward and backward pass."""
         return sum(len(mini) for mini in self.policy)
 
 
 def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tuple[int, ...]]:
-    """The numbers of the samples of each optimizer step, ascending; a function of the batch, the seed and the step."""
+    """Returns the sample numbers of each optimizer step, ascending; determined by the batch, the seed and the step."""
     items = _items(batch)
     size = spec.mini_batch_items or max(1, len(items))
     steps = []
@@ -112,19 +116,19 @@ def mini_batches(batch: TrainBatch, spec: UpdatesSpec, *, seed: int) -> list[tup
 
 
 def _drawn(count: int, seed: str) -> list[int]:
-    """A permutation of the first `count` numbers, constant over releases of any random generator."""
+    """Returns a permutation of the first `count` numbers, equal in all releases of any random generator."""
     # By hashes of names, not by a generator: numpy promises no stream of numbers across its releases.
     return sorted(range(count), key=lambda number: xxhash.xxh3_64_intdigest(f"{seed}/{number}".encode()))
 
 
 def _items(batch: TrainBatch) -> list[range]:
-    """The numbers of each item's samples."""
+    """Returns the sample numbers of each item of the plan."""
     sizes = batch.items or _sizes(batch.samples)
     return [range(start, end) for start, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def _sizes(samples: Sequence[TrainSample]) -> list[int]:
-    """The number of samples of each item: one, or two consecutive ones for a pair."""
+    """Returns the number of samples of each item: one, or two consecutive ones for a pair."""
     sizes: list[int] = []
     before = -1
     for sample in samples:
@@ -137,7 +141,7 @@ def _sizes(samples: Sequence[TrainSample]) -> list[int]:
 
 
 def check_tokens(batch: TrainBatch, vocabulary_tokens: int) -> None:
-    """Raises TrainError with the first token unknown to the model."""
+    """Raises TrainError for a token id beyond the model's vocabulary."""
     # Checked on the host: an id beyond the embeddings is undefined on a GPU, and ends the process's CUDA context.
     if _max_token(batch.samples) < vocabulary_tokens:
         return
@@ -151,12 +155,12 @@ def check_tokens(batch: TrainBatch, vocabulary_tokens: int) -> None:
 
 
 def _max_token(samples: Sequence[TrainSample]) -> int:
-    """The largest id of the batch; -1 without any."""
+    """Returns the largest token id of the samples; -1 without samples."""
     return int(np.concatenate([sample.tokens for sample in samples]).max(initial=0)) if samples else -1
 
 
 def check_logprobs(batch: TrainBatch) -> None:
-    """Returns if every response has the log-probabilities of its rollout, or is an expert's. Raises TrainError."""
+    """Raises TrainError for a response without log-probabilities of its rollout, unless it is an expert's."""
     for number, sample in enumerate(batch.samples):
         if sample.logprobs is None and not sample.expert:
             raise TrainError(

@@ -33,16 +33,19 @@ class OnPolicyDistillAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The teacher's log-probabilities."""
+        """The field needed of the batch: the teacher's log-probabilities."""
         return frozenset({"teacher_logprobs"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantage of each token, not whitened: its sign says which way the teacher leans  # [N]"""
+        """Returns kl_coef (teacher - old logprob) at each token, not whitened, so that the sign is the teacher's
+        preference  # [N]
+        """
         assert batch.teacher_logprobs is not None, "on_policy_distill was not given the log-probabilities of a teacher"
         return self.kl_coef * (batch.teacher_logprobs - batch.old_logprobs)
 
 
 FORMS = ("published", "gradient")
+"""The values of `JsdAdvantage.form`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class JsdAdvantage(NoAdvantage):
     temperature: float | None = None
     """The divisor of all log-probabilities; None: 1."""
     chunk_size: object = None
-    """Without effect, for nothing here is as large as a vocabulary."""
+    """No effect: nothing computed here is as large as a vocabulary."""
     form: str = "gradient"
     """`gradient` follows the divergence downhill. `published`, Trinity-RFT's -kl_coef (lambda (t - M) + (1 - lambda)
     (s - M)), is never negative where 0 < lambda < 1: it raises the likelihood of tokens that the two disagree on. At
@@ -79,11 +82,13 @@ class JsdAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The teacher's log-probabilities."""
+        """The field needed of the batch: the teacher's log-probabilities."""
         return frozenset({"teacher_logprobs"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantage of each token, not whitened: its sign says which way the teacher leans  # [N]"""
+        """Returns the advantage of each token in the chosen `form`, not whitened, so that the sign is the teacher's
+        preference  # [N]
+        """
         assert batch.teacher_logprobs is not None, "jsd was not given the log-probabilities of a teacher"
         share = self.lambda_coef
         heat = self.temperature or 1.0
@@ -106,7 +111,7 @@ class JsdAdvantage(NoAdvantage):
         return (teacher + math.log(share)).logaddexp(student + math.log1p(-share))
 
     def _divergence(self, teacher: Tensor, student: Tensor) -> Tensor:
-        """The divergence at each token as Trinity-RFT defines it  # [N]"""
+        """Returns the divergence at each token as defined by Trinity-RFT  # [N]"""
         share = self.lambda_coef
         if share == 0:
             return student - teacher

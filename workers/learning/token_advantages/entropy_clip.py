@@ -1,4 +1,4 @@
-"""Advantages of rewards for tokens within a clip of their entropy: Clip_B and Clip_V."""
+"""Advantages of grpo, set to 0 for tokens that would lower the entropy too much: Clip_B and Clip_V."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ClipBAdvantage(GrpoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The log-probabilities and entropies under the weights before the step."""
+        """The fields needed of the batch: log-probabilities and entropies under the weights before the step."""
         return frozenset({"logprobs", "entropies"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantages, 0 where the clip masks them  # [N]"""
+        """Returns grpo's advantages, 0 at the tokens masked by the clip  # [N]"""
         signals = signal(batch)
         # The std of a single value is NaN.
         if len(signals) < 2:
@@ -47,7 +47,7 @@ class ClipBAdvantage(GrpoAdvantage):
 
 
 def signal(batch: BatchTokens) -> Tensor:
-    """The signal p (H + log p), by which the entropy changes as the token gets likelier  # [N]"""
+    """Returns p (H + log p) of each token: the change of the entropy as the token becomes likelier  # [N]"""
     assert batch.logprobs is not None and batch.entropies is not None, "no log-probabilities and entropies were given"
     return batch.logprobs.exp() * (batch.entropies + batch.logprobs)
 
@@ -73,11 +73,13 @@ class ClipVAdvantage(GrpoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The log-probabilities and entropies under the weights before the step, and the signal's mean."""
+        """The fields needed of the batch: log-probabilities and entropies under the weights before the step, and the
+        signal's mean over the vocabulary.
+        """
         return frozenset({"logprobs", "entropies", "entropy_signals"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantages, 0 where the clip masks them  # [N]"""
+        """Returns grpo's advantages, 0 at the tokens masked by the clip  # [N]"""
         assert batch.entropy_signals is not None, "clipv was not given the signal's mean over the vocabulary"
         below = batch.entropy_signals - signal(batch)
         count = int(self.max_frac * len(below))

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def penalised(
     function: AdvantageFunction, rewards: Floats, groups: Ints, penalties: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """The advantage of each response of a batch, by its reward less its penalty, among those of its group in the batch.
+    """Returns the advantage of each response by its reward less its KL penalty, compared within its group; 0 without a
+    group (-1)  # [B] each
 
-    Zero for a response without a group (-1)  # [B] each
+    `groups` has the group's index of each response. Members of a group that are missing from the batch do not count.
     """
     import numpy as np
 
@@ -43,7 +44,9 @@ def penalised(
 
 
 def check_penalised(function: AdvantageFunction, name: str) -> None:
-    """Raises ConfigError for a function of more than the rewards of a group."""
+    """Raises ConfigError for a function unable to take penalised rewards: one of tokens, of further member fields, or
+    of duplicated groups.
+    """
     if isinstance(function, TokenAdvantage):
         why = "tells tokens apart, and takes the penalty where its own formula has it"
     elif function.member_fields or function.greedy_rollouts:

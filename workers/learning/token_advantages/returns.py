@@ -36,15 +36,15 @@ class PpoAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The critic's values."""
+        """The field needed of the batch: the critic's values."""
         return frozenset({"values"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantages, whitened over the batch  # [N]"""
+        """Returns the generalised advantage of each token, whitened over the batch: mean 0, std 1  # [N]"""
         return whitened(self.estimate(batch))
 
     def estimate(self, batch: BatchTokens) -> Tensor:
-        """The advantages before they are whitened; a critic learns its values plus these  # [N]"""
+        """Returns the generalised advantages before whitening; the critic's target is its value plus these  # [N]"""
         assert batch.values is not None, "ppo was not given the values of a critic"
         # V after the last token is 0: the episode is over, also where the answer was cut off at its length limit.
         delta = token_rewards(batch) + self.gamma * following(batch, batch.values) - batch.values
@@ -66,47 +66,48 @@ class ReinforcePlusPlusAdvantage(NoAdvantage):
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """No field: rewards and masks are enough."""
+        """No field: rewards and masks suffice."""
         return frozenset()
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantages, whitened over the batch  # [N]"""
+        """Returns each token's discounted return, whitened over the batch: mean 0, std 1  # [N]"""
         return whitened(discounted(batch, token_rewards(batch), self.gamma))
 
 
 class ReinforcePlusPlusBaselineAdvantage(OneGroup):
-    """The advantage is reward - mean of the group, given to each token, then whitened over the trained tokens of the
-    batch.
+    """The advantage is reward - mean of the group, equal for all tokens of a response, then whitened over the trained
+    tokens of the batch.
 
-    The std is that of the batch: a group whose rewards differ little does not count more for it. A group of one has its
-    reward. A KL penalty is taken from each token before it is whitened.
+    The std is the batch's: a group of nearly equal rewards does not gain weight by it. A group of one has its reward as
+    advantage. A KL penalty is subtracted from each token before whitening.
+
     Source: Hu 2025, REINFORCE++, arXiv 2501.03262, the variant with a group's baseline; as in verl.
     """
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """No field: rewards and masks are enough."""
+        """No field: rewards and masks suffice."""
         return frozenset()
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The rewards less their mean, in float64 and rounded once at the end  # [G]"""
+        """Returns the rewards less their mean, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
         return (rewards - rewards.mean() if len(rewards) > 1 else rewards).astype(np.float32)
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantages, whitened over the batch  # [N]"""
+        """Returns the advantages of the batch's tokens, whitened over the batch: mean 0, std 1  # [N]"""
         return whitened(batch.advantages)
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Raises ConfigError if the argument is below 0, or no number."""
+    """Raises ConfigError if the value of the argument `name` is below 0 or NaN."""
     if not value >= 0:
         raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use 0 or more")
 
 
 def check_share(name: str, value: float) -> None:
-    """Raises ConfigError if the argument is not from 0 to 1."""
+    """Raises ConfigError unless the value of the argument `name` is from 0 to 1."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{name} is {value}", field=f"advantage_fn_args.{name}", fix="use a number from 0 to 1")

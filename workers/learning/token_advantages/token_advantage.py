@@ -1,4 +1,4 @@
-"""`TokenAdvantage`: how much better than expected each token was."""
+"""`TokenAdvantage`: the interface of advantages of single tokens, and its lookup by an algorithm."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ if TYPE_CHECKING:
     from rftd.workers.learning.losses.batch_tokens import BatchTokens
 
 PassField = Literal["logprobs", "entropies", "entropy_signals", "squares", "ref_logprobs", "teacher_logprobs", "values"]
-"""A field of `BatchTokens` that costs a forward pass."""
+"""A field of `BatchTokens` computed by a forward pass over the batch."""
 
 
 @runtime_checkable
 class TokenAdvantage(AdvantageFunction, Protocol):
-    """A pure function of a whole batch, for what rewards alone do not tell: values, a teacher, entropies, a penalty.
+    """A pure function of a complete batch: the advantage of each token from facts beyond rewards, such as a critic's
+    values, a teacher, entropies or a penalty.
 
-    It is an advantage function of groups too: what that gives is the batch's `advantages`, to go on from.
+    It is an advantage function of groups too, and receives the advantages of the groups in the batch's `advantages`.
     """
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The fields that it reads beside rewards and masks."""
+        """The fields of the batch that it reads besides rewards and masks; each costs a forward pass."""
         ...
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The advantage of each trained token  # [N]"""
+        """Returns the advantage of each trained token  # [N]"""
         ...
 
 
 @runtime_checkable
 class ValueAdvantage(TokenAdvantage, Protocol):
-    """A token advantage that compares with a critic's values."""
+    """A token advantage relative to a critic's values."""
 
     def estimate(self, batch: BatchTokens) -> Tensor:
-        """The advantages before they are whitened: a critic learns its values plus these  # [N]"""
+        """Returns the advantages before whitening: the critic's target is its value plus these  # [N]"""
         ...
 
 
 def token_advantage(spec: AlgorithmSpec) -> TokenAdvantage | None:
-    """The algorithm's advantage function of single tokens, over the whole batch; None for a function of responses.
+    """Returns the algorithm's advantage function if it computes advantages of single tokens; None if only of responses.
 
     Raises ConfigError for an unknown name or unfit arguments.
     """

@@ -1,4 +1,4 @@
-"""Advantages of returns less a baseline for each place of a group's responses: the optimal token baseline."""
+"""The optimal token baseline: a token's return less a baseline for its position in the responses of its group."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ _EPSILON = 1e-8
 @dataclass(frozen=True, kw_only=True)
 class OptimalTokenBaselineAdvantage(NoAdvantage):
     """The advantage is R_t - B_t, where B_t = sum of R_t W_t / sum of W_t over the group's responses that reach t, and
-    W_t is the sum over the places up to t of 1 - 2 p + the sum of the squares of all probabilities.
+    W_t is the sum over the positions up to t of 1 - 2 p + the sum of the squares of all probabilities.
 
-    R_t is the reward less the KL penalties from t on. A place that one response alone reaches has no baseline. Places
-    are those of trained tokens, and a group is its responses in the batch.
+    R_t is the reward less the KL penalties from t on. A position reached by a single response has no baseline.
+    Positions count trained tokens only, and a group is its responses in the batch.
+
     Source: verl's `optimal_token_baseline`, and `tir_optimal_token_baseline` for several turns.
     """
 
     @property
     def needs(self) -> frozenset[PassField]:
-        """The log-probabilities and the sums of squares under the weights before the step."""
+        """The fields needed of the batch: log-probabilities and sums of squared probabilities under the weights before
+        the step.
+        """
         return frozenset({"logprobs", "squares"})
 
     def token_advantages(self, batch: BatchTokens) -> Tensor:
-        """The returns less the baselines of their places  # [N]"""
+        """Returns each token's return less the baseline of its position  # [N]"""
         assert batch.logprobs is not None and batch.squares is not None, "no log-probabilities and squares were given"
         assert batch.groups is not None, "the groups of the responses were not given"
         where, width = places(batch)

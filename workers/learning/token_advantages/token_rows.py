@@ -1,4 +1,4 @@
-"""Tokens of a batch as rows of responses, for sums from the end; whitening."""
+"""A batch's tokens as one row for each response, for sums over later tokens; whitening."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from rftd.workers.learning.losses.batch_tokens import BatchTokens
 
 VARIANCE_FLOOR = 1e-8
+"""Added to the variance, so that equal values become 0 and not NaN."""
 
 
 def places(batch: BatchTokens) -> tuple[Tensor, int]:
-    """The place of each token in rows of L places, one row for each response, and L  # [N] int64
+    """Returns each token's index in a table of one row of L columns for each response, flattened; and L, the largest
+    number of trained tokens of a response  # [N] int64
 
-    Only trained tokens have a place, and a tool's tokens none.
+    Only trained tokens have an index.
     """
     ones = batch.sequence.new_ones(batch.sequence.shape)
     counts = ones.new_zeros(batch.sequences).index_add(0, batch.sequence, ones)
@@ -26,7 +28,9 @@ def places(batch: BatchTokens) -> tuple[Tensor, int]:
 
 
 def token_rewards(batch: BatchTokens) -> Tensor:
-    """The reward of each response at its last trained token, less the penalties  # [N]"""
+    """Returns the reward of each token: the response's reward at its last trained token, else 0, less the token's KL
+    penalty  # [N]
+    """
     rewards = batch.old_logprobs.new_zeros(batch.old_logprobs.shape)
     if len(rewards):
         last = batch.sequence.new_ones(batch.sequence.shape, dtype=batch.expert.dtype)
@@ -38,9 +42,10 @@ def token_rewards(batch: BatchTokens) -> Tensor:
 
 
 def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
-    """The sum, for each token, of its value and of those after it in its response, each further one times `factor`.
+    """Returns, for each token, the discounted sum of its value and the values of all later tokens of its response  #
+    [N] -> [N]
 
-    # [N] -> [N]
+    A value k tokens later counts `factor` to the power of k.
     """
     where, width = places(batch)
     # Rows shorter than L end in zeros, which add nothing, so that no mask is needed.
@@ -54,7 +59,7 @@ def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
 
 
 def following(batch: BatchTokens, values: Tensor) -> Tensor:
-    """The value of the next token of the same response; 0 after the last  # [N] -> [N]"""
+    """Returns the value of the next token of the same response; 0 for the last  # [N] -> [N]"""
     shifted = values.new_zeros(values.shape)
     if len(values):
         same = batch.sequence[1:] == batch.sequence[:-1]
@@ -65,7 +70,7 @@ def following(batch: BatchTokens, values: Tensor) -> Tensor:
 
 
 def whitened(values: Tensor) -> Tensor:
-    """The values less their mean, divided by their unbiased std  # [N] -> [N]"""
+    """Returns the values less their mean, divided by their unbiased standard deviation  # [N] -> [N]"""
     # float64: a mean over tens of thousands of tokens in float32 is off by more than small advantages are.
     exact = values.double()
     centred = exact - exact.sum() / max(1, len(values))

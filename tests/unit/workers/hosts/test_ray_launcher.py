@@ -65,7 +65,7 @@ def launcher_of(folder: Path, driver: tuple[str, ...], **more: Any) -> RayExecut
         RayOptions(address="10.0.0.1:6379", runtime_env={"env_vars": {"A": "b"}}),
         ids=SystemIds(SystemClock()),
         logger=logger(),
-        says=folder / "ray.log",
+        driver_log=folder / "ray.log",
         driver=driver,
         **more,
     )

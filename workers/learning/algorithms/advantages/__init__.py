@@ -3,11 +3,11 @@
 In reading order:
 
 advantage.py      `AdvantageFunction`: a pure function of closed groups
-closed_group.py   what it sees of a group
-registry.py       the table, with the token advantages of `training/`
+closed_group.py   the facts about a group passed to an advantage function
+registry.py       the table, including the functions of `token_advantages/`
 moments.py        mean and standard deviation of a group
 group_metrics.py  figures of a batch's groups
-none.py           zeros, of who learns from no reward
+none.py           zeros, for algorithms without rewards
 baselines.py      functions of a group's rewards alone
 grpo.py, step_wise_grpo.py, gigpo.py, gdpo.py
                   one file for each of the others

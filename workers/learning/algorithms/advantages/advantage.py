@@ -1,4 +1,4 @@
-"""`AdvantageFunction`: the advantage of each rollout over its group."""
+"""`AdvantageFunction`: the interface of functions that compare each rollout with its group."""
 
 from __future__ import annotations
 
@@ -10,71 +10,74 @@ from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
 
 
 class AdvantageFunction(Protocol):
-    """A pure function of closed groups; most functions look at each group alone, whatever its batch.
+    """A pure function of closed groups. Most functions treat each group separately, whatever its batch.
 
     The order of groups and of members must not matter.
     """
 
     greedy_rollouts: ClassVar[int]
-    """Number of greedily decoded rollouts of each group, used as a baseline and never trained; mostly 0."""
+    """Number of greedily decoded rollouts in each group, used as a baseline and never trained; usually 0."""
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """Fields read beside rewards, runs and steps; any field costs reading the record of every member."""
+        """Fields of the members needed besides rewards, runs and steps; any field costs reading the record of every
+        member.
+        """
         ...
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """Returns the advantages of a batch's closed groups: one for each experience, for all of its trained tokens.
+        """Returns the advantage of each experience of a batch's closed groups, to be used for all of its trained tokens
+        # each [G]
 
-        A group is passed whole, even with only a part of its members in the batch  # each [G]
+        A group is passed with all members, even if the batch has only a part of them.
         """
         ...
 
     def informative(self, group: ClosedGroup) -> bool:
-        """False if nothing can be learnt from the group, which then need not be planned; called with `group.closed`'s
-        facts alone.
+        """True unless nothing can be learnt from the group, which then need not be planned; decided by the facts of
+        `group.closed` alone.
         """
         ...
 
 
 @runtime_checkable
 class Substituting(Protocol):
-    """An advantage function that trains other experiences in place of uninformative groups."""
+    """An advantage function that trains other groups again in place of uninformative ones."""
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
-        """Maps the index of a replaced group to the index of the group trained in its place; empty without
-        replacements.
+        """Maps the index of each replaced group to the index of the group trained in its place; empty if none is
+        replaced.
         """
         ...
 
 
 @runtime_checkable
 class Masking(Protocol):
-    """An advantage function with untrained rollouts, counted in their group nevertheless."""
+    """An advantage function that leaves some rollouts untrained, although they count in their group."""
 
     def trains(self, finish: str) -> bool:
-        """False for rollouts with an untrained finish: `stop`, `length` or `prompt_truncated`."""
+        """True if rollouts that ended by `finish` are trained; `finish` is `stop`, `length` or `prompt_truncated`."""
         ...
 
 
 class OneGroup(ABC):
-    """Base of functions over one group at a time, for every kind of group, from rewards alone."""
+    """Base class of functions of a single group's rewards, informative for every group."""
 
     greedy_rollouts: ClassVar[int] = 0
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """No field: the rewards are in the close of the group."""
+        """No field: the rewards are part of `group.closed`."""
         return frozenset()
 
     @abstractmethod
     def of_group(self, group: ClosedGroup) -> Floats:
-        """Returns the advantage of each experience  # [G]"""
+        """Returns the advantage of each experience of the group  # [G]"""
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """Returns the advantages of each group, independent of other groups  # each [G]"""
+        """Returns the advantages of each group, computed separately  # each [G]"""
         return [self.of_group(group) for group in groups]
 
     def informative(self, group: ClosedGroup) -> bool:
-        """True: no reward makes a group uninformative."""
+        """True for every group, whatever its rewards."""
         return True

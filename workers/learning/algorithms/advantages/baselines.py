@@ -1,4 +1,4 @@
-"""Advantages that compare a rollout with its group's rewards alone: baselines, and which rollouts count."""
+"""Advantages computed from a group's rewards alone: several baselines, and choices of which rollouts count."""
 
 from __future__ import annotations
 
@@ -23,41 +23,43 @@ class ReinforceAdvantage(OneGroup):
     """The advantage is the reward, without a baseline."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The rewards, as advantages  # [G]"""
+        """Returns the rewards as advantages  # [G]"""
         return group.rewards.astype("float32")
 
 
 class RlooAdvantage(OneGroup):
-    """The advantage is the reward minus the mean of the others, n / (n - 1) (reward - mean).
+    """The advantage is the reward minus the mean of the other members' rewards, n / (n - 1) (reward - mean).
 
     The single member of a group of one has its reward as advantage.
+
     Source: Ahmadian et al. 2024, Back to Basics (RLOO), arXiv 2402.14740.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         return leave_one_out(group.exact_rewards()).astype(np.float32)
 
 
 def leave_one_out(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rewards, each minus the mean of the others  # [G] -> [G]"""
+    """Returns each reward minus the mean of all other rewards; a single reward is returned unchanged  # [G] -> [G]"""
     count = len(rewards)
     return (rewards - rewards.mean()) * (count / (count - 1)) if count > 1 else rewards
 
 
 class RemaxAdvantage(OneGroup):
-    """The advantage is the reward minus that of the group's greedy rollout, which is not trained itself.
+    """The advantage is the reward minus the reward of the group's greedy rollout, which is not trained.
 
-    If the greedy rollout failed, the mean of the others is the baseline, as in `rloo`.
+    If the greedy rollout failed, the mean of the other members is the baseline, as in `rloo`.
+
     Source: Li et al. 2023, ReMax, arXiv 2310.10505.
     """
 
     greedy_rollouts: ClassVar[int] = 1
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -68,20 +70,23 @@ class RemaxAdvantage(OneGroup):
 
 
 class OpoAdvantage(OneGroup):
-    """The advantage is reward - sum(length * reward) / sum(length).
+    """The advantage is reward - sum(length * reward) / sum(length), where length counts trained tokens.
 
-    This baseline minimises the variance of the gradient if the gradient of a response grows with its length, which
-    counts trained tokens. The single member of a group of one has its reward as advantage.
+    This baseline minimises the variance of the gradient, if the gradient of a response grows with its length. The
+    single member of a group of one has its reward as advantage.
+
     Source: Hao et al. 2025, On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585; as in verl.
     """
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The lengths of the responses."""
+        """The field needed of the members: the lengths of the responses."""
         return frozenset({"lengths"})
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once; without lengths all rollouts count the same  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once; without lengths all rollouts count equally  #
+        [G]
+        """
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -97,19 +102,20 @@ class GpgAdvantage(OneGroup):
     """The advantage is alpha (reward - mean), where alpha = B / (B - M), with M of the batch's B experiences in groups
     of equal rewards.
 
-    Those M have no gradient, so a mean over all B would be too small by that factor. The single member of a group of
-    one has its reward as advantage.
+    Those M have no gradient, so a mean over all B would be too small by the factor alpha. The single member of a group
+    of one has its reward as advantage.
+
     Source: Chu et al. 2025, GPG, arXiv 2504.02546, with F_norm = 1.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The reward minus the mean  # [G]"""
+        """Returns the reward minus the mean, without the batch's factor alpha  # [G]"""
         import numpy as np
 
         return self._centred(group).astype(np.float32)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages of each group, computed in float64 and rounded once at the end  # each [G]"""
+        """Returns the advantages of each group, computed in float64 and rounded once at the end  # each [G]"""
         import numpy as np
 
         # alpha counts experiences of the whole batch, so this function cannot be asked group by group.
@@ -140,7 +146,7 @@ class AsymreAdvantage(OneGroup):
     baseline_shift: float = -0.1
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -149,15 +155,14 @@ class AsymreAdvantage(OneGroup):
 
 
 class BestAdvantage(OneGroup):
-    """The advantage is 1 for the experiences with the group's highest reward, else 0; if all rewards are equal, it is
-    0 for all.
+    """The advantage is 1 for the experiences with the group's highest reward, else 0; 0 for all if all rewards are
+    equal.
 
-    The single member of a group of one has 1, because nothing could be better. It is for losses that are weighted by
-    the advantage, such as that of `raft`.
+    The single member of a group of one has the advantage 1. For losses weighted by the advantage, such as `raft`'s.
     """
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, 1 or 0  # [G]"""
+        """Returns the advantages, 1 or 0  # [G]"""
         import numpy as np
 
         rewards = group.rewards
@@ -169,6 +174,7 @@ class BestAdvantage(OneGroup):
 
 
 BASELINES = ("mean", "logavgexp")
+"""The values of `OpmdAdvantage.opmd_baseline`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +199,7 @@ class OpmdAdvantage(OneGroup):
             raise ConfigError(f"tau is {self.tau}", field="advantage_fn_args.tau", fix="use one above 0")
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -209,17 +215,20 @@ class OpmdAdvantage(OneGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class RecAdvantage(OneGroup):
-    """The advantage is reward - mean of the members that are kept, and 0 for the others.
+    """The advantage is reward - mean over the members that are not dropped, and 0 for dropped ones.
 
-    If only one is kept, it has its reward as advantage.
+    A single member that is not dropped has its reward as advantage.
+
     Source: Yao et al. 2025, arXiv 2509.24203.
     """
 
     epsilon: float = 1e-6
     std_normalize: bool = False
-    """True: the advantage is divided by the std of the population, plus epsilon."""
+    """True: the advantage is divided by the population's std plus epsilon."""
     drop: str | None = None
-    """`balance`: members below the mean are dropped by chance until they no longer outnumber the others."""
+    """`balance`: members below the mean are dropped at random until they no longer outnumber the others; None: no
+    member is dropped.
+    """
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -230,7 +239,7 @@ class RecAdvantage(OneGroup):
             )
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -241,7 +250,7 @@ class RecAdvantage(OneGroup):
         return np.where(trained, centred, 0.0).astype(np.float32)
 
     def _kept(self, group: ClosedGroup) -> Any:
-        """True for the members that keep their advantage: a random choice, always the same for a group  # [G] bool"""
+        """Returns True for members that are not dropped: a random choice, always the same for a group  # [G] bool"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -260,18 +269,17 @@ class RecAdvantage(OneGroup):
 class PassAtKAdvantage(OneGroup):
     """The advantage is (1 - R) / s for a right member, (1 - R - C(w - 1, k - 1) / C(n - 1, k - 1)) / s for a wrong one.
 
-    w of the n members are wrong, R = 1 - C(w, k) / C(n, k) is the chance that one of k is right, and
-    s = sqrt(R (1 - R)) + epsilon.
+    w of the n members are wrong, R = 1 - C(w, k) / C(n, k) is the chance that one of k is right, and s = sqrt(R (1 -
+    R)) + epsilon. This is the mean of grpo's advantage over all sets of k that contain the member, where the reward of
+    a set is 1 if any of its members is right; no set is sampled. k = 1 is grpo with the population's std. A group of
+    fewer than k members is one set.
 
-    That is the mean of grpo's advantage over all sets of k that contain the member, where the reward of a set is 1 if
-    any of its members is right; no set is sampled. k = 1 is grpo with the population's std. A group of fewer than k
-    is a single set.
     Source: Chen et al. 2025, Pass@k Training, arXiv 2508.10751, its analytical derivation, and the authors' code.
     """
 
     k: int = 4
     right_above: float = 0.5
-    """An answer is right if its reward is above it."""
+    """Answers with a reward above this value are right."""
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -283,7 +291,7 @@ class PassAtKAdvantage(OneGroup):
             raise ConfigError(f"epsilon is {self.epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         right = group.exact_rewards() > self.right_above
@@ -313,13 +321,13 @@ class GrpoPassKAdvantage(OneGroup):
 
     epsilon: float = 1e-6
     std_cal_level: str = "group"
-    """`none`: the difference is not divided by the standard deviation."""
+    """`group`: the difference is divided by the group's standard deviation; `none`: it is not divided."""
 
     def __post_init__(self) -> None:
         check_common(self.epsilon, None, self.std_cal_level, ("group", "none"))
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()

@@ -1,4 +1,4 @@
-"""`ClosedGroup`: the facts of one closed group, as seen by an advantage function."""
+"""`ClosedGroup`: the facts about one closed group passed to an advantage function."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Floats: TypeAlias = "NDArray[np.float32]"
 Ints: TypeAlias = "NDArray[np.int64]"
 
 MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
-"""Fields missing from the close of a group, read from the record of each member.
+"""Fields missing from `group.closed`, read from the record of each member on request.
 
-`steps`: each step of a rollout is an entry with an advantage; without, a rollout is one entry, and all of its steps
-share the advantage.
+With `steps`, each step of a rollout has an entry and an advantage; without, a rollout has one entry, and all of its
+steps share the advantage.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClosedGroup:
-    """The G experiences of a closed group, in the order of its members; fields without a reader are None.
+    """The G experiences of a closed group, in the order of its members; fields that no function requested are None.
 
-    Each experience is a rollout or, for functions reading `steps`, one step of a rollout with several.
+    Each experience is a rollout, or for functions that requested `steps` one step of a rollout.
     """
 
     rewards: Floats  # [G]
@@ -41,7 +41,7 @@ class ClosedGroup:
     step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
     states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
     seed: int = 0
-    """Seed of the group's position in the experiment, the source of all randomness."""
+    """Seed for random choices about the group, determined by its position in the experiment."""
 
     def __post_init__(self) -> None:
         for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
@@ -54,27 +54,27 @@ class ClosedGroup:
 
     @property
     def run(self) -> Ints:
-        """The rollout index of each experience  # [G]"""
+        """Rollout index of each experience  # [G]"""
         import numpy as np
 
         return np.arange(len(self.rewards), dtype=np.int64) if self.runs is None else self.runs
 
     @property
     def step(self) -> Ints:
-        """The step index of each experience within its rollout  # [G]"""
+        """Index of each experience's step within its rollout  # [G]"""
         import numpy as np
 
         return np.zeros(len(self.rewards), np.int64) if self.steps is None else self.steps
 
     def exact_rewards(self) -> NDArray[np.float64]:
-        """The rewards in float64, for sums  # [G]"""
+        """Returns the rewards in float64, for sums  # [G]"""
         import numpy as np
 
         # Sums in float32 show the order of the members in their last bits; sums in float64, rounded at the end, do not.
         return np.asarray(self.rewards, np.float64)
 
     def draws(self) -> NDArray[np.float64]:
-        """Returns a number in [0, 1) for each experience, derived from its run and step  # [G]"""
+        """Returns a random number in [0, 1) for each experience, determined by seed, run and step  # [G]"""
         import numpy as np
 
         # Seeded for each member: members close in any order, and a replay must draw equal numbers for each (rule 14).

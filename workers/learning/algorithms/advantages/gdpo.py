@@ -1,4 +1,4 @@
-"""`gdpo`: several rewards, each normalised by itself before they are summed."""
+"""`gdpo`: several rewards, each normalised separately before they are summed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GdpoAdvantage:
-    """The advantage is (S - mean of S) / (std of S + epsilon) over the batch, where S = sum over parts of
-    weight * (part - mean) / (std + epsilon), by the mean and unbiased std of the group.
+    """The advantage is (S - mean of S) / (std of S + epsilon) over the batch, where S = sum over parts of weight *
+    (part - mean) / (std + epsilon), by the mean and unbiased std of the group.
 
-    A part with a small spread, or one that is seldom earned, is therefore not drowned out by the others, as it would
-    be in a sum that is normalised once. A part that a member lacks counts 0; a reward without parts is a single part.
+    So a part of small spread, or one seldom earned, is not drowned out by the others, as in a sum that is normalised
+    once. A part that a member lacks counts 0; a reward without parts is a single part.
+
     Source: Liu et al. 2026, GDPO, arXiv 2601.05242; as TRL's multi_objective_aggregation: normalize_then_sum.
     """
 
     weights: Mapping[str, float] | None = None
-    """The weight of each part that the reward gives, by name; a part without one does not count. None: each counts
-    1."""
+    """Weight of each part of the reward, by name; parts without a weight do not count. None: each part has weight 1."""
     epsilon: float = 1e-6
 
     greedy_rollouts: ClassVar[int] = 0
@@ -46,11 +46,13 @@ class GdpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The parts of rewards."""
+        """The field needed of the members: the parts of their rewards."""
         return frozenset({"parts"})
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages, in float64 and rounded once  # each [G]. Raises TrainError if a weight names no part."""
+        """Returns the advantages, computed in float64 and rounded once  # each [G]. Raises TrainError if a weight names
+        no part of any reward.
+        """
         import numpy as np
 
         # Names are checked over the batch, not over a group: a part that one group happens to lack is no mistake.
@@ -64,7 +66,7 @@ class GdpoAdvantage:
         return [((sums_of_group - mean) / (std + self.epsilon)).astype(np.float32) for sums_of_group in sums]
 
     def informative(self, group: ClosedGroup) -> bool:
-        """True: equal rewards may be made of unequal parts."""
+        """True for every group: equal rewards may have different parts."""
         return True
 
     def _summed(self, group: ClosedGroup) -> NDArray[np.float64]:

@@ -1,4 +1,6 @@
-"""`gigpo`: how a run did among those of its task, and a step among those of its task that began in the same state."""
+"""`gigpo`: compares a run with the runs of its task, and a step with the steps of its task that began in the same
+state.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +19,31 @@ if TYPE_CHECKING:
 Exact: TypeAlias = "NDArray[np.float64]"
 NORMS = ("none", "std")
 STEP_REWARDS = ("step_reward",)
+"""The accepted values of `step_reward_key`."""
 STATES = ("state", "env_state_hash")
-"""The names that the key of a step's state may have: the result's field, and upstream's name for it."""
+"""The accepted values of `env_state_hash_key`: the field of a rollout's result, and upstream's name for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GigpoAdvantage(OneGroup):
-    """The advantage is A_E + omega A_S: A_E is the sum of a run's step rewards relative to its group, A_S the
-    discounted return of a step relative to all steps of its group that began in the same state, 0 for a step without
+    """The advantage is A_E + omega A_S. A_E compares the sum of a run's step rewards with its group; A_S compares the
+    discounted return of a step with all steps of its group that began in the same state, and is 0 for a step without
     another one.
 
     Equal states of different tasks are not compared: the same state may be far from one goal and close to another.
+
     Source: Feng et al. 2025, Group-in-Group Policy Optimization, arXiv 2505.10978.
     """
 
     omega: float = 1.0
     gamma: float = 1.0
     fnorm: str = "none"
-    """`std`: advantages are divided by the unbiased std too."""
+    """`std`: advantages are also divided by the unbiased std; `none`: they are not."""
     epsilon: float = 1e-6
     step_reward_key: str = "step_reward"
-    """The key of a step's reward, as Trinity-RFT names it: here it is always `RolloutResult.step_reward`."""
+    """Trinity-RFT's key of a step's reward: in rftd always the field `RolloutResult.step_reward`."""
     env_state_hash_key: str = "env_state_hash"
-    """The key of the state that a step began in, likewise: here it is always `RolloutResult.state`."""
+    """Trinity-RFT's key of the state at the beginning of a step: in rftd always the field `RolloutResult.state`."""
 
     def __post_init__(self) -> None:
         _fixed("step_reward_key", self.step_reward_key, STEP_REWARDS)
@@ -57,11 +61,11 @@ class GigpoAdvantage(OneGroup):
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The steps, their rewards, and the states that they began in."""
+        """The fields needed of the members: steps, step rewards, and states at the beginning of steps."""
         return frozenset({"steps", "step_rewards", "states"})
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """The advantages, computed in float64 and rounded once at the end  # [G]"""
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
         import numpy as np
 
         whole, discounted = self._returns(group)
@@ -94,7 +98,7 @@ class GigpoAdvantage(OneGroup):
         return (values - float(values.mean())) / (std + self.epsilon)
 
     def _returns(self, group: ClosedGroup) -> tuple[Exact, Exact]:
-        """The plain sum over each experience's run, and the discounted sum from its step on  # [G], [G]"""
+        """Returns the sum of rewards over each experience's run, and the discounted sum from its step on  # [G], [G]"""
         import numpy as np
 
         whole = np.zeros(len(group.rewards))
@@ -111,7 +115,9 @@ class GigpoAdvantage(OneGroup):
         return whole, discounted
 
     def _step_rewards(self, group: ClosedGroup) -> Exact:
-        """The reward of each step; a run that names none for any step has its whole reward with the last one  # [G]"""
+        """Returns the reward of each step; a run without step rewards has its complete reward at the last step  #
+        [G]
+        """
         import numpy as np
 
         stated = np.full(len(group.rewards), np.nan) if group.step_rewards is None else group.step_rewards
@@ -125,7 +131,7 @@ class GigpoAdvantage(OneGroup):
 
 
 def _fixed(name: str, key: str, known: tuple[str, ...]) -> None:
-    """Refuses a key of the workflow's own: a result has fields for both."""
+    """Raises ConfigError for a key that is not accepted: results have fixed fields for both."""
     if key not in known:
         raise ConfigError(
             f"{name} is {key!r}, and a workflow's result has the field {known[0]!r} for it",

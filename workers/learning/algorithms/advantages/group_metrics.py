@@ -12,7 +12,7 @@ from rftd.workers.learning.algorithms.advantages.moments import mean_and_std
 
 
 def group_metrics(function: AdvantageFunction, groups: Sequence[ClosedGroup]) -> dict[str, float]:
-    """The mean and std of the groups' rewards, and the number of experiences whose groups teach nothing."""
+    """Returns mean and std of the groups' rewards, and the number of experiences in uninformative groups."""
     if not groups:
         return {}
     figures: dict[str, float] = {}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STD_LEVELS = ("group", "batch", "none")
+"""The values of `std_cal_level`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,23 +28,28 @@ class GrpoAdvantage:
 
     epsilon: float = 1e-6
     std_threshold: float | None = None
-    """Groups whose std is not above it are not informative: they are not planned, and have no advantage."""
+    """Groups with a std at or below it are uninformative: not planned, and without advantages. None: every group is
+    informative.
+    """
     std_cal_level: str = "group"
-    """`batch`: the std is that of all rewards of the batch's groups, the mean that of the group; `none`: there is no
-    division (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783)."""
+    """`group`: division by the group's std; `batch`: by the std of all rewards of the batch's groups, with the group's
+    mean; `none`: no division (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783).
+    """
     rank_penalty: float | None = None
-    """The reward of the member of rank k, of n, is multiplied by 1 - rank_penalty * k / n; the rank counts members of a
-    lower mean log-probability. So unlikely answers are worth more."""
+    """The reward of the member of rank k, of n, is multiplied by 1 - rank_penalty * k / n; the rank is the number of
+    members with a lower mean log-probability, so unlikely answers are worth more. None: no penalty.
+    """
     duplicate_experiences: bool = False
-    """True: another group of the batch is trained once more in the place of one that is not informative."""
+    """True: an informative group of the batch is trained again in place of each uninformative one."""
     max_response_tokens: int | None = None
-    """Responses that come within `overlong_buffer` tokens of it lose reward: overlong_penalty times the share of the
-    buffer that they fill, at most all of it. Whether a group is informative is judged without that."""
+    """Responses within `overlong_buffer` tokens of this limit lose reward: overlong_penalty times the share of the
+    buffer that they fill. Whether a group is informative is decided without this loss.
+    """
     overlong_buffer: int | None = None
     overlong_penalty: float = 1.0
-    """The most that an overlong response loses. Source: DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
+    """Maximum reward lost by an overlong response. Source: DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
     mask_truncated: bool = False
-    """Responses that ended at their length limit are not trained; their rewards count in their group (DAPO)."""
+    """True: responses that ended at their length limit are not trained; their rewards count in their group (DAPO)."""
 
     greedy_rollouts: ClassVar[int] = 0
 
@@ -65,7 +71,9 @@ class GrpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The mean log-probabilities, if ranks count; the lengths, if overlong responses lose reward."""
+        """The fields needed of the members: mean log-probabilities for a rank penalty, lengths for an overlong
+        penalty.
+        """
         fields: set[MemberField] = set()
         if self.rank_penalty:
             fields.add("mean_logprobs")
@@ -74,7 +82,7 @@ class GrpoAdvantage:
         return frozenset(fields)
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
+        """Returns the advantages, computed in float64 and rounded once; zeros for an uninformative group  # each [G]"""
         import numpy as np
 
         shaped = [self._shaped(group) for group in groups]
@@ -87,9 +95,9 @@ class GrpoAdvantage:
         ]
 
     def informative(self, group: ClosedGroup) -> bool:
-        """False if the std is at or below `std_threshold`; a group of one has no std and is none either.
+        """False if the std is at or below `std_threshold`; a group of one has no std, and is uninformative too.
 
-        True where that cannot be known before the experiences are read, and where another group is to take its place.
+        True if unknown before the experiences are read, and if `duplicate_experiences` replaces the group.
         """
         # Asked in the planner too, which knows what the close of a group tells and nothing of its members.
         if self.duplicate_experiences or (self.rank_penalty and group.mean_logprobs is None):
@@ -97,7 +105,9 @@ class GrpoAdvantage:
         return spread_out(self._shaped(group), self.std_threshold)
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
-        """Another group, drawn by chance, for each that is not informative; none if no group is informative."""
+        """Maps each uninformative group to a random informative one; empty without `duplicate_experiences`, or if no
+        group is informative.
+        """
         import numpy as np
 
         if not self.duplicate_experiences:
@@ -112,7 +122,7 @@ class GrpoAdvantage:
         }
 
     def trains(self, finish: str) -> bool:
-        """False for responses that ended at their length limit, if these are masked."""
+        """False for responses that ended at their length limit, with `mask_truncated`."""
         return not (self.mask_truncated and finish == "length")
 
     def _of(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
@@ -140,7 +150,9 @@ class GrpoAdvantage:
 
 
 def check_overlong(most: int | None, buffer: int | None, penalty: float) -> None:
-    """Raises ConfigError if the buffer does not fit into the limit, or if the penalty would be a reward."""
+    """Raises ConfigError if the buffer exceeds the limit `most`, if only one of both is set, or for a negative
+    penalty.
+    """
     if (most is None) != (buffer is None):
         missing = "max_response_tokens" if most is None else "overlong_buffer"
         raise ConfigError(
@@ -161,7 +173,7 @@ def check_overlong(most: int | None, buffer: int | None, penalty: float) -> None
 
 
 def check_common(epsilon: float, std_threshold: float | None, level: str, levels: Sequence[str]) -> None:
-    """Raises ConfigError for arguments that no group-relative advantage accepts."""
+    """Raises ConfigError for invalid arguments common to all group-relative advantages."""
     if not epsilon > 0:
         raise ConfigError(f"epsilon is {epsilon}", field="advantage_fn_args.epsilon", fix="use one above 0")
     if std_threshold is not None and not std_threshold >= 0:

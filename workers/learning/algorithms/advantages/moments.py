@@ -1,4 +1,4 @@
-"""Mean and standard deviation of a group's rewards, as group-relative advantages take them."""
+"""Mean and standard deviation of a group's rewards, as used by group-relative advantages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Exact: TypeAlias = "NDArray[np.float64]"
 
 
 def moments(values: Exact) -> tuple[float, float]:
-    """The mean and the unbiased std; 0 and 1 for a single value, so that its advantage is the value itself."""
+    """Returns the mean and the unbiased std; 0 and 1 for a single value, so that its advantage is the value itself."""
     return mean_and_std(values) if len(values) > 1 else (0.0, 1.0)
 
 
 def mean_and_std(values: Exact) -> tuple[float, float]:
-    """The mean and the unbiased std, 0 of a single value: the bits of numpy's `mean` and `std`, which check more."""
+    """Returns the mean and the unbiased std (0 for a single value), with the bits of numpy's `mean` and `std` but
+    faster.
+    """
     import numpy as np
 
     # Not values.mean() and values.std(): asked for every closed group, they spend most of their time on checks. The
@@ -32,7 +34,7 @@ def mean_and_std(values: Exact) -> tuple[float, float]:
 
 
 def std_of_all(groups: list[Exact]) -> float:
-    """The unbiased std over the values of all groups together; 1 if they are fewer than two."""
+    """Returns the unbiased std over the values of all groups together; 1 for fewer than two values."""
     import numpy as np
 
     values = np.concatenate(groups) if groups else np.zeros(0)
@@ -40,5 +42,7 @@ def std_of_all(groups: list[Exact]) -> float:
 
 
 def spread_out(values: Exact, threshold: float | None) -> bool:
-    """True if the unbiased std is above the threshold, or there is none; a single value has no std."""
+    """True if the unbiased std is above the threshold, or without a threshold; False for a single value with a
+    threshold.
+    """
     return threshold is None or (len(values) > 1 and moments(values)[1] > threshold)

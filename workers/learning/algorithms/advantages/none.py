@@ -1,4 +1,4 @@
-"""`NoAdvantage`, of algorithms that learn from no reward, as SFT and DPO."""
+"""`NoAdvantage`, for algorithms without rewards, such as SFT and DPO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class NoAdvantage(OneGroup):
     """The advantage is zero for every experience."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """Zeros  # [G]"""
+        """Returns zeros  # [G]"""
         # Here and not above: a check of an experiment asks for the arguments alone.
         import numpy as np
 

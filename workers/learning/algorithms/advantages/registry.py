@@ -1,4 +1,4 @@
-"""The table of advantage functions; importing it imports none of them."""
+"""The table of advantage functions, importable without importing any of them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,18 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "optimal_token_baseline": f"{_TOKENS}.token_baseline:OptimalTokenBaselineAdvantage",
     },
 )
-"""The table is one name space, for a stage names one advantage; those of `_TOKENS` refine what they give for groups."""
+"""The advantage functions by name, of groups and of tokens: a stage names exactly one. Functions of tokens start from
+their own advantages of groups.
+"""
 
 
 def advantage_function(spec: AlgorithmSpec) -> AdvantageFunction:
-    """The function that the algorithm names. Raises ConfigError for an unknown name or arguments that do not fit."""
+    """Builds the advantage function named by the algorithm. Raises ConfigError for an unknown name or unfit
+    arguments.
+    """
     return ADVANTAGES.open(spec.advantage, spec.advantage_args)
 
 
 def advantages_of(spec: AlgorithmSpec, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-    """The advantages of a batch's closed groups, by the function that the algorithm names  # each [G]"""
+    """Returns the advantages of a batch's closed groups, by the function named by the algorithm  # each [G]"""
     return advantage_function(spec).advantages(groups)

@@ -1,4 +1,4 @@
-"""`step_wise_grpo`: each run's last reward relative to the group, for all of its steps."""
+"""`step_wise_grpo`: the last reward of each run relative to the group, used for all steps of the run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepWiseGrpoAdvantage:
-    """The advantage is (reward of the last step - mean) / (std + epsilon) over the runs of a group; every step of a run
-    has it.
+    """The advantage is (reward of the last step - mean) / (std + epsilon) over the runs of a group, equal for every
+    step of a run.
 
     Source: Pan et al. 2025, Trinity-RFT, arXiv 2505.17826, multi-step GRPO.
     """
 
     epsilon: float = 1e-6
     enable_step_norm: bool = False
-    """True: the advantage is divided by the number of steps, so that each run counts the same."""
+    """True: the advantage is divided by the run's number of steps, so that all runs count equally."""
     std_threshold: float | None = None
-    """Groups whose runs have a std that is not above it are not informative."""
+    """Groups with a std over runs at or below it are uninformative. None: every group is informative."""
     std_cal_level: str = "group"
-    """`batch`: the std is that of all runs of the batch; `none`: there is no division."""
+    """`group`: division by the std of the group's runs; `batch`: by the std of all runs of the batch; `none`: no
+    division.
+    """
 
     greedy_rollouts: ClassVar[int] = 0
 
@@ -39,17 +41,19 @@ class StepWiseGrpoAdvantage:
 
     @property
     def member_fields(self) -> frozenset[MemberField]:
-        """The steps, if their number divides the advantage."""
+        """The field needed of the members: the steps, if their number divides the advantage."""
         return frozenset({"steps"} if self.enable_step_norm else ())
 
     def advantages(self, groups: Sequence[ClosedGroup]) -> Sequence[Floats]:
-        """The advantages, computed in float64 and rounded once; zero where a group is not informative  # each [G]"""
+        """Returns the advantages, computed in float64 and rounded once; zeros for an uninformative group  # each [G]"""
         per_group = [last_rewards(group) for group in groups]
         whole = std_of_all([rewards for rewards, _, _ in per_group])
         return [self._of(*last_and_runs, whole) for last_and_runs in per_group]
 
     def informative(self, group: ClosedGroup) -> bool:
-        """False if the std over the runs is at or below `std_threshold`; a single run has none."""
+        """False if the std over the runs is at or below `std_threshold`; a single run has no std, and is uninformative
+        too.
+        """
         return spread_out(last_rewards(group)[0], self.std_threshold)
 
     def _of(
@@ -66,9 +70,8 @@ class StepWiseGrpoAdvantage:
 
 
 def last_rewards(group: ClosedGroup) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """The reward of the last step of each of R runs, which run each experience is of, and the steps of each run.
-
-    # [R], [G], [R]
+    """Returns the last step's reward of each of R runs, the run index of each experience, and the number of steps of
+    each run  # [R], [G], [R]
     """
     import numpy as np
 
