@@ -1,7 +1,7 @@
-"""The engine `external`: a model served elsewhere over OpenAI's API. It can be evaluated, but never trained.
+"""The engine `external`: a model behind a service with OpenAI's API. It can be evaluated, but not trained.
 
-A service answers in text. Its answers have no log-probabilities, and tokens serve only for counting: tokens of the
-tokenizer in the model's folder, where the experiment names one, else the bytes of the text.
+A service answers in text, without log-probabilities. Tokens serve only for counting: those of the tokenizer in the
+model's folder if the experiment names one, else the bytes of the text.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ExternalEngine:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Version announced last, standing for the service's model, whatever the model is."""
+        """The version announced last; the service's model itself is unaffected by announcements."""
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -113,7 +113,9 @@ class ExternalEngine:
         )
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Takes the announced version for the service's model. Raises ConfigError once the service refused the key."""
+        """Uses the announced version for later answers, without loading anything. Raises ConfigError once the service
+        has refused the key.
+        """
         if self._refused is not None:
             raise self._refused
         self._version = (weights.version, weights.generation)

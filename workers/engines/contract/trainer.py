@@ -30,7 +30,7 @@ _XXH3: Final = "0" * 32
 
 
 class TrainerBench:
-    """Opens engines of one registered name, all with the same model."""
+    """Opens trainer engines of one registered name, all with the same model, for checks."""
 
     def __init__(
         self,
@@ -41,9 +41,8 @@ class TrainerBench:
         model: Path | None = None,
         kl_coef: float = 0.01,
     ) -> None:
-        """`folder` is empty; `model`: the folder of the base model, else the tiny Qwen2 of the demo.
-
-        `kl_coef`: of the stages; 0 for an engine without a reference model.
+        """`folder` is empty; `model` is the folder of the base model, by default the demo's tiny Qwen2; `kl_coef` is
+        the KL coefficient of all stages, 0 for an engine without a reference model.
         """
         self.folder = folder
         self.kl_coef = kl_coef
@@ -53,7 +52,7 @@ class TrainerBench:
         self._folders = 0
 
     def stage(self, name: str = "rft", *, kl_coef: float | None = None) -> StageSpec:
-        """Returns a stage of GRPO, or of supervised training if named `sft`."""
+        """Returns the specification of a stage: supervised training if named `sft`, else GRPO."""
         sft = name == "sft"
         kl_coef = self.kl_coef if kl_coef is None else kl_coef
         return StageSpec(
@@ -75,7 +74,7 @@ class TrainerBench:
         )
 
     def opened(self, stage: StageSpec, model: Path | None = None) -> TrainerEngine:
-        """Opens an engine for an experiment with one stage; `close` closes the engine."""
+        """Opens an engine for an experiment of one stage; `TrainerBench.close` closes it."""
         engine = make_engine(stage.trainer)
         self._open.callback(engine.close)
         experiment = ExperimentSpec(project="contract", name="n", job_dir="/nowhere", stages=(stage,), config={})
@@ -96,7 +95,9 @@ Check: TypeAlias = Callable[[TrainerBench], None]
 
 
 def make_batch(step: int, *, repeat: int = 4) -> TrainBatch:
-    """Returns rollouts of four prompts: responses beginning with token 50 have advantage 1, others -1."""
+    """Returns a batch of four prompts with four rollouts each: half of the responses begin with token 50 and have
+    advantage 1, half with token 60 and advantage -1.
+    """
     rng = np.random.default_rng(step % repeat)
     samples = []
     for group in range(4):
@@ -129,7 +130,9 @@ def trained(engine: TrainerEngine, stage: StageSpec, steps: range) -> list[str]:
 
 
 def equal_batches_make_equal_weights(bench: TrainerBench) -> None:
-    """Equal batches give equal weights, bit for bit on a deterministic engine; and each step changes them."""
+    """Checks that equal batches give equal weights, bit for bit on a deterministic engine, and that each step changes
+    them.
+    """
     stage = bench.stage()
     first = bench.opened(stage)
     second = bench.opened(stage)
@@ -144,7 +147,7 @@ def equal_batches_make_equal_weights(bench: TrainerBench) -> None:
 
 
 def an_engine_says_what_its_bits_depend_on(bench: TrainerBench) -> None:
-    """`environment` returns plain text, equal each time: nothing else can be recorded and compared."""
+    """Checks that `environment` returns plain text, equal at each opening, so that it can be recorded and compared."""
     stage = bench.stage()
     environment = bench.opened(stage).environment()
     assert environment
@@ -153,7 +156,9 @@ def an_engine_says_what_its_bits_depend_on(bench: TrainerBench) -> None:
 
 
 def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
-    """A run continues from a checkpoint in the middle of a stage, with and without the folder for transformers."""
+    """Checks that a run continues from a checkpoint in the middle of a stage, with and without the folder for
+    transformers.
+    """
     stage = bench.stage()
     whole = trained(bench.opened(stage), stage, range(1, 7))
     first = bench.opened(stage)
@@ -171,7 +176,7 @@ def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
 
 
 def another_stage_takes_the_weights_only(bench: TrainerBench) -> None:
-    """A new stage has a fresh optimizer, whether the engine continued or was opened again."""
+    """Checks that a new stage has a fresh optimizer, whether the engine continued or was opened again."""
     stage = bench.stage("sft")
     after = bench.stage("rft")
     first = bench.opened(stage)
@@ -189,7 +194,9 @@ def another_stage_takes_the_weights_only(bench: TrainerBench) -> None:
 
 
 def exports_name_their_checksum(bench: TrainerBench) -> None:
-    """The exported checksum, verified by explorers, equals the engine's own; a second export is equal."""
+    """Checks that the exported checksum, verified by explorers, equals the engine's own, and that a second export is
+    equal.
+    """
     stage = bench.stage()
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 2))
@@ -201,7 +208,7 @@ def exports_name_their_checksum(bench: TrainerBench) -> None:
 
 
 def a_snapshot_stays_what_it_was(bench: TrainerBench) -> None:
-    """A snapshot keeps its weights while the next steps train."""
+    """Checks that a snapshot is unaffected by later training."""
     stage = bench.stage()
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 2))
@@ -213,7 +220,7 @@ def a_snapshot_stays_what_it_was(bench: TrainerBench) -> None:
 
 
 def a_missing_checkpoint_is_an_error_of_data(bench: TrainerBench) -> None:
-    """A missing checkpoint raises DataError, and the weights stay."""
+    """Checks that loading a missing checkpoint raises DataError and changes no weights."""
     stage = bench.stage()
     engine = bench.opened(stage)
     before = engine.checksum()
@@ -226,14 +233,14 @@ def a_missing_checkpoint_is_an_error_of_data(bench: TrainerBench) -> None:
 
 
 def closing_twice_changes_nothing(bench: TrainerBench) -> None:
-    """A second close has no effect: an engine may be closed from several places."""
+    """Checks that a second `close` has no effect, because an engine may be closed from several places."""
     engine = bench.opened(bench.stage())
     engine.close()
     engine.close()
 
 
 def sft_lowers_its_loss(bench: TrainerBench) -> None:
-    """The loss falls to less than half within 24 steps."""
+    """Checks that 24 steps of supervised training lower the loss to less than half."""
     stage = bench.stage("sft")
     engine = bench.opened(stage)
     engine.begin_stage(stage)
@@ -242,7 +249,9 @@ def sft_lowers_its_loss(bench: TrainerBench) -> None:
 
 
 def the_hugging_face_folder_holds_equal_weights(bench: TrainerBench) -> None:
-    """The folder has the exported weights, bit for bit, and is a base model that the engine can open."""
+    """Checks that `huggingface/` has the exported weights, bit for bit, and is a base model that the engine can
+    open.
+    """
     stage = bench.stage("sft")
     engine = bench.opened(stage)
     trained(engine, stage, range(1, 3))
@@ -267,10 +276,10 @@ NAMED_CHECKS: Final[tuple[Check, ...]] = (
     a_missing_checkpoint_is_an_error_of_data,
     closing_twice_changes_nothing,
 )
-"""Promises of every engine, including engines with remote weights."""
+"""Checks of every engine, including engines with weights at a service."""
 
 CHECKS: Final[tuple[Check, ...]] = (*NAMED_CHECKS, exports_name_their_checksum, a_snapshot_stays_what_it_was)
-"""Promises of every engine with weights on this machine."""
+"""Checks of every engine with weights on this machine."""
 
 MODEL_CHECKS: Final[tuple[Check, ...]] = (*CHECKS, sft_lowers_its_loss, the_hugging_face_folder_holds_equal_weights)
-"""Promises of an engine training the model of its folder."""
+"""Checks of an engine that trains the model of its folder."""

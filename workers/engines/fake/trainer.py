@@ -1,6 +1,6 @@
 """The fake trainer engine: its weights are a digest of all its training data, in order.
 
-Equal checksums therefore mean equal training histories, as needed by tests of recovery.
+Equal checksums therefore mean equal training histories, for tests of recovery.
 """
 
 from __future__ import annotations

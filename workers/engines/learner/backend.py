@@ -1,4 +1,4 @@
-"""`Backend`: one model of a stage, for the stage's learner. `StageModels`: the models of a stage on one engine."""
+"""`Backend`: the interface to one model of a stage. `StageModels`: the models of a stage on one engine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from rftd.workers.learning.losses.aggregation import Aggregation
 from rftd.workers.learning.stage.learner import M, M_contra, Terms
 
 Figure: TypeAlias = Literal["logprobs", "entropies", "entropy_signals", "squares", "values"]
-"""A value of a trained token by one model: `values` by a critic, the others by a language model."""
+"""A value computed for each trained token by one model: `values` by a critic, all others by a language model."""
 LossOver: TypeAlias = Callable[[int, Mapping[str, Tensor]], Terms]
-"""The loss of a micro-batch, named by its number in the call, over its figures  # [N] each, with gradient."""
+"""Function of a micro-batch's number in the call and its figures  # [N] each, with gradient: the loss of the
+micro-batch.
+"""
 
 
 class Backend(Protocol[M_contra]):
-    """One model, in the present process or spread over ranks; all ranks make equal calls and get equal answers."""
+    """One model, in this process or spread over ranks; all ranks make equal calls and get equal answers."""
 
     @property
     def parameters(self) -> Parameters:
@@ -31,31 +33,39 @@ class Backend(Protocol[M_contra]):
 
     @property
     def offloaded(self) -> Offloaded | None:
-        """The model's offloading to the host; None for a model on its device at all times."""
+        """The model, if parts of it are moved to the host between passes; None if it stays on its device."""
         ...
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids known to the model."""
+        """Number of the model's token ids."""
         ...
 
     def forward(self, micro_batches: Sequence[M_contra], figures: frozenset[Figure]) -> list[dict[str, Tensor]]:
-        """The figures of each micro-batch's tokens under the present weights, without gradient  # [N] float32 each"""
+        """Returns the figures of each micro-batch's tokens under the current weights, without gradient  # [N] float32
+        each
+        """
         ...
 
     def gradients(
         self, micro_batches: Sequence[M_contra], figures: frozenset[Figure], loss: LossOver
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the loss's terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        terms.
+        """
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state for a checkpoint by name, not copied: weights and persistent buffers, or an adapter's numbers."""
+        """Returns the tensors of a checkpoint by name, not copied: weights and persistent buffers, or an adapter's
+        matrices.
+        """
         ...
 
 
 class StageModels(Protocol[M]):
-    """The models of a stage on one engine, the policy opened, the others opened on request."""
+    """The models of a stage on one engine: the policy is loaded already, critic and teacher are loaded by their
+    methods.
+    """
 
     @property
     def device(self) -> torch.device:
@@ -64,7 +74,7 @@ class StageModels(Protocol[M]):
 
     @property
     def policy(self) -> Backend[M]:
-        """The policy under training."""
+        """The model under training."""
         ...
 
     @property
@@ -74,23 +84,25 @@ class StageModels(Protocol[M]):
 
     @property
     def writers(self) -> int:
-        """The number of ranks that write a checkpoint at once; 0: all."""
+        """Number of ranks that write a checkpoint at a time; 0: all."""
         ...
 
     def freeze(self) -> Backend[M]:
-        """The policy as of now, for the reference."""
+        """Returns a frozen copy of the policy's current weights, to be the reference."""
         ...
 
     def critic(self, folder: Path) -> Backend[M]:
-        """A critic with the folder's decoder. Raises DataError for a folder without a model."""
+        """Loads a critic with the decoder of the model in `folder`. Raises DataError for a folder without a model."""
         ...
 
     def teacher(self, folder: Path) -> Backend[M]:
-        """A frozen model of the folder. Raises DataError without a model there, ConfigError for other tokens."""
+        """Loads a frozen model from `folder`. Raises DataError for a folder without a model, ConfigError for another
+        vocabulary than the policy's.
+        """
         ...
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """The samples with these numbers as micro-batches, each sample in exactly one micro-batch; a pure function.
+        """Returns micro-batches for the samples with these `numbers`, each sample in exactly one; a pure function.
 
         Raises TrainError for a sample with arrays of unequal length.
         """

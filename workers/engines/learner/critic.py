@@ -1,4 +1,4 @@
-"""`ModelCritic`: the expected return at each token, learned by a model and an optimizer of its own."""
+"""`ModelCritic`: a model of the expected return at each token, with its optimizer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _VALUES: Final[frozenset[Figure]] = frozenset({"values"})
 
 
 class ModelCritic(Generic[M]):
-    """Implements `ValueLearner` with the backend of a decoder below a head of one number."""
+    """Implements `ValueLearner` with a decoder below a head of one number."""
 
     def __init__(self, model: Backend[M], schedule: Optimizer, arguments: CriticArgs, *, writers: int) -> None:
-        """`schedule` is the critic's optimizer; at most `writers` ranks write a checkpoint at once (0: all)."""
+        """`schedule` has the settings of the critic's optimizer; at most `writers` ranks write a checkpoint at a time
+        (0: all).
+        """
         self.model = model
         self.schedule = schedule
         self.value_clip = arguments.critic_clip
@@ -31,11 +33,13 @@ class ModelCritic(Generic[M]):
         self._writers = writers
 
     def values(self, micro_batches: Sequence[M]) -> list[Tensor]:
-        """The values before each trained token  # [N] float32 each"""
+        """Returns the expected return before each trained token  # [N] float32 each"""
         return [figures["values"] for figures in self.model.forward(micro_batches, _VALUES)]
 
     def accumulate(self, micro_batches: Sequence[M], loss: ValueLossOver) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the loss's terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        terms.
+        """
 
         def over(number: int, figures: Mapping[str, Tensor]) -> Terms:
             return loss(number, figures["values"])
@@ -43,7 +47,7 @@ class ModelCritic(Generic[M]):
         return self.model.gradients(micro_batches, _VALUES, over)
 
     def clip(self, limit: float) -> float:
-        """Scales the gradient down to the norm `limit`, 0 meaning no limit; returns the norm before."""
+        """Scales the gradient down to the norm `limit`, unless `limit` is 0; returns the norm before."""
         return self.optimizer.clip(limit)
 
     def step(self, rate: float) -> None:
@@ -51,15 +55,15 @@ class ModelCritic(Generic[M]):
         self.optimizer.step(rate)
 
     def forget(self) -> None:
-        """Drops the accumulated gradient."""
+        """Sets the accumulated gradient to zero."""
         self.optimizer.forget()
 
     def write(self, folder: Path) -> None:
-        """Saves weights and optimizer into a checkpoint's `critic`."""
+        """Writes weights and optimizer into a checkpoint's folder `critic`."""
         saving.write(folder, "model", self.model.tensors(), writers=self._writers)
         saving.write(folder, "optimizer", self.optimizer.tensors(), writers=self._writers)
 
     def restore(self, folder: Path) -> None:
-        """Restores what `write` saved. Raises DataError for missing files or another model's."""
+        """Loads weights and optimizer written by `write`. Raises DataError for missing files or another model's."""
         saving.read(folder, "model", self.model.tensors())
         saving.read_state(folder, self.optimizer)

@@ -1,4 +1,4 @@
-"""`ModelEngine`: the common part of trainer engines with a model in their own processes."""
+"""`ModelEngine`: the common part of trainer engines whose models run in processes of rftd."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ P = TypeVar("P", bound=Policy)
 
 
 class ModelEngine(ABC, Generic[P, M]):
-    """Implements the stages, digests and checkpoints of `TrainerEngine`; all ranks make equal calls.
+    """Implements stages, digests and checkpoints of `TrainerEngine`; all ranks make equal calls.
 
-    Weights and optimizer are float32, also of a stage with forward passes in bfloat16.
+    Weights and optimizer are float32, even in a stage with forward passes in bfloat16.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -43,35 +43,37 @@ class ModelEngine(ABC, Generic[P, M]):
         self._learner: ModelLearner[M] | None = None
         self._training: StageTraining[M] | None = None
         self._outside = TrainerState(stage="", step=0, stage_step=0, optimizer="")
-        """The state outside of any stage."""
+        """The state before the first stage, and after loading weights only."""
         self._digester = TensorDigests(threads=threads)
         self._digests: dict[Form, str] = {}
-        """The digests of the present weights, by form."""
+        """Digests of the current weights already computed, by form."""
         self._determinism = Determinism()
 
     @property
     def deterministic(self) -> bool:
-        """True on a CPU, for a fixed number of ranks; on a GPU, torch's deterministic kernels are no promise."""
+        """True on a CPU, for a fixed number of ranks; False on a GPU, where torch's deterministic kernels do not
+        guarantee equal bits.
+        """
         return self._device.type == "cpu"
 
     @abstractmethod
     def stage_models(self, stage: StageSpec) -> StageModels[M]:
-        """The models of a stage, the policy opened. Raises ConfigError."""
+        """Returns the models of a stage, with the policy loaded. Raises ConfigError."""
 
     @abstractmethod
     def digest(self, form: Form) -> str:
-        """The digest of the present weights in this form, computed anew."""
+        """Computes the digest of the current weights in the form."""
 
     def learner_of_ranks(self, own: ModelLearner[M]) -> Learner[M]:
-        """The learner of all ranks, from this rank's own."""
+        """Returns the learner that divides work among all ranks, given this rank's own."""
         return own
 
     def awake(self) -> AbstractContextManager[Any]:
-        """Has all tensors on the device."""
+        """Returns a context with all tensors on the device."""
         return nullcontext()
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Takes the stage's algorithm and threads, a fresh optimizer, and the present weights for its reference."""
+        """Begins a stage: its algorithm and threads, a fresh optimizer, and the current weights as its reference."""
         torch.set_num_threads(threads_of(stage.trainer.threads))
         step = self._state.step
         # The objective first: a wrong argument is found in milliseconds, not after the models are loaded.
@@ -89,24 +91,26 @@ class ModelEngine(ABC, Generic[P, M]):
         self._training = StageTraining(stage, objective, learner, state, seed=self._seed)
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
+        """Takes the batch's optimizer steps; none, with weights and optimizer unchanged, if no step would be finite."""
         assert self._training is not None, "train before begin_stage"
         return self._training.train(batch)
 
     def checksum(self) -> str:
-        """The checksum of the weights, computed once per step on their device: on a CPU by xxh3, else by bit sums."""
+        """Returns the checksum of the weights, computed once per step: xxh3 on a CPU, bit sums on a GPU."""
         return self._digest(self._form)
 
     def sha256(self) -> str:
-        """The sha256 of the tensors' sha256, computed once per step."""
+        """Returns the sha256 of all tensors' sha256 digests, computed once per step."""
         return self._digest("tensors")
 
     def digest_like(self, recorded: str) -> str:
-        """The digest of the weights in the form of a recorded digest, of any device and release."""
+        """Returns the digest of the weights in the form of `recorded`, a digest written by a trainer on any device."""
         return self._digest(form_of(recorded))
 
     def save(self, folder: Path, *, hf: bool) -> None:
-        """Writes `actor`: weights or adapter, each once, optimizer, reference, step; and `critic`, if any."""
+        """Writes a checkpoint: in `actor` weights or adapter, optimizer, reference and trainer_state.json; in `critic`
+        the critic, if any.
+        """
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         with self.awake():
@@ -118,9 +122,10 @@ class ModelEngine(ABC, Generic[P, M]):
             self._state.write(actor)
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores the weights; with `stage`, begins the stage and restores its saved optimizer and reference.
+        """Restores the weights; with `stage`, begins the stage and restores its optimizer and reference.
 
-        A stage with another optimizer begins afresh; without a saved reference, the restored weights are the reference.
+        If the checkpoint's optimizer is of another kind, it begins afresh; without a saved reference, the restored
+        weights are the reference.
         """
         actor = folder / "actor"
         # What one rank cannot read is an error of all, and none of them waits for it.
@@ -142,7 +147,7 @@ class ModelEngine(ABC, Generic[P, M]):
         self._training.state = msgspec.structs.replace(state, optimizer=stage.algorithm.optimizer.optimizer_type)
 
     def close(self) -> None:
-        """Releases the model, and restores torch's switches. Idempotent."""
+        """Releases the model, and restores torch's global switches. Idempotent."""
         self._determinism.put_back()
         self._policy = None
         self._learner = None

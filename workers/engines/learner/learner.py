@@ -29,7 +29,7 @@ _POLICY: Final[frozenset[Figure]] = frozenset({"logprobs", "entropies"})
 
 @dataclass(frozen=True, slots=True)
 class ModelLearner(Generic[M]):
-    """Implements `Learner` over the backends of a stage's models; all ranks of an engine make equal calls."""
+    """Implements `Learner` with the backends of a stage's models; all ranks of an engine make equal calls."""
 
     spec: StageSpec
     models: StageModels[M]
@@ -38,13 +38,15 @@ class ModelLearner(Generic[M]):
     critic: ModelCritic[M] | None
     teacher: Backend[M] | None
     on_change: Callable[[], None]
-    """The function to call after each change of the policy's weights."""
+    """Called after each change of the policy's weights."""
 
     @classmethod
     def begin(
         cls, spec: StageSpec, objective: Objective, models: StageModels[M], on_change: Callable[[], None]
     ) -> ModelLearner[M]:
-        """A fresh optimizer and critic, and the present policy for a reference. Raises ConfigError, DataError."""
+        """Creates the learner of a new stage: fresh optimizer and critic, the current policy as the reference. Raises
+        ConfigError, DataError.
+        """
         policy = models.policy
         return cls(
             spec=spec,
@@ -63,15 +65,17 @@ class ModelLearner(Generic[M]):
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids known to the policy."""
+        """Number of the policy's token ids."""
         return self.models.policy.vocabulary_tokens
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """The samples with these numbers as the engine's micro-batches."""
+        """Returns micro-batches for the samples with these `numbers`, each sample in exactly one."""
         return self.models.pack(samples, numbers, aggregation)
 
     def values(self, micro_batches: Sequence[M], fields: frozenset[PassField]) -> list[TokenValues]:
-        """The requested values under the present weights, one model after the other."""
+        """Returns the requested fields under the current weights, computed by one model after the other, without
+        gradient.
+        """
         columns: list[dict[str, Tensor]] = [{} for _ in micro_batches]
 
         def add(model: Backend[M] | None, figures: frozenset[Figure], prefix: str = "") -> None:
@@ -93,7 +97,9 @@ class ModelLearner(Generic[M]):
     def accumulate(
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the loss's terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        terms.
+        """
         compared: list[dict[str, Tensor]] | None = None
         if reference:
             assert self.reference is not None, "the objective has no reference"
@@ -113,7 +119,7 @@ class ModelLearner(Generic[M]):
         return self.models.policy.gradients(micro_batches, _POLICY, over)
 
     def clip(self, limit: float) -> float:
-        """Scales the policy's gradient down to the norm `limit`, 0 meaning no limit; returns the norm before."""
+        """Scales the policy's gradient down to the norm `limit`, unless `limit` is 0; returns the norm before."""
         return self.optimizer.clip(limit)
 
     def step(self, rate: float) -> None:
@@ -122,11 +128,13 @@ class ModelLearner(Generic[M]):
         self.on_change()
 
     def forget(self) -> None:
-        """Drops the policy's gradient."""
+        """Sets the policy's accumulated gradient to zero."""
         self.optimizer.forget()
 
     def resident(self) -> Iterator[Tensor]:
-        """The tensors on the device beside the policy: moments, reference, critic, teacher."""
+        """Yields the tensors on the device in addition to the policy's weights: optimizer moments, reference, critic,
+        teacher.
+        """
         yield from self.optimizer.tensors().values()
         models = [self.reference, self.teacher]
         if self.critic is not None:
@@ -137,7 +145,7 @@ class ModelLearner(Generic[M]):
                 yield from model.tensors().values()
 
     def write(self, folder: Path) -> None:
-        """Saves optimizer, reference and critic into a checkpoint; the policy saves its own weights."""
+        """Writes optimizer, reference and critic into a checkpoint; the policy writes its own weights."""
         actor = folder / "actor"
         saving.write(actor, "optimizer", self.optimizer.tensors(), writers=self.models.writers)
         if self.reference is not None:
@@ -146,7 +154,7 @@ class ModelLearner(Generic[M]):
             self.critic.write(folder / "critic")
 
     def restore(self, folder: Path, *, optimizer: str) -> None:
-        """Restores what `write` saved; a missing part, or an optimizer of another kind, stays fresh."""
+        """Loads the parts written by `write`; a missing part, or an optimizer of another kind, stays fresh."""
         actor = folder / "actor"
         if same_kind(optimizer, self.spec.algorithm.optimizer.optimizer_type):
             saving.read_state(actor, self.optimizer)
@@ -175,7 +183,7 @@ def _teacher(spec: StageSpec, models: StageModels[M]) -> Backend[M]:
 
 
 def check_vocabulary(policy: Backend[M], teacher: Backend[M]) -> None:
-    """Raises ConfigError for a teacher with another number of tokens than the policy."""
+    """Raises ConfigError for a teacher with another number of token ids than the policy."""
     # Token ids of one are looked up in the other's vocabulary: equal sizes are all that can be told without tokenizers.
     if teacher.vocabulary_tokens != policy.vocabulary_tokens:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""`LowRankLayers`: peft's low-rank matrices beside linear layers. `LowRankPolicy`: a policy with them under training.
+"""`LowRankLayers`: peft's low-rank matrices added to linear layers. `LowRankPolicy`: a policy that trains only them.
 
 Source: Hu et al. 2021, LoRA, arXiv 2106.09685.
 """
@@ -28,13 +28,15 @@ _BASE: Final = ".base_layer."
 
 
 class LowRankLayers:
-    """The matrices A and B beside each adapted layer of `model`, added in place.
+    """The matrices A and B of each adapted layer of `model`, which is changed in place.
 
-    Tensors are looked up on access, for parameters may be spread over ranks after the making of the layers.
+    Tensors are looked up on access, because parameters may be spread over ranks after construction.
     """
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int) -> None:
-        """Raises ConfigError for unfit layers, DataError for a folder of `spec` without an adapter."""
+        """Adds fresh matrices drawn by `seed`, or those of the folder `spec.path`. Raises ConfigError for unfit layers,
+        DataError for a folder without an adapter.
+        """
         peft = _peft()
         # A fresh adapter is drawn from torch's own generator: seeded here, and put back as it was.
         with torch.random.fork_rng():
@@ -60,32 +62,32 @@ class LowRankLayers:
         return tuple(self._layers)
 
     def low(self, module: str) -> Tensor:
-        """A of a module  # [r, in]"""
+        """Returns the matrix A of a module  # [r, in]"""
         matrix: Tensor = self._layers[module].lora_A[_NAME].weight.detach()
         return matrix
 
     def high(self, module: str) -> Tensor:
-        """B of a module  # [out, r]"""
+        """Returns the matrix B of a module  # [out, r]"""
         matrix: Tensor = self._layers[module].lora_B[_NAME].weight.detach()
         return matrix
 
     def scale(self, module: str) -> float:
-        """The factor of B A in the module's weight."""
+        """Returns the factor of B A in the module's weight: weight = base + scale B A."""
         factor: float = self._layers[module].scaling[_NAME]
         return factor
 
     def change(self, module: str) -> Tensor:
-        """scale * B A of a module held whole by a rank  # [out, in]"""
+        """Returns scale B A of a module that is not spread over ranks  # [out, in]"""
         product: Tensor = self._layers[module].get_delta_weight(_NAME).detach()
         return product
 
     def saved(self) -> dict[str, Tensor]:
-        """The matrices themselves, by peft's names."""
+        """Returns the matrices by peft's names, not copied."""
         matrices: dict[str, Tensor] = _peft().get_peft_model_state_dict(self._peft)
         return matrices
 
     def write(self, actor: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Saves `lora_adapter/` in peft's layout, for transformers: the matrices of `saved`, whole."""
+        """Writes `lora_adapter/` in peft's layout; `tensors` are the complete matrices of `saved`."""
         folder = actor / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[_NAME].save_pretrained(folder)
@@ -95,28 +97,33 @@ class LowRankLayers:
 
 
 class LowRankPolicy:
-    """The common part of policies with an adapter under training above a frozen model.
+    """Base of policies that train an adapter of a frozen model.
 
-    `merged`: explorers get whole weights; else the adapter alone, for them to add to their base.
+    `merged`: explorers receive complete weights, base plus adapter; else the adapter alone, to be added to their own
+    base.
     """
 
     def __init__(self, model: Any, layers: LowRankLayers, base: Path, *, merged: bool) -> None:
-        """`model` computes the forward passes, `layers` are its adapter's."""
+        """`model` runs the forward passes; `layers` are the adapted layers in it; `base` is the folder of the frozen
+        model.
+        """
         self.model = model
         self.base = base
         self.merged = merged
         self.layers = layers
 
     def whole(self) -> Mapping[str, Tensor]:
-        """The merged weights by the model's own names: base + scale B A for each adapted module, buffers included."""
+        """Returns the merged weights by the model's own names: base + scale B A of each adapted module, buffers
+        included.
+        """
         raise NotImplementedError
 
     def published(self) -> Mapping[str, Tensor]:
-        """The merged weights, or the adapter alone."""
+        """Returns the tensors for explorers: the merged weights, or the adapter alone."""
         return self.whole() if self.merged else self.alone()
 
     def alone(self) -> dict[str, Tensor]:
-        """The matrices of each adapted module by explorers' names, with the scale in B."""
+        """Returns the matrices of each adapted module by explorers' names, with the scale multiplied into B."""
         tensors = {}
         for module in self.layers.modules:
             tensors[module + A] = self.layers.low(module)
@@ -125,23 +132,25 @@ class LowRankPolicy:
         return tensors
 
     def restore(self, actor: Path) -> None:
-        """Restores the adapter from `lora_adapter/`. Raises DataError, on all ranks, if it is missing or unfit."""
+        """Loads the adapter from `lora_adapter/`. Raises DataError, on all ranks, if it is missing or unfit."""
         folder = actor / FOLDER
         with together():
             saving.copy_weights(self.layers.saved(), read_adapter(folder), folder)
 
 
 class EarlierNumbers:
-    """An adapter's numbers of an earlier moment, for the reference: the base beneath is frozen anyhow."""
+    """A copy of an adapter's numbers at one moment, for the reference; the frozen base needs no copy."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Copies the present numbers of the parameters."""
+        """Copies the current numbers of the parameters."""
         self._parameters = parameters
         self._earlier = {name: value.detach().clone() for name, value in parameters.items()}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Has the earlier numbers in the parameters; never between a forward pass and its backward pass."""
+        """Puts the earlier numbers into the parameters within the context; never between a forward pass and its
+        backward pass.
+        """
         # Copied out and in, not exchanged: the optimizer holds the very tensors of the parameters.
         present = {name: value.detach().clone() for name, value in self._parameters.items()}
         copy_shards(self._parameters, self._earlier)
@@ -151,17 +160,19 @@ class EarlierNumbers:
             copy_shards(self._parameters, present)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The earlier numbers by name, not copied."""
+        """Returns the earlier numbers by name, not copied."""
         return dict(self._earlier)
 
 
 def own_name(parameter: str) -> str:
-    """The model's own name of a parameter below an adapter."""
+    """Returns the name in the unadapted model of a parameter in the adapted model."""
     return parameter.replace(_BASE, ".")
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """The matrices by peft's names. Raises DataError if the folder holds none, or they cannot be read."""
+    """Reads an adapter's matrices by peft's names. Raises DataError for a folder without an adapter, or unreadable
+    files.
+    """
     if not (folder / _TENSORS).is_file():
         raise DataError(
             f"the folder holds no adapter: {_TENSORS} is missing",
@@ -199,7 +210,7 @@ def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
 
 
 def _layers(model: Any, base: Path) -> dict[str, Any]:
-    """The adapted modules by name. Raises ConfigError for a module other than a plain linear layer."""
+    """Returns the adapted modules by name. Raises ConfigError for a module other than a plain linear layer."""
     from peft.tuners.lora import Linear
 
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}

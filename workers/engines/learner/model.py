@@ -32,11 +32,11 @@ TOKENIZER_FILES: Final = (
 _GENERATION: Final = "generation_config.json"
 
 SHARED_PREFIX_ARCHITECTURES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-"""Decoders that take a mask of every pair of places and positions as they are given, in every layer."""
+"""Decoders that honour any attention mask and any positions in every layer."""
 
 
 def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = False) -> Any:
-    """The model in float32, without dropout. Raises DataError if the folder holds none that can be trained."""
+    """Loads the model in float32, without dropout. Raises DataError for a folder without a trainable model."""
     if not (folder / "config.json").is_file():
         raise DataError(
             "the folder holds no model: config.json is missing",
@@ -66,20 +66,23 @@ def load_model(folder: Path, device: torch.device, *, trust_remote_code: bool = 
 
 
 def tensors_of(model: Any) -> dict[str, Tensor]:
-    """The weights and persistent buffers by name, detached, not copied; a shared weight appears once."""
+    """Returns weights and persistent buffers by name, detached, not copied; a shared weight appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()} | buffers_of(model)
 
 
 def buffers_of(model: Any) -> dict[str, Tensor]:
-    """The persistent buffers: a model's numbers outside of training, such as the bias of a router of experts."""
+    """Returns the persistent buffers: numbers of a model that are not trained, such as the bias of a router of
+    experts.
+    """
     saved = model.state_dict().keys()  # without the buffers that are computed anew wherever the model is made
     return {name: buffer.detach() for name, buffer in model.named_buffers() if name in saved}
 
 
 def decoder_of(model: Any) -> Any:
-    """The part of a model with the hidden states for the output layer.
+    """Returns the part of a model that computes the hidden states for the output layer.
 
-    transformers guesses by name: for some architectures the whole model, for others the output layer.
+    transformers' own lookup goes by name, and for some architectures returns the complete model, for others the output
+    layer.
     """
     decoder = model.get_decoder()
     if decoder is not model and decoder is not model.get_output_embeddings():
@@ -88,9 +91,9 @@ def decoder_of(model: Any) -> Any:
 
 
 def output_states(model: Any, states: Tensor) -> Tensor:
-    """The states for the output layer, from the decoder's states  # [N, D] -> [N, D]
+    """Returns the inputs of the output layer from the decoder's states  # [N, D] -> [N, D]
 
-    ModernBERT's decoder has a layer in between, under the name that others give the output layer.
+    Equal, except for ModernBERT, whose decoder is followed by a further layer.
     """
     between = getattr(model, "lm_head", None)
     if between is None or between is model.get_output_embeddings():
@@ -100,7 +103,9 @@ def output_states(model: Any, states: Tensor) -> Tensor:
 
 
 def recompute_layers(model: Any) -> None:
-    """Has decoder layers keep only their inputs, and the backward pass compute the layers again. Raises ConfigError."""
+    """Switches the decoder's layers to gradient checkpointing: only inputs are stored, and the backward pass computes
+    the layers again. Raises ConfigError if the model does not support it.
+    """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise ConfigError(
             f"{model.config.model_type} models compute no layer again",
@@ -116,7 +121,7 @@ def recompute_layers(model: Any) -> None:
 
 
 def can_share_prefixes(model: Any) -> bool:
-    """True if responses to one prompt may share a row."""
+    """True if responses to one prompt may share a row of tokens with this model."""
     # A window counts places of a row, and a shared row has other responses between a token and its prompt.
     config = model.config
     windowed = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
@@ -124,7 +129,7 @@ def can_share_prefixes(model: Any) -> bool:
 
 
 def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Writes a folder for transformers: config, the weights (or the given ones), and the base's tokenizer."""
+    """Writes a folder for transformers: config, the base's tokenizer, and `weights`, by default the model's."""
     folder.mkdir(parents=True, exist_ok=True)
     generation = base / _GENERATION
     with _plain_generation(model) if generation.is_file() else nullcontext():
@@ -138,7 +143,7 @@ def write_hf(model: Any, folder: Path, base: Path, *, weights: Mapping[str, Tens
 def try_description(model: Any, base: Path) -> None:
     """Writes all files of a trained model's folder except weights into a temporary folder.
 
-    A failure would else end the run at the last checkpoint, after all training. Raises DataError.
+    Otherwise a failure would end the run at its last checkpoint, after all training. Raises DataError.
     """
     with TemporaryDirectory(prefix="rftd-") as name:
         try:

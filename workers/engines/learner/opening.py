@@ -1,4 +1,6 @@
-"""The surroundings of an engine: torch's switches, the device's memory, the facts behind a weight's bits."""
+"""The preparation of an engine: torch's switch of deterministic algorithms, the memory check, and facts that influence
+the weights' bits.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,15 @@ log = structlog.get_logger(__name__)
 
 _CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
 _LACKING: Final = "does not have a deterministic implementation"
-"""A part of torch's error where a GPU has no kernel whose sums have an order."""
+"""A part of torch's error for a GPU operation without a deterministic kernel."""
 
 
 class Determinism:
-    """torch's switch of deterministic algorithms: on a CPU for the process until put back, on a GPU for steps alone.
+    """torch's switch of deterministic algorithms: on a CPU for the process until put back, on a GPU during optimizer
+    steps only.
 
-    On a GPU, the drawing of tokens in the same process needs kernels without a deterministic form."""
+    On a GPU, drawing tokens in the same process needs kernels without a deterministic form.
+    """
 
     def __init__(self) -> None:
         self._before: bool | None = None
@@ -35,7 +39,7 @@ class Determinism:
         self._lacking = ""
 
     def begin(self, device: torch.device) -> None:
-        """Turns the switch on for one rank on the device."""
+        """Enables deterministic algorithms for an engine on the device."""
         if device.type != "cuda":
             self.set(True)
             return
@@ -44,7 +48,7 @@ class Determinism:
         os.environ.setdefault(_CUBLAS, ":4096:8")
 
     def set(self, deterministic: bool) -> None:
-        """Sets the switch for the process, and remembers its state before the first call."""
+        """Sets the switch for the process; the first call remembers the state before."""
         if self._before is None:
             self._before = torch.are_deterministic_algorithms_enabled()
         torch.use_deterministic_algorithms(deterministic)
@@ -53,12 +57,12 @@ class Determinism:
 
     @property
     def on(self) -> bool:
-        """True if steps are taken by such algorithms."""
+        """True if optimizer steps use deterministic algorithms."""
         return self._in_steps or torch.are_deterministic_algorithms_enabled()
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Has the switch on within the context, if used for steps alone."""
+        """Enables deterministic algorithms within the context, on a GPU."""
         if not self._in_steps:
             yield
             return
@@ -72,7 +76,9 @@ class Determinism:
             torch.use_deterministic_algorithms(before)
 
     def given_up(self, error: RuntimeError) -> bool:
-        """True for an error of a GPU kernel without a deterministic form; turns the switch off, with a log line."""
+        """True if the error is about a GPU operation without a deterministic kernel; the switch then stays off, and a
+        log line tells so.
+        """
         if not self._in_steps or _LACKING not in str(error):
             return False
         self._in_steps = False
@@ -81,14 +87,16 @@ class Determinism:
         return True
 
     def put_back(self) -> None:
-        """Restores the switch. Idempotent."""
+        """Restores the state before the first call of `set`. Idempotent."""
         if self._before is not None:
             torch.use_deterministic_algorithms(self._before)
             self._before = None
 
 
 def environment(device: torch.device, *, threads: int, deterministic: bool) -> dict[str, str]:
-    """The releases, threads, device and processor model, with an influence on the libraries' kernels."""
+    """Returns the facts that decide the libraries' kernels, and so the weights' bits: releases, threads, device,
+    processor model.
+    """
     surroundings = {
         "torch": str(torch.__version__),
         "transformers": release_of("transformers"),
@@ -118,7 +126,7 @@ def _processor() -> str:
 
 
 def check_training(stages: Iterable[StageSpec], base: Path, device: str) -> None:
-    """Raises DeviceMemoryError for a stage too large for the device, stages taken one by one."""
+    """Raises DeviceMemoryError if the device has too little free memory for any one of the stages."""
     for stage in (stage for stage in stages if stage.kind != "explore"):
         needs = [*training_needs(stage, base), held_need(stage, base)]
         check_memory(needs, device, where=str(base), fix=FIX)

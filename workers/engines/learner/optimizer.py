@@ -15,16 +15,16 @@ from rftd.workers.engines.ranks.torch_shards import is_spread
 
 Parameters = Mapping[str, torch.nn.Parameter]
 _SPARED: Final = re.compile(r"bias$|(^|\.)ln(_?[a-z0-9]+)?\.|norm(_?[0-9]+)?(\.|$)", re.IGNORECASE)
-"""Names of biases (with several experts they have two dimensions) and of what belongs to a norm."""
+"""Names of biases (two-dimensional with several experts) and of parameters of norms, exempt from weight decay."""
 _FUSED: Final = ("cpu", "cuda")
-"""The kinds of device whose AdamW runs as one kernel."""
+"""Kinds of devices on which AdamW runs as one kernel."""
 
 
 class Offloaded(Protocol):
-    """A model with weights, gradient or moments on the host while no pass runs."""
+    """A model that moves weights, gradient or moments to the host between passes."""
 
     optimizer: Any
-    """The optimizer whose state moves with the model."""
+    """The optimizer whose state is moved with the model."""
 
     def wake(self) -> None:
         """Moves weights, gradient and the optimizer's state to the device."""
@@ -36,10 +36,12 @@ class Offloaded(Protocol):
 
 
 class StageOptimizer:
-    """The optimizer of one model in a stage, stepped by each rank on the rank's own parts."""
+    """The optimizer of one model in a stage; on several ranks, each rank updates its own parts of the parameters."""
 
     def __init__(self, spec: Optimizer, parameters: Parameters, offloaded: Offloaded | None = None) -> None:
-        """Begins without moments; `offloaded` is the model to wake and rest. Raises ConfigError for an unknown kind."""
+        """Creates the optimizer without moments; `offloaded` is the model, if it moves to the host between passes.
+        Raises ConfigError for an unknown kind.
+        """
         self.inner = make_optimizer(spec, parameters)
         self._parameters = parameters
         self._offloaded = offloaded
@@ -47,7 +49,9 @@ class StageOptimizer:
             offloaded.optimizer = self.inner
 
     def clip(self, limit: float) -> float:
-        """Scales the gradient down to the norm `limit`, 0 meaning no limit; returns the norm before, over all ranks."""
+        """Scales the gradient down to the norm `limit`, unless `limit` is 0; returns the norm before, over all
+        ranks.
+        """
         # Before the norm, not only before the step: sums over ranks need the gradient on the devices.
         self._wake()
         parameters = [parameter for parameter in self._parameters.values() if parameter.grad is not None]
@@ -67,13 +71,15 @@ class StageOptimizer:
         self.inner.step()
 
     def forget(self) -> None:
-        """Drops the gradient, then moves an offloaded model to the host."""
+        """Sets the gradient to zero, then moves an offloaded model to the host."""
         self.inner.zero_grad(set_to_none=True)
         if self._offloaded is not None:
             self._offloaded.rest()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state's tensors by `<kind>.<parameter>`, moments spread like their parameter; none before a step."""
+        """Returns the optimizer's state by `<kind>.<parameter>`, spread over ranks like the parameters; empty before
+        the first step.
+        """
         return {
             f"{kind}.{name}": value
             for name, parameter in self._parameters.items()
@@ -82,7 +88,8 @@ class StageOptimizer:
         }
 
     def begin_state(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Makes a state of zeros by names and whole shapes, for a checkpoint's copy; returns the tensors.
+        """Creates a state of zeros, to be overwritten by a checkpoint's; returns its tensors. `shapes` are the complete
+        shapes by name.
 
         Raises DataError for a name or shape of another model's parameter.
         """
@@ -110,7 +117,7 @@ class StageOptimizer:
 
 
 def make_optimizer(spec: Optimizer, parameters: Parameters) -> torch.optim.Optimizer:
-    """A fresh optimizer. Raises ConfigError for an unknown kind."""
+    """Returns a fresh optimizer. Raises ConfigError for an unknown kind."""
     groups = _groups(spec, parameters)
     if spec.optimizer_type in ("adam", "adamw"):
         # One pass over each parameter instead of ten, and on a GPU one kernel over many of them.
@@ -133,7 +140,8 @@ def make_optimizer(spec: Optimizer, parameters: Parameters) -> torch.optim.Optim
 
 
 def decays(name: str, parameter: torch.nn.Parameter) -> bool:
-    """True for matrices; False for norms, biases, one-dimensional parameters, and parameters marked by the model.
+    """True for matrices, which have weight decay; False for norms, biases, one-dimensional parameters, and parameters
+    marked by the model.
 
     Source: Radford et al. 2018, GPT, section 4.1 ("all non bias or gain weights"); Mamba marks its own parameters.
     """
@@ -155,5 +163,5 @@ def _groups(spec: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def same_kind(saved: str, present: str) -> bool:
-    """True for kinds with interchangeable states: `adam` and `adamw` are equal here."""
+    """True for kinds with interchangeable states; `adam` and `adamw` are equal in rftd."""
     return saved == present or {saved, present} == {"adam", "adamw"}

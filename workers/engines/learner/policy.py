@@ -1,4 +1,4 @@
-"""`Policy`: the model under training, opened, published, saved and restored by an engine."""
+"""`Policy`: the interface to the model under training: opened, published, saved and restored by an engine."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from rftd.workers.engines.learner.optimizer import Parameters
 
 
 class Policy(Protocol):
-    """A model, and its weights under training; all ranks make equal calls."""
+    """A model and its trained parameters; all ranks make equal calls."""
 
     @property
     def model(self) -> Any:
-        """The model of the forward passes, with gradients for the weights under training."""
+        """The model that computes forward passes, with gradients for the trained parameters."""
         ...
 
     def parameters(self) -> Parameters:
-        """The parameters under training, by name."""
+        """Returns the trained parameters by name."""
         ...
 
     def published(self) -> Mapping[str, Tensor]:
-        """The tensors for explorers by name, spread ones as the rank's parts, not copied where already present."""
+        """Returns the tensors for explorers by name, not copied where they exist already; of a spread tensor, this
+        rank's part.
+        """
         ...
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves the weights into a checkpoint's `actor`, and with `hf` a model for transformers.
+        """Writes the weights into a checkpoint's folder `actor`, and with `hf` a model for transformers.
 
-        At most `writers` ranks write at once; 0: all.
+        At most `writers` ranks write at a time; 0: all.
         """
         ...
 
     def restore(self, actor: Path) -> None:
-        """Restores what `write` saved. Raises DataError, on all ranks, for missing files or another model's."""
+        """Loads the weights written by `write`. Raises DataError, on all ranks, for missing files or another
+        model's.
+        """
         ...

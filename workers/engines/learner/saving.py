@@ -1,13 +1,12 @@
 """The files of a checkpoint's `actor` and `critic`, equal for all engines and any number of ranks.
 
-model.safetensors      weights and buffers; not beside a huggingface/ of equal numbers, nor with an adapter
-config.json, ...       beside it, with the tokenizer: `actor` is then a model for transformers
-lora_adapter/          the adapter for peft, with the tokenizer
-huggingface/           the model for transformers, in the base model's dtype, an adapter merged
-optimizer.safetensors  the optimizer's tensors, by parameter
-reference.safetensors  the frozen reference of an objective with one
-NAME.shards.json       in place of NAME.safetensors after several ranks: the list of their parts (`ranks.torch_shards`)
-trainer_state.json     stage and step of the files, and adaptive coefficients
+model.safetensors      weights and buffers; missing if huggingface/ has equal numbers, or if an adapter is trained
+config.json, ...       description and tokenizer for model.safetensors: `actor` is then a model for transformers
+lora_adapter/          the adapter for peft, with the tokenizer huggingface/           the model for transformers, in
+the base model's dtype, an adapter merged optimizer.safetensors  the optimizer's tensors, by parameter
+reference.safetensors  the frozen reference of an objective with one NAME.shards.json       in place of NAME.safetensors
+after several ranks: the list of their parts (`ranks.torch_shards`) trainer_state.json     stage and step of the files,
+and adaptive coefficients
 
 Nothing is pickled.
 """
@@ -37,19 +36,21 @@ from rftd.workers.learning.stage.trainer_state import unreadable
 from rftd.workers.weights.shards import ShardedTensors, is_sharded
 
 OWN: Final = "float32"
-"""The dtype of the tensors that a trainer resumes from, whichever the model's is."""
+"""The dtype of the tensors that a trainer resumes from, whatever the model's."""
 
 
 def exported_dtype(base: Path) -> str:
-    """The dtype of `huggingface/`: the model's; float32 where its folder tells none, or has no safetensors."""
+    """Returns the dtype of `huggingface/`: the base model's; float32 if its folder names none, or has incomplete
+    safetensors files.
+    """
     return (dtype_of(base) if is_whole(base) else None) or OWN
 
 
 def round_export(folder: Path, base: Path) -> None:
-    """Rounds a written `huggingface/` to the base model's dtype. Raises OSError, DiskFullError.
+    """Converts a written `huggingface/` to the base model's dtype. Raises OSError, DiskFullError.
 
-    Tensors that the base keeps in float32 beside others, as a router's biases, stay so; and so does all of a model with
-    a number that the dtype cannot hold.
+    Tensors stored in float32 by the base, such as a router's biases, stay float32; so does the complete model if a
+    number does not fit the dtype.
     """
     dtype = exported_dtype(base)
     if dtype == OWN:
@@ -64,9 +65,9 @@ def round_export(folder: Path, base: Path) -> None:
 
 
 def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, writers: int = 0) -> None:
-    """Writes `kind`.safetensors, several ranks one part each and a manifest; all ranks call it. Raises OSError.
+    """Writes `kind`.safetensors, or on several ranks one part each and a manifest; all ranks call it. Raises OSError.
 
-    At most `writers` ranks write at once; 0: all.
+    At most `writers` ranks write at a time; 0: all.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if this_rank()[1] > 1:
@@ -76,10 +77,11 @@ def write(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, writers: in
 
 
 def write_weights(actor: Path, weights: Mapping[str, Tensor], base: Path, *, model: Any, writers: int) -> None:
-    """Writes `model` and the files of a model folder beside it; all ranks call it. Raises OSError, WorkError.
+    """Writes the weights, and the other files of a model folder for transformers; all ranks call it. Raises OSError,
+    WorkError.
 
-    Weights whole on every rank are one file of the first, for transformers; spread ones are parts. `model` has the
-    description: its config and class.
+    Weights complete on every rank are one file, written by the first; weights spread over ranks are parts. `model`
+    provides config and class.
     """
     rank, ranks = this_rank()
     if ranks > 1 and any(is_spread(weight) for weight in weights.values()):
@@ -93,7 +95,7 @@ def write_weights(actor: Path, weights: Mapping[str, Tensor], base: Path, *, mod
 
 
 def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes one safetensors file of whole tensors, on this rank. Raises OSError."""
+    """Writes tensors into one safetensors file, from this rank; spread tensors are gathered first. Raises OSError."""
     # Neither synced nor renamed here: the checkpoint's folder is filled under another name, and made durable as a
     # whole.
     on_host = {name: whole(value.detach()).cpu().contiguous() for name, value in tensors.items()}
@@ -101,7 +103,9 @@ def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file or its parts, whole and on the CPU. Raises DataError for missing or damaged files."""
+    """Reads the tensors of a safetensors file, or of its parts, complete and on the CPU. Raises DataError for missing
+    or damaged files.
+    """
     if is_sharded(path.parent, path.stem):
         return load_whole(path.parent, path.stem)
     try:
@@ -112,15 +116,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def has_tensors(path: Path) -> bool:
-    """True for a file of `write`, whole or in parts."""
+    """True if `write` wrote the file, as one file or as parts."""
     return path.is_file() or is_sharded(path.parent, path.stem)
 
 
 @torch.no_grad()
 def read(folder: Path, kind: str, own: Mapping[str, Tensor]) -> None:
-    """Copies what `write` wrote over the tensors, of spread ones over this rank's parts.
+    """Copies the file `kind` written by `write` over the tensors `own`; on spread ones, over this rank's parts.
 
-    Raises DataError, nothing copied, for missing or damaged files and for another model's.
+    Raises DataError, with nothing copied, for missing or damaged files and for another model's.
     """
     if is_sharded(folder, kind):
         copy_shards(own, load_shards(folder, kind, own))
@@ -129,7 +133,7 @@ def read(folder: Path, kind: str, own: Mapping[str, Tensor]) -> None:
 
 
 def read_state(folder: Path, optimizer: StageOptimizer) -> None:
-    """Restores the optimizer's state. Raises DataError for missing or damaged files and for other parameters."""
+    """Loads the optimizer's state. Raises DataError for missing or damaged files and for other parameters."""
     if is_sharded(folder, "optimizer"):
         layouts = ShardedTensors.open(folder, "optimizer").layouts()
         read(folder, "optimizer", optimizer.begin_state({name: layout.shape for name, layout in layouts.items()}))
@@ -140,7 +144,7 @@ def read_state(folder: Path, optimizer: StageOptimizer) -> None:
 
 
 def read_policy(actor: Path, own: Mapping[str, Tensor], *, trust_remote_code: bool) -> None:
-    """Copies the weights over the policy's, from `model` or `huggingface/` of a checkpoint. Raises DataError."""
+    """Copies weights over the policy's, from `model` or `huggingface/` of a checkpoint. Raises DataError."""
     if has_tensors(actor / "model.safetensors"):
         read(actor, "model", own)
         return
@@ -156,9 +160,9 @@ def read_policy(actor: Path, own: Mapping[str, Tensor], *, trust_remote_code: bo
 
 @torch.no_grad()
 def copy_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], where: Path) -> None:
-    """Copies whole tensors over a model's own, of spread ones over this rank's parts.
+    """Copies complete tensors over a model's own; on spread ones, over this rank's parts.
 
-    Raises DataError, nothing copied, for other names or shapes.
+    Raises DataError, with nothing copied, for other names or shapes.
     """
     # All names and shapes first: a model that took half of the numbers would train on, and be wrong.
     wrong = sorted(own.keys() ^ weights.keys()) or [

@@ -1,4 +1,4 @@
-"""`TorchSnapshot`: the weights of one version for explorers, copied from the weights under training."""
+"""`TorchSnapshot`: a copy of the weights under training, for explorers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class TorchSnapshot:
     kind = BYTES
 
     def __init__(self, tensors: Mapping[str, Tensor], *, exact: bool) -> None:
-        """Use `of`."""
+        """To be created by `of`."""
         self.exact = exact
         self._tensors = tensors
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> TorchSnapshot:
-        """Copies of the tensors, in bfloat16 for names in `rounded`; tied tensors stay tied."""
+        """Copies the tensors on their device, in bfloat16 for names in `rounded`; tied tensors stay tied."""
         copies: dict[int, Tensor] = {}
         for name, weight in tensors.items():
             # By address: tied weights have one copy, and travel to explorers as one.
@@ -41,41 +41,43 @@ class TorchSnapshot:
         return cls({name: copies[weight.data_ptr()] for name, weight in tensors.items()}, exact=not rounded)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The copies themselves."""
+        """Returns the copies by name."""
         return self._tensors
 
     def weights(self) -> Weights:
-        """The bytes of the tensors, without a copy of those on a CPU."""
+        """Returns the bytes of the tensors; tensors on a CPU are not copied."""
         return bytes_of(self._tensors)
 
 
 class SpreadTensors:
-    """Implements `SpreadWeights`: a rank gives its part of a spread tensor, and a share of the rows of others."""
+    """Implements `SpreadWeights`: each rank yields its part of a spread tensor, and a share of the rows of other
+    tensors.
+    """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, rounded: Collection[str]) -> None:
-        """`rounded` names the tensors to give in bfloat16."""
+        """`rounded` names the tensors to yield in bfloat16."""
         self.exact = not rounded
         self._tensors = tensors
         self._dtypes = dict.fromkeys(rounded, torch.bfloat16)
 
     def layouts(self) -> Mapping[str, TensorLayout]:
-        """The given dtype and the shape of each tensor."""
+        """Returns the published dtype and the shape of each tensor."""
         return {
             name: TensorLayout(str(self._dtypes.get(name, tensor.dtype)).removeprefix("torch."), tuple(tensor.shape))
             for name, tensor in self._tensors.items()
         }
 
     def shards(self) -> Iterator[Shard]:
-        """The present rank's rows of each tensor, or its part of a spread tensor."""
+        """Yields this rank's part of each tensor."""
         rank, ranks = this_rank()
         return iter(shards_of(self._tensors, rank, ranks, dtypes=self._dtypes))
 
 
 def rounded_for(experiment: ExperimentSpec | None, model: Any, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-    """The tensors rounded to bfloat16 by all explorers, publishable in half the bytes; often none.
+    """Returns the names of tensors that all explorers round to bfloat16, so that they can be published in half the
+    bytes; often none.
 
-    An adapter's are not among the tensors, for explorers round its sum with the base; nor are transformers' float32
-    modules.
+    None for an adapter, because explorers round its sum with the base; nor transformers' float32 modules.
     """
     stages = experiment.stages if experiment is not None else ()
     dtypes = {stage.rollout.dtype for stage in stages if stage.kind != "train"}

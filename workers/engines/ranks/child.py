@@ -38,38 +38,38 @@ _CONNECT_S: Final = 30.0
 
 
 class RankChild(Protocol):
-    """The process of one rank, with a pipe for calls and controls for signals and output."""
+    """The process of one rank as seen by the trainer process: a pipe for calls, and controls for signals and output."""
 
     rank: int
     pipe: Pipe
     pid: int
     takes_files: bool
-    """True if file descriptors can be sent to the process."""
+    """True if open files can be sent to the process: it runs on this machine."""
     where: str
-    """Process id and machine, in words."""
+    """Process id, and machine if another one, in words."""
 
     def last_lines(self) -> str:
-        """Returns the end of the rank's output, for the error of a lost rank."""
+        """Returns the last lines of the rank's output, for the error of a lost rank."""
         ...
 
     def ended(self) -> str:
-        """Returns the way in which the rank ended, in words."""
+        """Describes how the rank ended: exit code, signal, or lost connection."""
         ...
 
     def state(self) -> str:
-        """Returns the state of the process, in a word."""
+        """Returns the process's state in a word or two, such as `sleeping` or `ended`."""
         ...
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends the process a signal, unless it has ended."""
+        """Sends a signal to the process, unless it has ended."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """True once the process has ended; False if it has not ended within the time, or its state is unknown."""
+        """Waits at most `timeout_s`; True if the process has ended by then."""
         ...
 
     def close(self) -> None:
-        """Ends the connections to the rank, after the process itself has ended."""
+        """Closes the connections to the rank; to be called after the process was told to end."""
         ...
 
 
@@ -97,7 +97,7 @@ class LocalRank:
     takes_files = True
 
     def __init__(self, rank: int, ranks: int, *, timeout_s: float) -> None:
-        """Starts the process. Sending a message may take at most `timeout_s`. Raises OSError."""
+        """Starts the process. A message that cannot be sent within `timeout_s` raises OSError later. Raises OSError."""
         mine, theirs = socket.socketpair()
         _limit_sending(mine, timeout_s)
         with theirs:
@@ -153,7 +153,9 @@ class RemoteRank:
     takes_files = False
 
     def __init__(self, rank: int, ranks: int, host: RankHostPlace, *, crew: str, timeout_s: float) -> None:
-        """Starts the process through the host. Raises RankError if the start fails."""
+        """Starts the process through the host; `crew` is the random id of the trainer's set of ranks. Raises RankError
+        if the start fails.
+        """
         hello = RankHello(key=host.key, crew=crew, rank=rank, ranks=ranks, starts=False)
         self.rank = rank
         self._output = _Written()
@@ -219,7 +221,9 @@ class RemoteRank:
 
 
 def started(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: float) -> RankChild:
-    """Starts the process of a rank, on its node. Raises OSError, or RankError for a process on another node."""
+    """Starts the process of a rank, on its node. `crew` is the random id of the trainer's set of ranks. Raises OSError,
+    or RankError for another node.
+    """
     machine = rank // nodes.local_ranks(ranks)
     if machine == 0:
         return LocalRank(rank, ranks, timeout_s=timeout_s)

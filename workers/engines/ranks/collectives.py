@@ -19,7 +19,9 @@ def this_rank() -> tuple[int, int]:
 
 
 def gathered(payload: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
-    """Returns the bytes of all ranks, or of the ranks in `group`, by rank. A collective."""
+    """Returns the bytes of all ranks, or of the ranks in `group`, in the order of ranks. All ranks must call it at the
+    same time.
+    """
     # Not all_gather_object, which pickles.
     if not distributed.is_initialized():
         return [payload]
@@ -42,9 +44,9 @@ def gathered(payload: bytes, *, group: distributed.ProcessGroup | None = None) -
 
 
 def at_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
-    """Returns the tensor of rank `source` on rank 0; on other ranks, the argument.
+    """Moves the tensor of rank `source` to rank 0, where it is returned; the sending rank gets its argument back.
 
-    Called by rank `source` and rank 0, with tensors of one shape and dtype.
+    Called by rank `source` and rank 0 only, with tensors of one shape and dtype.
     """
     rank, _ = this_rank()
     if source == 0:
@@ -59,7 +61,7 @@ def at_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """A block of reading without collectives: a DataError of one rank is raised on all ranks.
+    """Raises a DataError of any rank on all ranks at the end of the block; the block itself must not call collectives.
 
     Otherwise one rank would continue, or wait for ever, while another has no data.
     """

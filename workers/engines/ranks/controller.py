@@ -130,7 +130,7 @@ class RankedEngine:
         self._running.call(BeginCall(stage=stage), "begin_stage")
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Trains a batch on all ranks, each with the whole batch. Raises RankError if their results differ."""
+        """Trains a batch on all ranks; each rank receives the complete batch. Raises RankError if results differ."""
         rank_results = [done.result for done in self._running.call(TrainCall.of(batch), "train")]
         # Compared by bytes, so that a NaN figure equals itself.
         self._same([msgspec.msgpack.encode(rank_result).hex() for rank_result in rank_results], "train", shown=False)

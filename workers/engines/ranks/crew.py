@@ -1,4 +1,4 @@
-"""`RankCrew`: the processes of an engine, on one node or several. A fault in one process ends all of them."""
+"""`RankCrew`: all rank processes of an engine, on one node or several. A fault in one process ends all of them."""
 
 from __future__ import annotations
 
@@ -66,14 +66,12 @@ class RankCrew:
         descriptors: Mapping[int, Sequence[int]] | None = None,
         take_part: Callable[[RankPart], None] = _refuse_part,
     ) -> list[RankDone]:
-        """Executes one call on all ranks, or each rank's own, and returns the answers by rank. `method` is for
-        messages.
+        """Executes one call on all ranks, or `calls[rank]` on each, and returns the answers by rank. `method` names the
+        call in errors.
 
-        Descriptors go only to ranks of this node. `take_part` is called with the parts sent by other ranks before
-        answering, from several threads; it may raise OSError.
-
-        Raises the error common to all ranks. Any other fault ends all ranks: raises the error of a rank that failed
-        alone, or RankError if a rank ended or did not answer in time.
+        Descriptors are sent only to ranks of this node. `take_part` receives the weights' parts sent by ranks of other
+        nodes, from several threads; it may raise OSError. Raises the error common to all ranks. Any other fault ends
+        all ranks: raises the error of a rank that failed alone, or RankError if a rank ended or did not answer in time.
         """
         if self._loss is not None:
             raise self._loss
@@ -106,7 +104,7 @@ class RankCrew:
         return [answer for _, answer in sorted(answers.items()) if isinstance(answer, RankDone)]
 
     def watch(self) -> None:
-        """Blocks until `close`. Raises RankError as soon as a process is lost."""
+        """Blocks until `close`. Raises RankError as soon as a rank's process has ended."""
         self._stopped.wait()
         if self._ended_ranks and not self._closing:
             self._lose("", self._ended_ranks[0])
@@ -124,7 +122,7 @@ class RankCrew:
         self._end_all()
 
     def differ(self, error: RankError) -> NoReturn:
-        """Ends all ranks, and raises the error describing their difference."""
+        """Ends all ranks, and raises `error`, which describes a difference between them."""
         raise self._set_lost(error)
 
     def _receive(self, child: RankChild) -> None:

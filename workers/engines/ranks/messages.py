@@ -33,19 +33,19 @@ LOOPBACK: Final = "127.0.0.1"
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Position of one process among the ranks, and the settings of its engine."""
+    """A rank's number, node and engine settings, sent to its process with the first call."""
 
     rank: int
     ranks: int
     maker: str
-    """`module:function`, which makes the rank's engine from this struct."""
+    """`module:function`: constructs the rank's engine from this struct."""
     trainer: TrainerSpec
     threads: int
     local_rank: int
-    """Index among the ranks of its node."""
+    """Number of the rank among the ranks of its node, from 0."""
     local_ranks: int
     address: str = LOOPBACK
-    """Address of the rank's node for the other ranks; the loopback's on a single machine."""
+    """Address of the rank's node for other ranks; the loopback address if all ranks are on one machine."""
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, sample: TrainSample) -> SampleBytes:
-        """Encodes a sample's arrays as bytes."""
+        """Encodes a sample, its arrays as bytes."""
         fields = msgspec.structs.asdict(sample)
         for name, dtype in _DTYPES.items():
             array = fields[name]
@@ -75,7 +75,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**fields)
 
     def sample(self) -> TrainSample:
-        """Decodes the sample, with arrays over these bytes."""
+        """Returns the decoded sample, with arrays that share these bytes."""
         fields = msgspec.structs.asdict(self)
         for name, dtype in _DTYPES.items():
             array_bytes = fields[name]
@@ -84,17 +84,23 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
-    """The first call: sets the rank's place, and requests a report of releases and files."""
+    """First call: tells the rank its place, and requests its releases and digests of model files, to be compared among
+    ranks.
+    """
 
     place: RankPlace
     experiment: ExperimentSpec
     model_path: str
     left_in_job: str = ""
-    """A file just made in the job's folder by the trainer process; empty: there is no such folder yet."""
+    """A file just created in the job's folder by the trainer process, which the rank must see; empty if the folder does
+    not exist yet.
+    """
 
 
 class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
-    """Join the ranks through torch.distributed with `backend`; empty: without it. Rank 0 gets the store's socket."""
+    """Call to join the ranks by torch.distributed with `backend`; an empty backend joins nothing. Rank 0 receives the
+    store's socket.
+    """
 
     backend: str
     address: str
@@ -104,20 +110,20 @@ class JoinCall(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
 
 
 class OpenCall(msgspec.Struct, frozen=True, kw_only=True, tag="open"):
-    """Make the rank's engine with the maker of its place, and open the model."""
+    """Call to construct the rank's engine, and to open the model."""
 
     experiment: ExperimentSpec
     model_path: str
 
 
 class BeginCall(msgspec.Struct, frozen=True, kw_only=True, tag="begin_stage"):
-    """Begin a stage on the rank's engine, with a fresh optimizer."""
+    """Call to begin a stage, with a fresh optimizer."""
 
     stage: StageSpec
 
 
 class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
-    """Train a whole batch; the rank's engine selects its share."""
+    """Call to train a batch. Every rank receives the complete batch, and selects its share."""
 
     step: int
     stage_step: int
@@ -127,7 +133,7 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
 
     @classmethod
     def of(cls, batch: TrainBatch) -> TrainCall:
-        """Encodes a batch's arrays as bytes."""
+        """Encodes a batch, its arrays as bytes."""
         return cls(
             step=batch.step,
             stage_step=batch.stage_step,
@@ -137,7 +143,7 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
         )
 
     def batch(self) -> TrainBatch:
-        """Decodes the batch."""
+        """Returns the decoded batch."""
         return TrainBatch(
             step=self.step,
             stage_step=self.stage_step,
@@ -148,38 +154,40 @@ class TrainCall(msgspec.Struct, frozen=True, kw_only=True, tag="train"):
 
 
 class DigestCall(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
-    """Digest the weights: by `checksum`, by `sha256`, or in the form of a recorded digest."""
+    """Call to digest the weights."""
 
     form: str
-    """`checksum`, `sha256`, or the recorded digest."""
+    """`checksum`, `sha256`, or a recorded digest whose form is wanted."""
 
 
 class SnapshotCall(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    """Write the weights into the accompanying file; a rank of another node, without the file, sends its parts."""
+    """Call to write the weights into the accompanying file; ranks of other nodes, without the file, send their
+    parts.
+    """
 
 
 class SaveCall(msgspec.Struct, frozen=True, kw_only=True, tag="save"):
-    """Save a checkpoint: each rank writes its parts into the folder."""
+    """Call to save a checkpoint: each rank writes its parts into the folder."""
 
     folder: str
     hf: bool
 
 
 class LoadCall(msgspec.Struct, frozen=True, kw_only=True, tag="load"):
-    """Load a checkpoint of any number of ranks; `stage` None: the weights alone."""
+    """Call to load a checkpoint, whatever number of ranks wrote it; `stage` None: weights only."""
 
     folder: str
     stage: StageSpec | None
 
 
 class RestCall(msgspec.Struct, frozen=True, kw_only=True, tag="rest"):
-    """Release the device's memory for others, or take it back (`wake`)."""
+    """Call to free the device's memory, or with `wake` to occupy it again."""
 
     wake: bool
 
 
 class CloseCall(msgspec.Struct, frozen=True, kw_only=True, tag="close"):
-    """Close the engine, leave the process group, and end the process."""
+    """Call to close the engine, leave the process group, and end the process."""
 
 
 RankCall: TypeAlias = (
@@ -198,7 +206,7 @@ RankCall: TypeAlias = (
 
 
 class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
-    """A call was executed; the fields in use depend on the method."""
+    """Answer to an executed call; which fields are set depends on the call."""
 
     text: str = ""
     result: StepResult | None = None
@@ -206,11 +214,11 @@ class RankDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     deterministic: bool = False
     exact: bool = True
     tied: dict[str, str] = {}
-    """Names of a snapshot's tied tensors, with the name of the written one."""
+    """Names of tied tensors that were not written, each with the name of the written tensor."""
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """A call raised an error of this project, `OSError`, or any other error, reported as text."""
+    """Answer to a call that raised an error: one of rftd's by its class, `OSError`, or any other as text."""
 
     kind: str
     what: str
@@ -221,19 +229,19 @@ class RankFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class RankPart(msgspec.Struct, frozen=True, kw_only=True, tag="part"):
-    """A part of a snapshot's weights, sent before the answer to the process that has the file."""
+    """A part of the weights, sent by a rank on another node before its answer, to be written into the file there."""
 
     file_size_bytes: int
     begin: int
-    """Offset in the file of the tensor's beginning."""
+    """Offset in the file of the tensor's first byte."""
     name: str
     dtype: str
     shape: tuple[int, ...]
-    """Shape of the whole tensor."""
+    """Shape of the complete tensor."""
     offset: tuple[int, ...]
     size: tuple[int, ...]
     data: bytes
-    """Numbers of this part, in C order."""
+    """The part's numbers, in C order."""
 
 
 RankAnswer: TypeAlias = RankDone | RankFailed
@@ -241,7 +249,7 @@ RankMessage: TypeAlias = RankAnswer | RankPart
 
 
 class Pipe:
-    """One end of the connection between a rank and its trainer process; for one sending and one receiving thread."""
+    """One end of the connection between a rank and its trainer process; one thread may send while another receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
@@ -249,7 +257,7 @@ class Pipe:
         self._descriptors: list[int] = []
 
     def send(self, message: RankCall | RankMessage, descriptors: Sequence[int] = ()) -> None:
-        """Sends a whole message. Raises OSError if the other end is closed, or does not read in time."""
+        """Sends a message, with open files. Raises OSError if the other end is closed, or does not read in time."""
         payload = msgspec.msgpack.encode(message)
         head = _LENGTH.pack(len(payload))
         if descriptors:

@@ -1,4 +1,4 @@
-"""The releases, third-party parts and model files seen by a rank. Differences between ranks are named."""
+"""The releases, third-party parts and model files seen by a rank, to be compared among ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.workers.training.extensions import extensions_of
 
 _PACKAGES: Final = ("rftd", "torch", "transformers", "safetensors", "numpy", "verl")
 _WHOLE_BYTES: Final = 16 << 20
-"""Maximum size of files digested whole."""
+"""Maximum size of files that are digested completely."""
 _ENDS_BYTES: Final = 1 << 20
 """Bytes digested at either end of larger files: a safetensors file begins with its names and shapes."""
 
@@ -27,10 +27,10 @@ OWN_FOLDER: Final = "that of the trainer process"
 
 
 def seen(experiment: ExperimentSpec, model_path: str, left_in_job: str = "") -> dict[str, str]:
-    """Returns this rank's facts by name (releases, parts, model files) as texts for comparison; missing files are
-    allowed.
+    """Returns this rank's facts as texts, by name: releases, third-party parts, digests of the model's files. Missing
+    files are allowed.
 
-    `left_in_job`: a file present only if the job's folder is also the trainer process's.
+    `left_in_job` is a file created by the trainer process, visible here only if both see the same job folder.
     """
     facts = {name: release_of(name) for name in _PACKAGES}
     facts["python"] = platform.python_version()

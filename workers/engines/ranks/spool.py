@@ -1,6 +1,6 @@
-"""The weights of one version in a file without a name: every rank writes parts at the right offsets.
+"""The weights of one version in an unnamed file: every rank writes its parts at the right offsets.
 
-Nothing is gathered: a rank has one part at a time on its host, and the trainer process maps the file. The file is
+Nothing is gathered: a rank copies one part at a time to its host, and the trainer process maps the file. The file is
 deleted once no process has it open.
 """
 
@@ -28,17 +28,17 @@ class SpreadWeights(Protocol):
 
     @property
     def exact(self) -> bool:
-        """False if the numbers are rounded to the dtype in which explorers run the model."""
+        """False if the numbers were rounded to the explorers' dtype."""
         ...
 
     def layouts(self) -> Mapping[str, TensorLayout]:
-        """Returns dtype and whole shape of each tensor, in one order on all ranks."""
+        """Returns dtype and complete shape of each tensor, in the same order on all ranks."""
         ...
 
     def shards(self) -> Iterator[Shard]:
-        """Yields this rank's parts one after the other; each number is yielded by one rank.
+        """Yields this rank's parts one after the other; each number of a tensor is yielded by exactly one rank.
 
-        All ranks must read their parts to the end, at the same time: a part may be a collective.
+        All ranks must read their parts to the end, at the same time, because a part may need the other ranks.
         """
         ...
 
@@ -133,7 +133,7 @@ def _file_layout(layouts: Mapping[str, TensorLayout]) -> tuple[bytes, dict[str, 
 
 
 def write_whole(descriptor: int, weights: Weights) -> dict[str, str]:
-    """Writes all tensors, tied ones once; returns the omitted names, each with its written name."""
+    """Writes complete tensors, tied ones once; returns the omitted names, each with the name of the written tensor."""
     names: dict[int, str] = {}
     tied: dict[str, str] = {}
     for name in sorted(weights):

@@ -1,4 +1,4 @@
-"""Tensors with a part on each rank: put together, taken apart, digested."""
+"""Tensors with a part on each rank (DTensors): gathered, divided, digested."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _PIECE_BYTES: Final = 16 << 20
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns the whole tensor on every rank; all ranks must call together. Not a copy on a single rank."""
+    """Returns the complete tensor on every rank; all ranks must call it at the same time. Not copied on a single
+    rank.
+    """
     if not is_spread(tensor):
         return tensor
     if dist.get_world_size() == 1:
@@ -35,15 +37,17 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def one_by_one(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yields each tensor whole, in the same order on every rank, so that at most one is whole at a time."""
+    """Yields each tensor complete, in the same order on every rank, so that at most one complete tensor exists at a
+    time.
+    """
     for name, tensor in tensors.items():
         yield name, whole(tensor)
 
 
 def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
-    """Yields each tensor in small pieces on the first rank; the other ranks must read to the end, and yield nothing.
+    """Yields each tensor in small pieces on rank 0; other ranks must iterate to the end, and get nothing.
 
-    No rank ever has another rank's part, and the first rank no more of one than a piece.
+    Rank 0 holds at most one piece of another rank's part at a time.
     """
     rank, _ = this_rank()
     for name, tensor in tensors.items():
@@ -89,7 +93,7 @@ def _pieces(size: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """Returns this rank's part of a tensor that every rank has whole  # as `like`, on its device"""
+    """Returns this rank's part of a complete tensor, on the device and with the layout of `like`."""
     tensor = tensor.to(like.device)
     if not is_spread(like):
         return tensor
@@ -113,7 +117,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -> str:
-    """Returns the digest of the whole tensors, equal on every rank; made on the first, one tensor after the other."""
+    """Returns the digest of the complete tensors, equal on every rank; computed on rank 0, one tensor after the
+    other.
+    """
     ranks = dist.get_world_size()
     # Tensors have no digest of the other two forms, so any form serves as well.
     form = "xxh3" if form in ("name", "sha256") else form

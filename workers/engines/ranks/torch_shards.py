@@ -1,4 +1,4 @@
-"""torch's tensors as parts of a checkpoint: tensors held whole by every rank, and tensors spread over ranks.
+"""torch's tensors as parts of a checkpoint, whether complete on every rank or spread over ranks.
 
 Saving and loading happen on all ranks of the default process group at once; without a group there is one rank.
 """
@@ -59,7 +59,7 @@ def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[st
 
 
 def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
-    """Returns all tensors, whole and on the host of each rank. Raises DataError if files are missing or damaged."""
+    """Reads all tensors, complete and on the host of each rank. Raises DataError if files are missing or damaged."""
     rank, ranks = this_rank()
     with together():
         saved = ShardedTensors.open(folder, kind)
@@ -116,9 +116,8 @@ class LocalBox(msgspec.Struct, frozen=True):
 
 
 def box_of(tensor: DTensor) -> LocalBox:
-    """Returns the position of this rank's part within the whole tensor. Raises ValueError for unreduced sums.
-
-    torch splits as `torch.chunk` does: parts of equal size, rounded up, the last ones smaller or empty.
+    """Returns the position of this rank's part within the complete tensor. Raises ValueError for a tensor of partial
+    sums.
     """
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor import Shard as SplitAlong

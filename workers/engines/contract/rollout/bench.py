@@ -22,11 +22,11 @@ from rftd.workers.weights.tensor_bytes import Weights
 MAX_MODEL_LEN: Final = 96
 SLOTS: Final = 4
 PATIENCE_S: Final = 60.0
-"""Seconds until a check stops waiting for the engine's counters."""
+"""Maximum seconds that a check waits for the engine's counters."""
 
 
 class EngineBench:
-    """An opened engine, and two sets of weights for the engine."""
+    """An opened rollout engine, and two sets of weights for it, for checks."""
 
     def __init__(
         self,
@@ -36,9 +36,8 @@ class EngineBench:
         *,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
-        """`models`: two folders of one architecture with different weights; published weights go below `folder`.
-
-        `opened` may return an engine after other work, if nothing runs there any more.
+        """`models` are two folders of one architecture with different weights; published weights go below `folder`.
+        `opened` opens the engine; it may return an engine used before, if idle.
         """
         self.max_model_len = max_model_len
         """Maximum tokens of a prompt and its response."""

@@ -30,7 +30,9 @@ async def refuses(refused: Awaitable[object]) -> None:
 
 
 def check_whole(generation: Generation) -> None:
-    """Asserts a log-probability for each token, and gapless spans over the tokens, older weights first."""
+    """Asserts that a response has a log-probability for each token, and gapless spans over the tokens, older weights
+    first.
+    """
     assert generation.tokens
     assert len(generation.logprobs) == len(generation.tokens)
     assert all(logprob <= 0 for logprob in generation.logprobs)
@@ -43,7 +45,7 @@ def check_whole(generation: Generation) -> None:
 
 
 async def a_response_is_whole(bench: EngineBench) -> None:
-    """The response has at most the requested length and the weights in use; the counters count it."""
+    """Checks a response's length, spans and log-probabilities, and that the counters count it."""
     engine = await bench.ready()
     before = engine.stats()
     response = await engine.generate(ask(seed=5))
@@ -55,7 +57,7 @@ async def a_response_is_whole(bench: EngineBench) -> None:
 
 
 async def a_seed_gives_the_same_tokens(bench: EngineBench) -> None:
-    """A seed gives the same tokens alone and beside neighbours, whatever was requested before."""
+    """Checks that a seed gives the same tokens, alone and among simultaneous requests."""
     engine = await bench.ready()
     alone = await engine.generate(ask(seed=7))
     crowd = [ask(i, prompt=(50,) * (1 + i), seed=i, max_tokens=3 + i, min_tokens=0) for i in range(1, 10)]
@@ -69,7 +71,9 @@ async def a_seed_gives_the_same_tokens(bench: EngineBench) -> None:
 
 
 async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
-    """Tokens are reported in order from the first on; an engine without reports is one unable to report."""
+    """Checks that tokens reported to `watch` are a beginning of the response, and that watching changes no token.
+    Reporting is optional.
+    """
     engine = await bench.ready()
     reported: dict[int, tuple[list[int], list[float]]] = {number: ([], []) for number in range(3)}
 
@@ -91,7 +95,7 @@ async def what_is_watched_is_what_is_drawn(bench: EngineBench) -> None:
 
 
 async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) -> None:
-    """An engine running a model reports a token while later ones are drawn, and none after a hang-up."""
+    """Checks that tokens are reported while later ones are drawn, and none after the request was cancelled."""
     engine = await bench.ready()
     reported: list[int] = []
 
@@ -110,8 +114,8 @@ async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) ->
 
 
 async def weights_change_in_flight(bench: EngineBench) -> None:
-    """Running requests continue across a swap, with each token's weights in the spans; later requests use the new
-    weights.
+    """Checks that running requests continue across a swap of weights, with the weights of each token in the spans, and
+    that later requests use the new weights.
     """
     engine = await bench.ready()
     old = engine.version
@@ -128,7 +132,7 @@ async def weights_change_in_flight(bench: EngineBench) -> None:
 
 
 async def weights_that_are_not_those_announced_are_refused(bench: EngineBench) -> None:
-    """Weights unlike their announcement are refused, and the old ones stay in use."""
+    """Checks that weights unlike their announcement are refused, and that the old ones stay in use."""
     engine = await bench.ready()
     before = engine.version
     right = bench.published(bench.weights(1))
@@ -146,7 +150,7 @@ async def weights_that_are_not_those_announced_are_refused(bench: EngineBench) -
 
 
 async def cancelling_frees_the_slot(bench: EngineBench) -> None:
-    """Cancelling frees running and waiting requests at once; later requests are served."""
+    """Checks that cancelling frees running and waiting requests at once, and that later requests are served."""
     engine = await bench.ready()
     requests = [ask(i, max_tokens=90, min_tokens=90) for i in range(3 * SLOTS)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
@@ -161,7 +165,9 @@ async def cancelling_frees_the_slot(bench: EngineBench) -> None:
 
 
 async def closing_ends_what_runs(bench: EngineBench) -> None:
-    """Closing ends running requests with RolloutError, and refuses later ones; a second close has no effect."""
+    """Checks that closing ends running requests with RolloutError and refuses later ones, and that a second close has
+    no effect.
+    """
     engine = await bench.ready()
     requests = [ask(i, max_tokens=90, min_tokens=90) for i in range(SLOTS + 2)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
@@ -174,7 +180,7 @@ async def closing_ends_what_runs(bench: EngineBench) -> None:
 
 
 async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
-    """A response has at least `min_tokens`, and with its prompt at most the model's length."""
+    """Checks that a response has at least `min_tokens`, and with its prompt at most the model's length."""
     engine = await bench.ready()
     exact = await engine.generate(ask(seed=5))
     assert len(exact.tokens) == 12
@@ -187,7 +193,7 @@ async def a_response_is_as_long_as_asked_for(bench: EngineBench) -> None:
 
 
 def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
-    """Returns requests that can never run, by reason."""
+    """Returns requests that can never run, by the reason."""
     return {
         "empty": ask(1, prompt=()),
         "too long": ask(2, prompt=(30,) * max_model_len),
@@ -199,7 +205,7 @@ def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
 
 
 async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
-    """An impossible request is refused alone, because its neighbours may belong to other tasks."""
+    """Checks that an impossible request is refused alone, without effect on simultaneous requests."""
     engine = await bench.ready()
     alone = [await engine.generate(ask(seed=seed)) for seed in (1, 2)]
     never = impossible(bench.max_model_len).values()
@@ -227,7 +233,7 @@ async def _together(engine: RolloutEngine, requests: list[GenerationRequest]) ->
 
 
 async def a_stop_text_ends_a_response_and_stays_in_it(bench: EngineBench) -> None:
-    """A stop text ends a response and stays in it, but never before `min_tokens`."""
+    """Checks that a stop text ends a response and stays in it, but never before `min_tokens`."""
     engine = await bench.ready()
     drawn = [await engine.generate(ask(seed=seed, max_tokens=30, min_tokens=0)) for seed in range(8)]
     whole = next(response.tokens for response in drawn if response.finish == "length")
@@ -242,7 +248,7 @@ async def a_stop_text_ends_a_response_and_stays_in_it(bench: EngineBench) -> Non
 
 
 async def an_end_of_sequence_may_be_gone_beyond(bench: EngineBench) -> None:
-    """An end of sequence ends a response and stays in it, unless ignored."""
+    """Checks that an end of sequence ends a response and stays in it, and that `ignore_eos` continues beyond it."""
     engine = await bench.ready()
     end = bench.tokenizer.eos_token_id
     ending: dict[str, Any] = {"logit_bias": [[end, 100.0]], "min_tokens": 2}
@@ -253,7 +259,7 @@ async def an_end_of_sequence_may_be_gone_beyond(bench: EngineBench) -> None:
 
 
 async def penalties_see_their_own_text_alone(bench: EngineBench) -> None:
-    """Requests with a common beginning, some penalised, each get the answer of a separate request."""
+    """Checks that simultaneous requests with penalties each get the answer of a separate request."""
     engine = await bench.ready()
     penalised: dict[str, Any] = {"temperature": 0.7, "presence_penalty": 0.5, "min_p": 0.02}
     requests = [ask(i, seed=i % 3, repetition_penalty=1.0 + i % 2, **penalised) for i in range(6)]
