@@ -35,7 +35,7 @@ Form = Literal["rftd", "fsdp", "megatron", "torch.distributed"]
 
 @dataclass(frozen=True, slots=True)
 class FoundCheckpoint:
-    """A checkpoint's folder and step, found below a folder; None for a folder not named after a step."""
+    """A checkpoint's folder and step, found on disk; step None for a folder not named after one."""
 
     folder: Path
     step: int | None
@@ -49,23 +49,24 @@ class FoundCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """The outcome of converting one checkpoint: the written folder with sizes, or the error."""
+    """The outcome of converting one checkpoint: the written folder with its size, or an error."""
 
     checkpoint: FoundCheckpoint
     target: Path
     form: Form | None = None
-    """None for a checkpoint converted before, or of no known form."""
+    """The program format of the checkpoint; None if it was converted before, or has no known form."""
     tensors: int = 0
     size_bytes: int = 0
     error: RftdError | None = None
 
 
 Progress = Callable[[FoundCheckpoint, Form, int, int], None]
-"""Called with a checkpoint, the form, the bytes written, and the total of bytes."""
+"""Callback with a checkpoint, its form, the bytes written, and the total number of bytes."""
 
 
 def found_checkpoints(folder: Path, steps: Sequence[int] = ()) -> list[FoundCheckpoint]:
-    """Returns the checkpoints at, below or around a folder, by folder and step; only checkpoints of `steps`, if given.
+    """Finds the checkpoints at, below or around a folder, sorted by folder and step; with `steps`, only checkpoints of
+    those steps.
 
     Raises NotFoundError for a missing folder, for a folder without any checkpoint, or without a checkpoint of a step.
     """

@@ -61,7 +61,7 @@ def dtype_of(folder: Path) -> str | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files of a whole folder."""
+    """Returns the safetensors files of a model folder: those in its index, or the single file."""
     index = folder / _INDEX
     if not index.is_file():
         return [folder / _WEIGHTS]
@@ -70,7 +70,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def is_whole(folder: Path) -> bool:
-    """True if the folder has a configuration and safetensors files, with none missing or cut off."""
+    """True if the folder has a configuration and all of its safetensors files, none truncated."""
     if not (folder / CONFIG).is_file():
         return False
     try:

@@ -29,7 +29,9 @@ def native_tensors(actor: Path) -> list[WholeTensor]:
 
 
 def tensors_of_files(paths: Iterable[Path]) -> list[WholeTensor]:
-    """Returns the tensors of safetensors files that each contain whole ones. Raises DataError for a damaged file."""
+    """Returns the tensors of safetensors files, each tensor complete in one file. Raises DataError for a damaged
+    file.
+    """
     tensors = []
     for path in paths:
         for name, location in _places(path).items():

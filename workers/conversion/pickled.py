@@ -30,7 +30,7 @@ Value: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A global named in a pickle, such as `torch._utils._rebuild_tensor_v2`."""
+    """The name of a class or function used in a pickle, such as `torch._utils._rebuild_tensor_v2`; never imported."""
 
     text: str
 
@@ -38,7 +38,9 @@ class Name:
 # eq=False: some objects are keys of a mapping in one format, and comparing deep ones would recurse to full depth.
 @dataclass(slots=True, eq=False)
 class InertObject:
-    """A recorded call of `name` with `arguments`, and the state meant for the object."""
+    """An object of a pickle that is never constructed: the recorded call of `name` with `arguments`, and the state to
+    be set.
+    """
 
     name: str
     arguments: tuple[Value, ...]
@@ -50,7 +52,9 @@ class InertObject:
 
 
 def field_of(state: Value, key: str) -> Value:
-    """Returns a field of an object's state: a mapping, or two, of which the second one has the slots."""
+    """Returns a field of an object's state: a mapping, or a pair of mappings for attributes and slots. Raises
+    ValueError if missing.
+    """
     for mapping in state if isinstance(state, tuple) else (state,):
         if isinstance(mapping, dict) and key in mapping:
             return mapping[key]
@@ -61,7 +65,9 @@ _COLLECTIONS: Final = frozenset({"collections.OrderedDict", "builtins.set", "tor
 
 
 def read_pickle(pickle_bytes: bytes, allowed: frozenset[str], where: Path) -> Value:
-    """Returns the content described by the pickle. Raises DataError for damage, and for names not in `allowed`."""
+    """Interprets a pickle without importing or calling anything. Raises DataError for damage, and for names not in
+    `allowed`.
+    """
     machine = _Machine(allowed, where)
     try:
         for opcode, argument, _ in pickletools.genops(pickle_bytes):

@@ -133,11 +133,11 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class SpreadTensor:
-    """A rank's part of a DTensor, and torch's division of the whole over the ranks."""
+    """A rank's part of a DTensor, and how torch divided the complete tensor over the ranks."""
 
     local: StoredTensor
     shape: tuple[int, ...]
-    """Shape of the whole."""
+    """Shape of the complete tensor."""
     placements: tuple[int | None, ...]
     """For each dimension of the mesh of ranks: the dimension along which the tensor is cut; None for equal copies."""
     coordinate: tuple[int, ...]

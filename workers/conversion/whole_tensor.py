@@ -37,19 +37,19 @@ class TensorPart:
 
 @dataclass(frozen=True, slots=True)
 class WholeTensor:
-    """A tensor to be written: boxes of a stored tensor, one after the other."""
+    """A tensor to be written into a model folder, composed of boxes of a stored tensor, one after the other."""
 
     name: str
     layout: TensorLayout
     parts: tuple[TensorPart, ...]
     boxes: tuple[Box, ...]
-    """Boxes of the stored tensor; their numbers in C order, in a row, are the numbers of this one."""
+    """Boxes of the stored tensor; their numbers, in C order and one box after the other, are this tensor's numbers."""
     dtype: str | None = None
     """Dtype of the numbers as written; None: the stored dtype."""
 
     @property
     def written(self) -> TensorLayout:
-        """Returns the layout as written."""
+        """Returns dtype and shape as written."""
         return layout_in(self.layout, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:

@@ -25,19 +25,19 @@ class Need(NamedTuple):
 
 
 class EngineMemory(NamedTuple):
-    """The memory taken by one engine on one device."""
+    """The memory needed by one engine on one device, in parts."""
 
     device: Device
     needs: tuple[Need, ...]
 
     @property
     def size_bytes(self) -> int:
-        """Returns the total in bytes."""
+        """Total of the needs in bytes."""
         return sum(need.size_bytes for need in self.needs)
 
 
 def check_memory(needs: Sequence[Need], device: str, *, where: str, fix: str) -> None:
-    """Returns if the device has room for all needs together. Raises DeviceMemoryError with the arithmetic.
+    """Raises DeviceMemoryError, with the arithmetic, if the device has less free memory than all needs together.
 
     `device` is `cpu`, or a CUDA device as torch names it.
     """
@@ -72,7 +72,7 @@ def free_on(device: str) -> int:
 
 
 def elements_of(folder: Path) -> int:
-    """Returns the number of a model's weights, by the headers of its safetensors files.
+    """Returns the number of a model's parameters, read from the headers of its safetensors files.
 
     Unreadable files count as 0: loading them raises the reason.
     """
@@ -94,7 +94,9 @@ def tensor_names(folder: Path) -> frozenset[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files to load: a folder may hold the same weights once more, in another layout."""
+    """Returns the safetensors files that a loader would open; others in the folder may contain the same weights in
+    another layout.
+    """
     whole = folder / "model.safetensors"
     try:
         if whole.is_file():
@@ -118,7 +120,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def number_in(settings: dict[str, Any], *names: str) -> int:
-    """Returns the first of these settings that is a number; 0 without one."""
+    """Returns the first integer among the settings with these names; 0 without one."""
     return next((settings[name] for name in names if isinstance(settings.get(name), int)), 0)
 
 

@@ -1,8 +1,8 @@
 """`DeviceTurn`: rollouts and training steps take turns on one device, across processes.
 
-Two files in the job's folder are locked, never read. Rollouts share the room, a training step has the room alone. A
-process about to train locks the door first, so that no more rollouts come in while the ones inside end. Locks end with
-the process.
+Two files in the job's folder serve as locks and are never read. Rollouts share the lock `room`, a training step has it
+alone. A process about to train first locks `door`, so that no further rollout begins while the running ones end. The
+kernel releases locks when a process ends.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOOK_S: Final = 0.01
 
 @runtime_checkable
 class Resting(Protocol):
-    """An engine able to release the device's memory between turns. Generation and training need an awake engine."""
+    """An engine able to free its device's memory between turns; generation and training need the memory back."""
 
     async def rest(self) -> None:
-        """Releases as much memory as possible; weights and state come back with `wake`."""
+        """Frees as much memory as possible; weights and state stay on the host."""
         ...
 
     async def wake(self) -> None:
-        """Takes the memory back, with weights and state as before."""
+        """Occupies the memory again, with equal weights and state."""
         ...
 
 
 class DeviceTurn:
-    """The turns of one process on the device."""
+    """The turns of one process on a device shared with other processes."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         """`folder` is on this machine's own disk, and the same for every process sharing the device."""
@@ -46,24 +46,26 @@ class DeviceTurn:
         self._door = self._room = -1
         self._inside = 0
         self.waiting = 0
-        """Rollouts and steps of this process waiting for a turn."""
+        """Number of rollouts and steps of this process that wait for a turn."""
         self._engines: list[Resting] = []
         self._asleep = False
         self._power = asyncio.Lock()
 
     @property
     def shared(self) -> bool:
-        """True if an engine of this process can rest."""
+        """True if an engine of this process frees its memory between turns."""
         return bool(self._engines)
 
     def share(self, engine: object) -> None:
-        """Lets the engine rest between the turns of this process, if able to."""
+        """Registers an engine, to free its memory between the turns of this process, if it can."""
         if isinstance(engine, Resting):
             self._engines.append(engine)
 
     @asynccontextmanager
     async def rollout(self) -> AsyncIterator[None]:
-        """Waits for a turn, then holds off training until the context is left; many rollouts may overlap."""
+        """Waits until no process trains, then excludes training for the duration of the context; many rollouts may
+        overlap.
+        """
         await self._until(self._enter)
         try:
             await self._wake()
@@ -81,7 +83,7 @@ class DeviceTurn:
 
     @asynccontextmanager
     async def training(self) -> AsyncIterator[None]:
-        """Waits until every rollout on the device has ended, then holds off rollouts until the context is left."""
+        """Waits until every rollout on the device has ended, then excludes rollouts for the duration of the context."""
         # The door first: an uninterrupted series of rollouts would keep the room shared for ever.
         await self._until(lambda: _locked(self._door, fcntl.LOCK_EX))
         try:
@@ -98,7 +100,7 @@ class DeviceTurn:
                 _unlock(self._room)
 
     def close(self) -> None:
-        """Closes both lock files, which releases every lock. Idempotent."""
+        """Closes both lock files, and so releases all locks. Idempotent."""
         for descriptor in {self._door, self._room} - {-1}:
             os.close(descriptor)
         self._door = self._room = -1

@@ -37,7 +37,8 @@ def find_host(
     ask: Callable[[], str] | None = None,
     version_of: Callable[[str], str] = metadata.version,
 ) -> Host:
-    """Returns this machine as seen by workers started with `environ`. Blocks while the driver answers.
+    """Returns this machine's devices and packages, as seen by workers started with `environ`. Blocks while the GPU
+    driver answers.
 
     `ask` returns the output of nvidia-smi, and raises WorkError without the program; `version_of` returns a package's
     version.

@@ -30,7 +30,7 @@ _EMBEDDINGS: Final = re.compile(r"(^|\.)(embed_tokens|wte|embed_in|word_embeddin
 
 
 def has_config(folder: Path) -> bool:
-    """True if there is a config.json visible to this process's user; False without rights to the folder."""
+    """True if the folder has a config.json visible to this process's user."""
     try:
         return (folder / "config.json").is_file()
     except OSError:  # a folder without rights
@@ -38,10 +38,9 @@ def has_config(folder: Path) -> bool:
 
 
 def check_rights(folder: Path, *, field: str | None = None) -> None:
-    """Returns if this process's user may read the folder's files for workers, or if there is no folder. Raises
-    DataError.
+    """Raises DataError if this process's user may not read a file that workers open; a missing folder is accepted.
 
-    A worker runs as the same user, unless somebody else starts the worker.
+    A worker runs as the same user, unless started by another one.
     """
     closed = _closed(folder)
     if closed is None:
@@ -58,7 +57,7 @@ def check_rights(folder: Path, *, field: str | None = None) -> None:
 
 
 def check_writable(folder: Path, *, field: str | None = None) -> None:
-    """Returns if this process's user may write into the folder, or if there is no folder. Raises DataError."""
+    """Raises DataError if this process's user may not write into the folder; a missing folder is accepted."""
     if not folder.is_dir() or (_may(folder, os.W_OK) and _may(folder, os.X_OK)):
         return
     status = folder.stat()
@@ -88,7 +87,8 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def check_weights(folder: Path, *, field: str | None = None) -> None:
-    """Returns if all weight files are present and whole, for the vocabulary of config.json. Raises DataError.
+    """Raises DataError unless all weight files are present and complete, with embeddings for the vocabulary of
+    config.json.
 
     Only the headers of the safetensors files are read, never the weights themselves.
     """
@@ -161,7 +161,7 @@ def _check_index(index: Path, field: str | None) -> None:
 
 
 def check_texts(folder: Path, *, field: str | None = None) -> None:
-    """Returns if there are tokenizer files and readable generation settings in the folder. Raises DataError."""
+    """Raises DataError unless the folder has tokenizer files and readable generation settings."""
     if not has_tokenizer(folder):
         raise DataError(
             f"model folder {str(folder)!r} holds no tokenizer",
@@ -177,7 +177,7 @@ def check_texts(folder: Path, *, field: str | None = None) -> None:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """False if the folder has no file from which transformers, or the folder's own code, could make a tokenizer."""
+    """True if the folder has any file from which transformers, or the folder's own code, could load a tokenizer."""
     return any(file.exists() for pattern in _TOKENIZER_FILES for file in folder.glob(pattern))
 
 
@@ -231,7 +231,7 @@ def added_tokens(folder: Path) -> dict[int, str]:
 
 
 def has_template(folder: Path) -> bool:
-    """False if the folder has no chat template, and no tokenizer that may bring one as code of the folder."""
+    """True if the folder has a chat template, or a tokenizer in the folder's own code that may provide one."""
     if (folder / "chat_template.jinja").is_file() or any(folder.glob("additional_chat_templates/*.jinja")):
         return True
     if any(path for pattern in ("*.py", "tekken*") for path in folder.glob(pattern)):

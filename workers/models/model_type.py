@@ -210,7 +210,7 @@ def model_type(folder: Path) -> str:
 
 
 def read_config(folder: Path, field: str | None = None) -> dict[str, Any]:
-    """Returns the whole of a folder's config.json as a mapping. Raises DataError if the file cannot be read."""
+    """Returns a folder's config.json as a mapping. Raises DataError if the file cannot be read."""
     path = folder / "config.json"
     try:
         config: dict[str, Any] = json_decoder(dict[str, Any]).decode(path.read_bytes())

@@ -23,7 +23,9 @@ _MARGIN_SHARE: Final = 4
 
 
 def turning_points(config: Any) -> list[int]:
-    """Returns the lengths of a text, in tokens, after which attention or positions change, ascending."""
+    """Returns the text lengths, in tokens, beyond which a model's attention or positions work differently, ascending:
+    windows, chunks, original lengths.
+    """
     text = config.get_text_config()
     # Any of these names may be in any architecture; an irrelevant length costs a longer trial, nothing else.
     lengths = {getattr(text, name, None) for name in _LENGTHS}
@@ -35,7 +37,9 @@ def turning_points(config: Any) -> list[int]:
 
 
 def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
-    """Returns the last turning point below `max_tokens`, and the length of a text reaching beyond it; or None."""
+    """Returns the largest turning point below `max_tokens`, and the length of a test text extending beyond it; None
+    without one.
+    """
     # Only the last one: a text beyond it is beyond all before.
     below = [length for length in turning_points(config) if length < max_tokens]
     if not below:
@@ -44,11 +48,11 @@ def beyond(config: Any, max_tokens: int) -> tuple[int, int] | None:
 
 
 def moving_rotation(config: Any, max_tokens: int) -> tuple[str, int] | None:
-    """Returns the reason against log-probabilities independent of other texts, for texts of up to `max_tokens`, and the
-    longest length with them; or None.
+    """Returns why a token's log-probability would depend on other texts of a batch, for texts of up to `max_tokens`,
+    and the longest safe length; None if it does not.
 
-    The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) turn every token of a text, and of the texts
-    beside it, by angles that depend on the longest text.
+    The rotary embeddings `longrope` (arXiv:2402.13753) and `dynamic` (NTK) rotate every token of a batch by angles that
+    depend on the longest text.
     """
     text = config.get_text_config()
     for rotation in _rotations(text):

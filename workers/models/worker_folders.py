@@ -10,9 +10,9 @@ from rftd.workers.models.model_folder import check_rights, check_writable
 
 
 def check_folders(spec: ExperimentSpec, *, trains: bool) -> None:
-    """Returns if this process's user may use the folders of a trainer, or of an explorer. Raises DataError.
+    """Raises DataError if this process's user may not use the folders of a trainer (`trains`), or of an explorer.
 
-    The daemon has checked with its own user's rights; a worker started by somebody else may have another user. Blocks.
+    The daemon has checked with its own user's rights; a worker started by hand may have another user. Blocks.
     """
     for path, field in _models(spec, trains=trains):
         check_rights(Path(path), field=field)

@@ -1,4 +1,4 @@
-"""`Cursor`: a tracker's progress in the log, and the points about to be written.
+"""`Cursor`: a tracker's progress in the log, and the points being written.
 
     <job_dir>/monitor/cursors/<kind>.<first digits of the experiment's id>
 
@@ -28,7 +28,7 @@ _CURSORS: Final = "cursors"
 
 
 class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The next record of a partition to be read by the tracker."""
+    """The position in one partition from which the tracker reads next."""
 
     stream: str
     partition: int
@@ -36,10 +36,12 @@ class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """A tracker's state: position in the log, fold, pending points, and the tracker's own state."""
+    """A tracker's saved progress: position in the log, state of the fold, points being written, and the tracker's own
+    state.
+    """
 
     target: str = ""
-    """The digest of the tracker's arguments: different arguments would write to another place."""
+    """Digest of the tracker's arguments; a tracker with other arguments must not continue from this cursor."""
     places: tuple[TrackedPlace, ...] = ()
     fences: tuple[FenceOwner, ...] = ()
     fold: PointFold = msgspec.field(default_factory=PointFold)
@@ -47,17 +49,17 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """Points being written."""
     kept: Kept = {}
     ended: bool = False
-    """True once an ended experiment is written completely."""
+    """True once all points of an ended experiment are written."""
     error: str = ""
-    """The reason why writing is impossible now."""
+    """Why writing is impossible at present; empty if it is possible."""
     points: int = 0
-    """The number of written points, including those not yet stored for certain."""
+    """Number of written points, including those not yet confirmed as stored."""
     step: int = 0
-    """The last training step among these points."""
+    """The last training step among the written points."""
 
 
 class CursorFile:
-    """The file of a cursor, held by a single process at a time."""
+    """The file of a cursor, locked by the process that uses it."""
 
     def __init__(self, job_dir: Path, kind: str, short_id: str) -> None:
         self.path: Final = job_dir / MONITOR / _CURSORS / f"{kind}.{short_id}"

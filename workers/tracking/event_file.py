@@ -45,7 +45,7 @@ def scalars_record(time_s: float, step: int, figures: Mapping[str, float]) -> by
 
 
 def text_record(time_s: float, step: int, tag: str, text: str) -> bytes:
-    """Returns the record of a text, which TensorBoard shows as Markdown under `Text`."""
+    """Returns the record of a text, shown by TensorBoard as Markdown under `Text`."""
     plugin = _bytes(1, _bytes(1, b"text"))
     shape = _bytes(2, _bytes(2, _number(1, 1)))
     tensor = _number(1, _STRING) + shape + _bytes(8, text.encode())

@@ -49,7 +49,9 @@ _AWAY: Final = (UnreachableError, OSError)
 
 
 class TrackerFollower:
-    """A tracker of an experiment. A tracker unable to write waits, but nothing else does."""
+    """Runs one tracker of an experiment: reads the log, writes points, saves the cursor. If a service is away, only the
+    tracker waits.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class TrackerFollower:
         self._file = file
         self._cursor = cursor
         self._sure = cursor
-        """The last saved cursor."""
+        """The cursor last saved."""
         self._saved = _of_its_own(cursor)
         """A copy whose fold reads no further: the state for the next process."""
         self._experiment = experiment
@@ -93,7 +95,7 @@ class TrackerFollower:
         self._opened = False
         self._closed = False
         self._reason = ""
-        """The last logged reason."""
+        """The reason last logged for a failed write."""
         self._partitions: Final = frozenset(partition_of(stream, experiment) for stream in STREAMS)
         start = {partition: positions.get(partition, 0) for partition in self._partitions}
         start |= {Partition(tracked.stream, tracked.partition): tracked.next_offset for tracked in cursor.places}

@@ -1,4 +1,4 @@
-"""`KeptFile`: an append-only file of which only settled content counts after a kill."""
+"""`KeptFile`: an append-only file, truncated on opening to the size last reported by `settle`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from rftd.ops.errors import DataError
 
 
 class KeptFile:
-    """Appends bytes. Opening cuts off everything written after the last `settle`."""
+    """A file that a tracker appends to. Bytes written after the last `settle` are removed at the next opening, to be
+    written again.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -19,11 +21,13 @@ class KeptFile:
 
     @property
     def size(self) -> int:
-        """The size in bytes, including unsettled content."""
+        """Size in bytes, including content written since the last `settle`."""
         return self._size
 
     def open(self, size: int) -> None:
-        """Opens the file and truncates to the settled size. Raises DataError for a shorter file."""
+        """Opens the file and truncates it to `size`, the last value returned by `settle`. Raises DataError if it is
+        shorter.
+        """
         self.close()
         make_durable_folder(self.path.parent)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -38,7 +42,7 @@ class KeptFile:
         self._size = size
 
     def append(self, content: bytes) -> None:
-        """Appends the bytes at the current end, durable only after `settle`. Raises OSError."""
+        """Appends the bytes, durable only after `settle`. Raises OSError."""
         view = memoryview(content)
         while view:
             count = os.pwrite(self._file, view, self._size)
@@ -46,7 +50,7 @@ class KeptFile:
             view = view[count:]
 
     def settle(self) -> int:
-        """Makes everything durable; returns the size of the file."""
+        """Makes all content durable; returns the file's size, for the next `open`."""
         os.fsync(self._file)
         return self._size
 
@@ -58,23 +62,25 @@ class KeptFile:
 
 
 class KeptFiles:
-    """The files of a tracker's runs, a file per role."""
+    """The files of a tracker's runs, one for each role."""
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self._files = {role: KeptFile(path) for role, path in paths.items()}
 
     def open(self, sizes: dict[str, int]) -> list[str]:
-        """Opens every file at the settled size; returns the runs with a new file."""
+        """Opens every file, truncated to its size in `sizes` (0 if missing there); returns the roles whose file is
+        empty.
+        """
         for role, file in self._files.items():
             file.open(sizes.get(role, 0))
         return [role for role, file in self._files.items() if not file.size]
 
     def append(self, role: str, content: bytes) -> None:
-        """Appends the bytes to a run's file."""
+        """Appends the bytes to the file of a role."""
         self._files[role].append(content)
 
     def settle(self) -> dict[str, int]:
-        """Makes every file durable; returns the sizes."""
+        """Makes every file durable; returns the sizes by role, for the next `open`."""
         return {role: file.settle() for role, file in self._files.items()}
 
     def close(self) -> None:

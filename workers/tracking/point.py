@@ -18,7 +18,7 @@ COLUMNS: Final = ("row", "prompt", "answer", "reward", "tokens", "finish", "trut
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of a table: a rollout of a training step, or an answer to a held-out row."""
+    """A row of a table: one rollout of a training step, or the answer to one evaluation row."""
 
     prompt: str
     answer: str
@@ -27,7 +27,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish: str
     truth: str = ""
     row: int | None = None
-    """The held-out row."""
+    """Number of the evaluation row; None for a rollout."""
 
     def cells(self) -> list[Any]:
         """Returns the values of the row in the order of `COLUMNS`."""
@@ -35,24 +35,24 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SampleSource(msgspec.Struct, frozen=True, array_like=True):
-    """The log positions of a table's rows."""
+    """Where in the log a table's rows are."""
 
     places: tuple[tuple[int, int], ...]
     """Partition and offset of each rollout; for an evaluation, the first possible offsets of its scores."""
     evaluation: UUID | None = None
     rows: int = 0
-    """The number of held-out rows."""
+    """Number of evaluation rows."""
     score: float = 0.0
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures, or a remark, of a moment in a run."""
+    """Figures, a table or a remark about one moment of an experiment."""
 
     role: str
     number: int
-    """The number among all points of the experiment, from 0: equal in every reading of the log."""
+    """Number of the point in the experiment, from 0: equal each time the log is read."""
     row: int
-    """The number among the points with figures; -1 for a remark. Determined by the spine alone."""
+    """Number among the points with figures or tables; -1 for a remark. Determined by the spine alone."""
     step: int
     """The weight version described by the point."""
     time_ns: int
@@ -62,9 +62,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
     """The name of a table, such as `samples/rollouts`; empty if the point is no table."""
     samples: tuple[Sample, ...] = ()
-    """The rows of the table; empty if no longer available."""
+    """Rows of the table; empty if not yet read, or no longer available."""
     source: SampleSource | None = None
-    """The log positions of the rows, until they are read."""
+    """Log positions of the table's rows, until they are read; else None."""
 
 
 class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,18 +83,16 @@ class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def short_id(self) -> str:
-        """The first digits of the experiment's id, which distinguish its files from another experiment's in the same
-        folder.
-        """
+        """The first digits of the experiment's id, which make its file names unique in a shared folder."""
         return self.experiment[:8]
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The runs maintained by a tracker: the guide's two, or one under an empty name."""
+        """The names of a tracker's runs: `explorer` and `trainer`, or one empty name for a single run."""
         return ("",) if self.single_run else ROLES
 
     def run_of(self, point: Point) -> str:
-        """Returns the run of a point: its role, or the single run."""
+        """Returns the name of the run that shows a point: its role, or the empty name for a single run."""
         return "" if self.single_run else point.role
 
     def title(self, role: str) -> str:

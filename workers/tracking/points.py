@@ -53,7 +53,7 @@ _MARK_STEPS: Final = 8
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
-    """A remark on the weights of a step, kept until the step is read."""
+    """A remark on a checkpoint or publication, stored until its training step is read."""
 
     kind: str
     role: str
@@ -63,7 +63,7 @@ class Announcement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PointFold(msgspec.Struct, kw_only=True):
-    """The state of the fold. A step trained again after a crash produces no second point: the first counts."""
+    """The state of the fold from events to points. A step trained again after a crash produces no second point."""
 
     single_run: bool = False
     """True if both roles share one run, so that a figure of the trainer is not repeated for the explorer."""
@@ -72,9 +72,11 @@ class PointFold(msgspec.Struct, kw_only=True):
     sample_interval: int = 1
     """The number of steps from one table of rollouts to the next."""
     plans: dict[bytes, SampleSource] = msgspec.field(default_factory=dict)
-    """The samples of planned batches whose step has not been read yet."""
+    """The selected samples of planned batches, by batch id, until the batch's training step is read."""
     marks: dict[int, SampleSource] = msgspec.field(default_factory=dict)
-    """Positions read by the planner before some of the steps: later results of their weights are behind them."""
+    """Log positions seen by the planner when it planned a step, by step: scores of that version's evaluations come
+    later.
+    """
     next_number: int = 0
     rows: int = 0
     """The number of points with figures or a table."""
@@ -83,7 +85,7 @@ class PointFold(msgspec.Struct, kw_only=True):
     remarked: dict[str, int] = msgspec.field(default_factory=dict)
     """The last weight version with a remark, by kind of announcement."""
     early: dict[int, list[Announcement]] = msgspec.field(default_factory=dict)
-    """Announcements of weights whose step has not been read yet, by version; without effect until then."""
+    """Announcements of weights by version, until the training step of that version is read."""
     chosen: int = 0
     """The number of the last choice of a best checkpoint."""
     best: dict[int, int] = msgspec.field(default_factory=dict)
@@ -96,7 +98,7 @@ class PointFold(msgspec.Struct, kw_only=True):
     """The end of the experiment, in one word; empty before."""
 
     def apply(self, decoded: Decoded) -> list[Point]:
-        """Returns the points produced by an effective event."""
+        """Advances the fold by one event that is not voided by a fence; returns the points produced by it."""
         event = decoded.event
         time_ns = decoded.head.time_ns
         if isinstance(event, step.StepCompleted):

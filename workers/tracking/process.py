@@ -47,11 +47,13 @@ async def run_tracker(
     patient: bool = True,
     point: Callable[[str], None] = faults.point,
 ) -> int:
-    """Follows an experiment with a tracker until the end, or until `stop` is set; returns the number of points so far.
+    """Follows an experiment with a tracker until the experiment has ended, or until `stop` is set; returns the total
+    number of points.
 
-    `tracker_spec` is the tracker, or a kind from the experiment's specification; `into` replaces the job's folder.
-    Raises NotFoundError for an unknown kind and for a missing job folder, ConflictError if another process has the
-    tracker, or if begun with other arguments, ConfigError for unsupported arguments.
+    `tracker_spec` is the tracker, or the kind of one in the experiment's specification; `into` replaces the job's
+    folder; `until_head` also ends at the end of the log. Raises NotFoundError for an unknown kind and for a missing job
+    folder, ConflictError if another process runs the tracker, or if it was begun with other arguments, ConfigError for
+    unsupported arguments.
     """
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
@@ -112,7 +114,7 @@ async def stop_when_orphaned(stop: asyncio.Event, clock: Clock) -> None:
 
 
 def run_of(experiment: UUID, spec: ExperimentSpec, *, single_run: bool) -> TrackedRun:
-    """Returns the description of the run for trackers."""
+    """Returns the experiment's description for trackers."""
     return TrackedRun(
         experiment=str(experiment),
         project=spec.project,

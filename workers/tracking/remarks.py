@@ -12,7 +12,7 @@ _KEY: Final = "remarks"
 
 
 class Remarks:
-    """The newest remarks of each run, in order. Saved with the tracker's state, so that no remark is lost."""
+    """The newest remarks of each run, in order, as part of a tracker's saved state."""
 
     def __init__(self, kept: Kept | None = None) -> None:
         self._lines: dict[str, list[str]] = {

@@ -34,7 +34,9 @@ _MOST_READ: Final = 200_000
 
 
 class SampleReader:
-    """Fills tables. A row without record, artifact or tokenizer is left out."""
+    """Reads the rows of sample tables from log and artifacts. Rows without a record, artifact or tokenizer are
+    omitted.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,9 @@ class SampleReader:
         starts: Mapping[Partition, int],
         logger: Logger,
     ) -> None:
-        """`folder` is the job's; `starts` are the first positions of the experiment's records."""
+        """`count` is the maximum number of rows; `folder` is the job's; `starts` are the first log positions of the
+        experiment.
+        """
         self._log = log
         self._spec = spec
         self._count = count
@@ -56,7 +60,7 @@ class SampleReader:
         self._decoders: dict[int, Decoder] = {}
 
     async def filled(self, point: Point) -> Point:
-        """Returns the point, with rows in case of an unfilled table."""
+        """Returns the point with the rows of its table, if it has one without rows."""
         source = point.source
         if source is None:
             return point

@@ -23,7 +23,7 @@ class RunBeginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Every other line: figures of a step, all remarks so far, or the end."""
+    """Each further line: figures of a step, all remarks of the run until then, or the end."""
 
     step: int = 0
     figures: dict[str, float | None] = {}

@@ -11,9 +11,9 @@ import msgspec
 from rftd.workers.tracking.point import Point, TrackedRun
 
 SURE_S: Final = 300.0
-"""Seconds between two sure moments of a library that confirms storage only for finished runs."""
+"""Seconds between two confirmations of storage, for a library that confirms storage only for finished runs."""
 Kept = dict[str, Any]
-"""The state that a tracker needs to continue; only the copy in the cursor's file counts."""
+"""The state that a tracker needs to continue in another process, as last saved in the cursor's file."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,28 +31,28 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracker(Protocol):
-    """Shows the points of a run in a file or at a service, each point once."""
+    """Writes the points of a run into a file or to a service, each point once."""
 
     sure_at_once: bool
-    """True if `settle` always confirms storage; False for a library that stores at moments of its own."""
+    """True if `settle` always confirms storage; False for a library that stores at times of its own choice."""
 
     def open(self, kept: Kept) -> None:
-        """Continues from the state last returned by `settle`; empty before the first time.
+        """Continues from the state last returned by `settle`; empty at the first start.
 
-        Points written afterwards, before a kill, are undone here, or not doubled by `write`. Raises RftdError:
-        UnreachableError for a service temporarily away.
+        Points written after that `settle`, before a kill, are removed here, or not duplicated by `write`. Raises
+        RftdError: UnreachableError for a service temporarily away.
         """
         ...
 
     def write(self, points: Sequence[Point]) -> None:
-        """Shows points, in order. Equal points come again if the process was killed before settling."""
+        """Writes points, in order. Points not confirmed by `settle` before a kill are passed again."""
         ...
 
     def settle(self, *, surely: bool) -> Kept | None:
-        """Makes everything written survive a kill; returns the state for `open`.
+        """Confirms that everything written survives a kill; returns the state for `open`.
 
-        None if uncertain, as allowed unless `surely`: after a kill, all points since the last sure moment come again,
-        points with figures in equal order and with equal rows.
+        With `surely` False, None may be returned instead, if storage is uncertain: after a kill, all points since the
+        last confirmation are passed again, those with figures in equal order and with equal rows.
         """
         ...
 

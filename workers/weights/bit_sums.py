@@ -37,7 +37,9 @@ _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
 class BitSums:
-    """Computes the sums on a device, with cached keys: a megabyte, and eight bytes for every row."""
+    """Computes digests of tensors on their device by keyed sums of bits; the keys are cached: a megabyte, and eight
+    bytes for every row.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -85,7 +87,9 @@ class BitSums:
         return [lane_sums[index] for index in range(len(tensors))]
 
     def lanes(self, tensor: Tensor, *, first: int = 0) -> Tensor:
-        """Returns the sums of the tensor's words, beginning at word `first` of the whole  # [L], int64"""
+        """Returns the keyed sums of a tensor's words; `first` is the number of its first word, if it is a part of a
+        larger tensor  # [L], int64
+        """
         words = _words(tensor)
         total = torch.zeros(LANES, dtype=torch.int64, device=self._device)
         begin = 0

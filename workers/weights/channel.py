@@ -28,8 +28,8 @@ NAME: WeightsKind = "name"
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     """A published weight version, as announced by the weight channel.
 
-    Plain data, sufficient for any process to open and verify the weights: `open_weights` of `registry`. The location of
-    each tensor is part of the channel's own data, identified by `manifest`.
+    Plain data, from which any process can open and verify the weights (`registry.open_weights`). The location of each
+    tensor is part of the channel's own data, identified by `manifest`.
     """
 
     version: int
@@ -59,9 +59,9 @@ class WeightService(Protocol):
 
 
 class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The context of a channel: the experiment's folders, and the publisher.
+    """The experiment's folders and the publisher, for creating a channel.
 
-    A process only opening weights leaves all fields empty: a reference contains the location.
+    Processes that only open weights leave all fields empty, because a `WeightsRef` contains the location.
     """
 
     job_dir: str = ""
@@ -69,13 +69,13 @@ class ChannelPlace(msgspec.Struct, frozen=True, kw_only=True):
     memory_dir: str = ""
     """`synchronizer.memory_dir`, the folder configured in the experiment file."""
     epoch: int = 0
-    """The number of the publisher, which the name of every publication must contain (`name_of`)."""
+    """The publisher's fencing epoch, part of every publication's name (`name_of`)."""
     service: WeightService | None = None
-    """The service used by the publisher's engine for training."""
+    """The training service used by the publisher's engine; None: no service."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights held by a channel for explorers: the fields of an announcement."""
+    """The location and checksums of weights published by a channel, for the announcement."""
 
     path: str
     manifest: str
@@ -85,19 +85,20 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightChannel(Protocol):
-    """Carries weights from a trainer to explorers and evaluators. Every method blocks: not for the event loop.
+    """Transports weights from a trainer to explorers and evaluators. Every method blocks: not for the event loop.
 
-    A version is visible as a whole or not at all, whenever processes die, and stays until retired. Each publisher uses
-    distinct names, so that a replaced publisher, when waking up, cannot touch the successor's publications.
+    A version is visible completely or not at all, whenever processes die, and stays until retired. Each publisher uses
+    distinct names, so that a replaced publisher that wakes up cannot damage its successor's publications.
     """
 
     # A channel of other forms than bytes declares them: `takes: Collection[WeightsKind]`, see `check_takes`.
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Holds the weights for explorers from now on; repetition with equal weights returns an equal answer.
+        """Makes the weights available to explorers until retired; repeating it with equal weights returns an equal
+        answer.
 
         Raises DiskFullError or OSError for lack of room, ConflictError if different weights have equal version and
-        generation, WorkError if the channel cannot be used here.
+        generation, WorkError if the channel cannot be used on this machine.
         """
         ...
 
@@ -106,22 +107,22 @@ class WeightChannel(Protocol):
         ...
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the weights can still be opened here, as far as known without reading them.
-
-        True also if unknown because the disk does not answer: the weights are not known to be gone.
+        """True if the weights can still be opened from this machine, as far as known without reading them; True also if
+        the disk does not answer.
         """
         ...
 
     def open(self, weights: WeightsRef) -> AbstractContextManager[Weights]:
-        """Context of the announced weights, all verified; unusable after the end of the context.
+        """Opens the announced weights, all verified, for the duration of the context.
 
-        Raises WorkError for missing, damaged or different weights, WeightsElsewhereError if unavailable on the machine.
+        Raises WorkError for missing, damaged or different weights, WeightsElsewhereError if unavailable on this
+        machine.
         """
         ...
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets a retired version and frees its space; processes with open weights continue safely. A missing version
-        is no error.
+        """Deletes a version and frees its space; processes that have it open are not affected. A missing version is no
+        error.
         """
         ...
 
@@ -135,21 +136,25 @@ class TensorChannel(Protocol):
         ...
 
     def open_tensors(self, weights: WeightsRef, device: torch_device) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """Context of a version's tensors on the device, as `open` for bytes; the opener owns the tensors."""
+        """Opens a version's tensors on the device, for the duration of the context, as `open` does bytes; the opener
+        owns the tensors.
+        """
         ...
 
 
 @runtime_checkable
 class TensorSnapshot(Protocol):
-    """Weights of a version with tensors available on a device."""
+    """Weights of one version, available as tensors on a device."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Returns the tensors by name, final and unchanging, on the device of the snapshot."""
+        """Returns the tensors by name, on the snapshot's device; they must never change."""
         ...
 
 
 def name_of(version: int, generation: int, epoch: int, attempt: int = 0) -> str:
-    """Returns a publisher's name for a version: constant except for the number of another `attempt`."""
+    """Returns the name of a version published under a fencing `epoch`; further attempts after a damaged one have other
+    names.
+    """
     # Epoch 0, of a publisher without a lease, has no suffix.
     suffix = f"-e{epoch}" if epoch else ""
     return f"v{version}-g{generation}{suffix}{f'-r{attempt}' if attempt else ''}"
@@ -168,9 +173,9 @@ def check_takes(channel: WeightChannel, kind: WeightsKind, method: str) -> None:
 
 
 def as_ref(published: WeightsPublished, spec: ExperimentSpec) -> WeightsRef:
-    """Returns the announced weights as a reference for a channel. Blocks.
+    """Returns the reference to announced weights, for a channel. Blocks.
 
-    Raises WorkError for a foreign location or channel: the content of a record is up to the writer.
+    Raises WorkError for a location or channel outside of the experiment's, because a record may have any writer.
     """
     from rftd.storage.files.own_places import (
         check_weights,

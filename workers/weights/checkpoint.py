@@ -28,12 +28,12 @@ class CheckpointChannel:
     """Implements `WeightChannel`: every machine with the folder can read the weights, even after a power cut."""
 
     def __init__(self, folder: Path, epoch: int = 0) -> None:
-        """`folder` holds one folder for each version and publisher; `epoch` is the publisher's number."""
+        """`folder` has a folder for each version and publisher; `epoch` is the publisher's fencing epoch."""
         self._folder = folder
         self._epoch = epoch
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Writes the version durably; a damaged folder under the name is left alone, and another name is used."""
+        """Writes the version durably, under another name if a damaged folder has the first name."""
         candidates = (self._folder / name_of(version, generation, self._epoch, attempt) for attempt in count())
         folder = next(candidate for candidate in candidates if not _damaged(candidate))
         return export(weights, folder, version=version, generation=generation)
@@ -42,7 +42,9 @@ class CheckpointChannel:
         """Does nothing: a file cannot be written ahead of the weights."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the folder has the announced manifest, and tensors beside it."""
+        """True if the folder has the announced manifest and a file of tensors; True also if the disk does not
+        answer.
+        """
         folder = Path(weights.path)
         try:
             (folder / TENSORS).stat()
@@ -55,13 +57,15 @@ class CheckpointChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Context of the mapped and verified tensors; removal of the file meanwhile is harmless. Raises WorkError."""
+        """Maps and verifies the tensors for the duration of the context; removing the file meanwhile is harmless.
+        Raises WorkError.
+        """
         manifest, tensors = read(Path(weights.path), expect=weights.manifest)
         check_announced(manifest, weights)
         yield tensors
 
     def retire(self, weights: WeightsRef) -> None:
-        """Removes the folder atomically, so that nobody finds half of it."""
+        """Removes the folder; it is renamed first, so that no reader finds a part of it."""
         folder = Path(weights.path)
         # Renamed first: removing a folder takes time, and an explorer opening it meanwhile would find half a version.
         renamed = folder.with_name(f".{folder.name}.gone")
@@ -73,7 +77,7 @@ class CheckpointChannel:
 
 
 def checkpoint_channel(place: ChannelPlace) -> CheckpointChannel:
-    """Returns an experiment's channel, with versions in the job's folder, below `weights`, for the given publisher."""
+    """Returns the experiment's channel, with versions in the folder `weights` of the job's folder."""
     return CheckpointChannel(Path(place.job_dir) / "weights", place.epoch)
 
 
@@ -89,9 +93,9 @@ def _damaged(folder: Path) -> bool:
 
 
 def export(weights: Weights, folder: Path, *, version: int, generation: int) -> Exported:
-    """Writes the weights into `folder`, durably, and visible only as a whole.
+    """Writes the weights into `folder`, durably; the folder appears only when complete.
 
-    Repetition with equal weights changes nothing. Raises ConflictError if the folder holds other weights.
+    Repetition with equal weights changes nothing. Raises ConflictError if the folder has other weights.
     """
     sums = tensor_sums(weights)
     manifest = Manifest(version=version, generation=generation, checksum=checksum_of(sums), tensors=sums)
@@ -112,11 +116,10 @@ def export(weights: Weights, folder: Path, *, version: int, generation: int) -> 
 
 
 def read(folder: Path, *, expect: str | None = None) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """Returns the weights in `folder`, each tensor verified against the manifest, and the manifest against `expect`, if
-    given.
+    """Reads the weights in `folder`, each tensor verified against the manifest; with `expect`, the manifest must have
+    this id.
 
-    Tied tensors come back as a shared object. Raises WorkError if something is missing, damaged or does not belong
-    there.
+    Tied tensors share one object. Raises WorkError for missing, damaged or unnamed tensors.
     """
     manifest = read_manifest(folder, expect=expect)
     stored = safetensors.read(folder / TENSORS)

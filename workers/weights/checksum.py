@@ -97,9 +97,9 @@ def checksum(weights: Weights) -> str:
 
 
 def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
-    """Returns the digest of the given form over the tensors' digests of equal form, in any order.
+    """Combines the tensors' digests, all of one form, into a digest of that form; their order does not matter.
 
-    Raises ValueError for `name` and `sha256`, because their computation is unknown here.
+    Raises ValueError for the forms `name` and `sha256`, which are not made of tensors' digests.
     """
     # A digest of digests: the tensors can be digested by several threads, during their copy, and one at a time.
     lines = sorted(tensors)

@@ -35,7 +35,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
-    """A version published by the current process: the encoded layout, and the tensors by name."""
+    """A version published by this process: the encoded layout, and the tensors by name."""
 
     layout: bytes
     tensors: Mapping[str, torch.Tensor]
@@ -45,7 +45,7 @@ class DeviceChannel:
     """Implements `WeightChannel` and `TensorChannel`. Each version stays in memory until retirement."""
 
     def __init__(self, address: str, epoch: int = 0) -> None:
-        """`address` is the process's address for receivers; `epoch` is the publisher's."""
+        """`address` is this process's address for receivers; `epoch` is the publisher's fencing epoch."""
         self._address = address
         self._epoch = epoch
         self._published: dict[str, HeldTensors] = {}
@@ -53,7 +53,7 @@ class DeviceChannel:
         self._server: LinkServer | None = None
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:
-        """Keeps and serves a copy of the bytes. Raises ConflictError if other weights have the name."""
+        """Copies the bytes, and serves the copy until retired. Raises ConflictError if other weights have the name."""
         from rftd.workers.weights.torch_bytes import tensors_of
 
         # Copied, because the caller's bytes may change; tied tensors stay tied.
@@ -65,7 +65,7 @@ class DeviceChannel:
         return self.publish_tensors(tensors, version=version, generation=generation)
 
     def publish_tensors(self, tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> Exported:
-        """Serves the tensors, which must not change, in place. Raises ConflictError, WorkError."""
+        """Serves the tensors without a copy, so they must not change until retired. Raises ConflictError, WorkError."""
         from rftd.workers.weights.tensor_link import LinkServer, layout_of
 
         name = name_of(version, generation, self._epoch)
@@ -106,7 +106,7 @@ class DeviceChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Context of the weights as bytes of the host, for engines without tensors."""
+        """Opens the weights as bytes of the host for the duration of the context, for engines without tensors."""
         import torch
 
         from rftd.workers.weights.torch_bytes import bytes_of
@@ -116,7 +116,9 @@ class DeviceChannel:
 
     @contextmanager
     def open_tensors(self, weights: WeightsRef, device: torch.device) -> Iterator[Mapping[str, torch.Tensor]]:
-        """Context of the weights in the process's memory on the device, verified there. Raises WorkError as `open`."""
+        """Receives the weights on the device, verified there, for the duration of the context. Raises WorkError as
+        `open`.
+        """
         from rftd.workers.weights.tensor_link import received, shown
 
         try:
@@ -127,7 +129,7 @@ class DeviceChannel:
         yield received(layout, weights, device)
 
     def retire(self, weights: WeightsRef) -> None:
-        """Forgets a retired version; transfers in progress finish from a separate reference."""
+        """Withdraws a version; transfers in progress finish from their own reference."""
         with self._changing:
             if self._own(weights) is not None and self._server is not None:
                 name = weights.path.rpartition("/")[2]
@@ -146,7 +148,9 @@ class DeviceChannel:
 
 
 def device_channel(place: ChannelPlace) -> DeviceChannel:
-    """Returns an experiment's channel: reached by local explorers over loopback, unless `ADDRESS` is set."""
+    """Returns the experiment's channel; explorers reach it over loopback, or over the address in the variable `ADDRESS`
+    if set.
+    """
     return DeviceChannel(os.environ.get(ADDRESS, _LOOPBACK), place.epoch)
 
 

@@ -17,7 +17,9 @@ class TensorSum(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The content of manifest.json beside exported weights, or of the head of a mapped file."""
+    """The tensors of a version with their checksums: the content of manifest.json of exported weights, or of the head
+    of a mapped file.
+    """
 
     version: int
     generation: int
@@ -42,6 +44,6 @@ class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_id(encoded: bytes) -> str:
-    """Returns the xxh3-128 (hex) of a manifest's encoded bytes, by which explorers identify loaded weights."""
+    """Returns the id of a manifest, the xxh3-128 (hex) of its encoded bytes: an announcement's `manifest`."""
     digest: str = xxhash.xxh3_128(encoded).hexdigest()
     return digest

@@ -41,7 +41,9 @@ _POPULATE_READ: Final = 22
 
 
 class Buffer:
-    """A writer's file, fully allocated, so writing cannot run out of space."""
+    """A file allocated completely in advance, so that writing cannot run out of space; renamed when it has a version's
+    weights.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         """Creates the file. Raises DiskFullError for lack of room, OSError if creation fails."""
@@ -82,11 +84,11 @@ class Buffer:
         return digest.hexdigest()
 
     def write(self, data: bytes) -> None:
-        """Writes the beginning of the file, which readers check before anything else."""
+        """Writes the head of the file: magic number and manifest, which readers check first."""
         self._mapped[: len(data)] = data
 
     def show_as(self, path: Path) -> None:
-        """Gives the final name to the file, which is whole, durable and readable from now on."""
+        """Publishes the complete file: makes it durable, gives it the name `path`, and unlocks it for readers."""
         # For folders on a disk; costs nothing on a memory file system.
         os.fsync(self._descriptor)
         os.rename(self.path, path)
@@ -95,7 +97,9 @@ class Buffer:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def take_back(self, path: Path) -> bool:
-        """True if the file is a buffer again, under the given name; False for a file being read or gone."""
+        """Renames a published file to `path`, to be overwritten as a buffer; False if it is being read, or was
+        removed.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(self.path, path)
@@ -105,7 +109,7 @@ class Buffer:
         return True
 
     def forget(self) -> None:
-        """Gives up a file whose name is gone or belongs to another file, without removing anything."""
+        """Closes the file without removing its name, which belongs to another file or to none."""
         os.close(self._descriptor)
 
     def close(self) -> None:
@@ -129,7 +133,7 @@ class Reader:
 
     @property
     def removed(self) -> bool:
-        """True once the file has no name any more."""
+        """True once the file was removed from its folder."""
         return os.fstat(self._descriptor).st_nlink == 0
 
     def close(self) -> None:
@@ -138,19 +142,21 @@ class Reader:
 
 
 def head_of(manifest: Manifest) -> bytes:
-    """Returns the beginning of a file: everything before the tensors."""
+    """Returns the head of a file with this manifest: all bytes before the tensors."""
     encoded = msgspec.json.encode(manifest)
     head = MAGIC + len(encoded).to_bytes(8, "little") + encoded
     return head + bytes(-len(head) % _PAGE_BYTES)
 
 
 def id_of(head: bytes) -> str:
-    """Returns the id of the manifest at the beginning of a file."""
+    """Returns the id of the manifest in the head of a file."""
     return manifest_id(_encoded(memoryview(head)))
 
 
 def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorBytes]]:
-    """Returns manifest and tensors of a file, not yet verified. Raises ValueError for an unexpected manifest."""
+    """Returns manifest and tensors of a file's bytes, tensors not yet verified. Raises ValueError unless the manifest
+    has the id `expect`.
+    """
     encoded = _encoded(data)
     if manifest_id(encoded) != expect:
         raise ValueError(f"manifest {manifest_id(encoded)} is not {expect}")
@@ -172,12 +178,14 @@ def parse(data: memoryview, *, expect: str) -> tuple[Manifest, dict[str, TensorB
 
 
 def aligned(offset: int) -> int:
-    """Returns the next offset at which a tensor may begin."""
+    """Returns the smallest multiple of 64 at or above `offset`: the next possible beginning of a tensor."""
     return offset + -offset % ALIGNMENT_BYTES
 
 
 def open_to_read(path: Path) -> int:
-    """Returns a descriptor with the shared lock. Raises OSError; WorkError if the file is being written."""
+    """Opens a file with a shared lock, and returns its descriptor. Raises OSError; WorkError if the file is being
+    overwritten.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         # Without waiting: a writer holds the lock while overwriting the weights.
@@ -189,7 +197,7 @@ def open_to_read(path: Path) -> int:
 
 
 def let_go(descriptor: int) -> None:
-    """Unlocks and closes the descriptor of `open_to_read`; an existing mapping stays."""
+    """Unlocks and closes a descriptor of `open_to_read`; an existing mapping stays valid."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 

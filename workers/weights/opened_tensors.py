@@ -15,7 +15,8 @@ from rftd.workers.weights.torch_bytes import tensors_of
 def opened_tensors(
     channel: WeightChannel, weights: WeightsRef, device: torch.device
 ) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Context of the verified weights for reading; on the device, if from a tensor channel.
+    """Opens the verified weights as torch's tensors, read-only, for the duration of the context; on the device if the
+    channel transports tensors.
 
     Raises the errors of the channel's `open`.
     """

@@ -1,4 +1,4 @@
-"""Parked tensors: moved to the host for a while to free device memory; every view is valid again later."""
+"""Parked tensors: copied to the host to free device memory for a time; all views are valid again after the return."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rftd.ops.errors import DeviceMemoryError
 
 
 class ParkedTensors:
-    """Host copies of tensors' memory, while the device's memory is free for other uses.
+    """Copies of tensors on the host, while their device memory is free for other uses.
 
-    Names, parameters and views remain valid objects: a storage is emptied and refilled in place. No reading or writing
-    is allowed until `back`.
+    Names, parameters and views remain valid objects: a storage is emptied and refilled in place. They must not be read
+    or written before `back`.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -57,23 +57,23 @@ class ParkedTensors:
 
 
 class Rest:
-    """Periods in which an engine's tensors lie on the host, and the device memory is free for others."""
+    """Moves an engine's tensors to the host and back, so that its device memory is free for others at times."""
 
     def __init__(self, device: torch.device, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """`tensors` returns all of the engine's tensors on the device."""
         self.possible = device.type != "cpu"
-        """False on a CPU, where the host's memory is the device's."""
+        """False on a CPU, where host and device share one memory."""
         self._device = device
         self._tensors = tensors
         self._parked: ParkedTensors | None = None
 
     @property
     def begun(self) -> bool:
-        """True while the tensors lie on the host and the device memory is free."""
+        """True while the tensors are on the host and their device memory is free."""
         return self._parked is not None
 
     def begin(self) -> None:
-        """Parks the tensors, unless no memory would be freed. Idempotent."""
+        """Moves the tensors to the host; does nothing on a CPU. Idempotent."""
         if self.possible and self._parked is None:
             self._parked = ParkedTensors(self._tensors())
             if self._device.type == "cuda":
@@ -81,7 +81,9 @@ class Rest:
                 torch.cuda.empty_cache()
 
     def end(self) -> None:
-        """Moves the tensors back, bit for bit. Idempotent. Raises DeviceMemoryError for lack of room on the device."""
+        """Moves the tensors back to the device, bit for bit. Idempotent. Raises DeviceMemoryError if there is no
+        room.
+        """
         if self._parked is None:
             return
         try:
@@ -95,7 +97,9 @@ class Rest:
 
     @contextmanager
     def interrupted(self) -> Iterator[None]:
-        """Context with the tensors on the device; parked again afterwards if parked before."""
+        """Has the tensors on the device for the duration of the context; afterwards on the host again, if they were
+        before.
+        """
         rested = self._parked is not None
         self.end()
         try:
@@ -105,5 +109,5 @@ class Rest:
                 self.begin()
 
     def on_host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor's numbers on the host if parked, else the tensor itself."""
+        """Returns the tensor's copy on the host if parked, else the tensor itself."""
         return tensor if self._parked is None else self._parked.on_host(tensor)

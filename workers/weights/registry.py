@@ -23,12 +23,14 @@ CHANNELS: Final = Plugins[WeightChannel](
 
 
 class Channels:
-    """The channels of a process, each created on first use."""
+    """The channels used by one process, each created on first use."""
 
     def __init__(
         self, job_dir: str = "", memory_dir: str = "", *, epoch: int = 0, service: WeightService | None = None
     ) -> None:
-        """`epoch` numbers the lease under which weights are published. Processes only opening weights pass none."""
+        """`epoch` is the fencing epoch under which weights are published. Processes that only open weights pass
+        nothing.
+        """
         self._place = ChannelPlace(job_dir=job_dir, memory_dir=memory_dir, epoch=epoch, service=service)
         self._opened: dict[str, WeightChannel] = {}
 
@@ -42,8 +44,9 @@ class Channels:
 
 
 def open_weights(weights: WeightsRef) -> AbstractContextManager[Weights]:
-    """Context of the announced weights, verified, in any process with access to the path; as a channel's `open`.
+    """Opens the announced weights, verified, for the duration of the context, in any process with access to their path;
+    raises the errors of a channel's `open`.
 
-    To open many versions, keep a `Channels`, whose channels may cache verified weights.
+    To open many versions, use one `Channels` object, whose channels may cache verified weights.
     """
     return Channels().of(weights.method).open(weights)

@@ -51,7 +51,7 @@ def write(weights: Weights, path: Path) -> None:
 
 
 def header_of(layouts: Mapping[str, TensorLayout]) -> bytes:
-    """Returns the bytes of a file before the tensors, which follow in the given order."""
+    """Returns the header of a file with tensors of these layouts, stored in this order."""
     header: dict[str, _HeaderLine | Mapping[str, str]] = {_METADATA: {"format": "pt"}}
     end = 0
     for name, layout in layouts.items():

@@ -23,10 +23,11 @@ SERVICE: Final = "service"
 
 @runtime_checkable
 class NamedSnapshot(Protocol):
-    """Weights of a version held, or soon to be held, by a service under a name."""
+    """Weights of one version stored by a service under a name, or in the process of being stored."""
 
     def name(self) -> str:
-        """Returns the name by which an engine of the same service loads the weights; waits until then.
+        """Waits until the service has stored the weights; returns their name, by which engines of the service load
+        them.
 
         Raises WorkError if rejected by the service.
         """

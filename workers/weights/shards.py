@@ -33,18 +33,19 @@ _READ_BYTES: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A rank's part of a tensor: layout of the whole, and offset and size of the box."""
+    """A rank's part of a tensor: a box, with its offset and size along each dimension."""
 
     name: str
     whole: TensorLayout
+    """Dtype and shape of the complete tensor."""
     offset: tuple[int, ...]
     size: tuple[int, ...]
     data: Callable[[], memoryview]
-    """The part's bytes in C order, flat; called once, so that at most one part need be on the host."""
+    """Returns the part's bytes in C order, flat; called once, so that only one part at a time is on the host."""
 
 
 class PartPlace(msgspec.Struct, frozen=True, array_like=True):
-    """The box of a tensor stored in a rank's file: offset and size in numbers, per dimension."""
+    """The part of a tensor stored in a rank's file: offset and size along each dimension."""
 
     rank: int
     offset: tuple[int, ...]
@@ -70,7 +71,7 @@ class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """All files and tensors; before the merge, those of a single rank."""
+    """All files and tensors of a checkpoint in parts; before `write_manifest`, those of a single rank."""
 
     format: int = FORMAT
     ranks: int
@@ -79,7 +80,7 @@ class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_part(folder: Path, kind: str, shards: Sequence[Shard], *, rank: int, ranks: int) -> ShardManifest:
-    """Writes a rank's file, without syncing; returns the rank's share of the manifest. Raises OSError."""
+    """Writes a rank's parts into its file, without syncing; returns the manifest of this file alone. Raises OSError."""
     name = f"{kind}.rank_{rank}_of_{ranks}.safetensors"
     digest = xxhash.xxh3_128()
     written_bytes = 0
@@ -111,9 +112,10 @@ def _file_bytes(shards: Sequence[Shard]) -> Iterator[bytes | memoryview]:
 
 
 def write_manifest(folder: Path, kind: str, parts: Sequence[ShardManifest]) -> None:
-    """Writes the manifest over the shares of all ranks.
+    """Merges the manifests of all ranks, and writes the result.
 
-    Raises WorkError if the shares form no whole tensors, or for a file missing because written to another folder.
+    Raises WorkError if the parts do not form complete tensors, or if a rank's file is missing, because written to
+    another folder.
     """
     tensors: dict[str, ShardedTensor] = {}
     for share in parts:
@@ -150,7 +152,9 @@ def is_sharded(folder: Path, kind: str) -> bool:
 
 
 class ShardedTensors:
-    """The tensors of a manifest, readable in any boxes. Files are mapped: unrequested parts are not read."""
+    """The tensors of a checkpoint in parts, readable in boxes of any size. Files are mapped: parts outside of a box are
+    not read.
+    """
 
     def __init__(self, manifest: ShardManifest, folder: Path, kind: str) -> None:
         """For internal use: call `open`."""
@@ -211,7 +215,7 @@ class ShardedTensors:
         return self._manifest
 
     def layouts(self) -> dict[str, TensorLayout]:
-        """Returns the dtype and the whole shape of each tensor, by name."""
+        """Returns dtype and complete shape of each tensor, by name."""
         return {name: TensorLayout(tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
 
     def check_fits(self, expected: Mapping[str, TensorLayout]) -> None:
@@ -234,12 +238,14 @@ class ShardedTensors:
         )
 
     def whole(self, name: str) -> TensorBytes:
-        """Returns a whole tensor, assembled. Raises DataError if a file is not a safetensors file with its parts."""
+        """Reads a complete tensor, assembled from its parts. Raises DataError for a file that is not in the safetensors
+        format, or lacks a part.
+        """
         shape = self._tensors[name].shape
         return self.read(name, (0,) * len(shape), shape)
 
     def read(self, name: str, offset: tuple[int, ...], size: tuple[int, ...]) -> TensorBytes:
-        """Returns a box of a tensor, reading only overlapping parts; a box equal to a written part is not copied."""
+        """Reads a box of a tensor from the overlapping parts; a box equal to a stored part is not copied."""
         tensor = self._tensors[name]
         if not tensor.shape:
             return self._part(tensor, tensor.parts[0])

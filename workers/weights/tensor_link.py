@@ -54,7 +54,7 @@ class WeightsAsk(msgspec.Struct, frozen=True):
 
 
 class LinkServer:
-    """The publisher's side: lists available versions, and serves each request on a separate thread."""
+    """The publisher's side of transfers: lists available versions, and serves each request on a separate thread."""
 
     def __init__(self, address: str, tensors: Callable[[str], Mapping[str, torch.Tensor] | None]) -> None:
         """Listens at the address, on a port chosen by the system. Raises WorkError on failure."""
@@ -148,7 +148,9 @@ def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: 
 
 
 def shown(weights: WeightsRef) -> bytes:
-    """Returns the layout shown by the publisher. Raises WorkError if the weights or the publisher are gone."""
+    """Returns the encoded layout of a version from its publisher. Raises WorkError if the version was retired, or the
+    publisher has ended.
+    """
     store, name, _ = _publisher(weights)
     with _as_work_error(weights):
         if not store.check([_SHOWN + name]):
@@ -157,8 +159,8 @@ def shown(weights: WeightsRef) -> bytes:
 
 
 def received(layout: WeightsLayout, weights: WeightsRef, device: torch.device) -> dict[str, torch.Tensor]:
-    """Returns the tensors on the device, each verified. Raises WorkError if the publisher dies, or if a tensor is
-    damaged.
+    """Receives a version's tensors on the device, each verified. Raises WorkError if the publisher ends meanwhile, or
+    if a tensor is damaged.
     """
     store, name, address = _publisher(weights)
     backend = "nccl" if device.type == layout.device == "cuda" else "gloo"

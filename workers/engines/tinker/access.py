@@ -18,7 +18,7 @@ VARIABLES: Final = (*KEYS, BASE_URL)
 """All environment variables read by the service's engines."""
 FIELD: Final = "model.tinker"
 UNREADABLE: Final = -1
-"""Pseudo-status of an answer unreadable to the package."""
+"""Status passed to `Access.error` for an answer that the package could not read."""
 _SHOWN_CHARS: Final = 300
 _FITTING: Final = "install a release of tinker that fits the service"
 
@@ -34,7 +34,7 @@ class Access:
 
     @classmethod
     def of(cls, base_url: str, environ: Mapping[str, str], reach: ReachSpec = OWNERS) -> Access:
-        """Returns the access of an experiment with this reach.
+        """Returns the key and address for an experiment, limited to the addresses and variables in its `reach`.
 
         Raises ConfigError, naming the variables and never showing a value, without a key that may be sent to the
         address.
@@ -111,7 +111,7 @@ class Access:
         )
 
     def forgotten(self, path: str, detail: str) -> DataError:
-        """Returns the error for a state deleted at the service."""
+        """Returns the error for a saved state that no longer exists at the service."""
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return DataError(
             f"{self.place} has forgotten {path}: {text}",

@@ -1,8 +1,8 @@
-"""`TinkerService`: the engines' requests to the service.
+"""`TinkerService`: the interface between the engines and the service.
 
-Numbers are returned unchecked: `answers` checks them against the request, so every implementation, the package's and a
-rehearsal's, is checked by the same lines. A call that raised counts as not executed: its run is given up, and the
-history continues from the newest state under a new generation (rule 8).
+Numbers are returned unchecked: `answers` checks them against the request, so that every implementation, the package's
+and the tests', is checked by the same lines. A call that raised counts as not executed: its run is abandoned, and
+training continues from the newest saved state under a new generation (rule 8).
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class AdapterShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One sequence in the service's form: the targets after the first T - 1 tokens, and numbers for each target."""
+    """One sequence in the service's form: the first T - 1 tokens, the next token of each as its target, and numbers for
+    each target.
+    """
 
     tokens: NDArray[np.int64]  # [T - 1]
     targets: NDArray[np.int64]  # [T - 1]
@@ -50,7 +52,7 @@ class AdamStep(msgspec.Struct, frozen=True, kw_only=True):
     eps: float
     weight_decay: float
     clip: float
-    """Bound of the gradient's norm; 0: none."""
+    """Maximum norm of the gradient; 0: unbounded."""
 
 
 class PassAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +113,9 @@ class TrainingRun(Protocol):
         ...
 
     def save_weights(self, name: str) -> Callable[[], Any]:
-        """Saves the current weights for samplers. Returns a function waiting for the path, unchecked, on any thread."""
+        """Saves the current weights for samplers. Returns a function that waits for the path and returns it unchecked,
+        callable on any thread.
+        """
         ...
 
 
@@ -127,8 +131,8 @@ class TinkerService(Protocol):
     """The service, under one key. Any thread may call it; calls other than coroutines block."""
 
     def new_run(self, base_model: str, shape: AdapterShape) -> TrainingRun:
-        """Creates a fresh adapter, not yet changing the model. Raises ConfigError for an unknown model, or a refused
-        key.
+        """Creates a run with a fresh adapter, which does not change the model yet. Raises ConfigError for an unknown
+        model or a refused key.
         """
         ...
 
@@ -140,11 +144,11 @@ class TinkerService(Protocol):
         ...
 
     def sampler(self, path: str) -> Sampler:
-        """Creates a sampler. Raises RolloutError if the service has no such weights."""
+        """Creates a sampler for saved weights. Raises RolloutError if the service has no weights under the path."""
         ...
 
     def has(self, path: str) -> bool:
-        """False if the service denies having anything under this path."""
+        """False if the service answers that nothing is stored under the path."""
         ...
 
     def delete(self, path: str) -> None:

@@ -12,12 +12,14 @@ LOOK_S: Final = 2.0
 
 
 class ServiceWatch:
-    """Reports an unresponsive service during a call. Probes on a separate thread, because the caller's thread is in the
-    call.
+    """Detects an unresponsive service during long calls, by probes on a separate thread, because the caller's thread
+    waits for the call.
     """
 
     def __init__(self, answers: Callable[[], bool], service_name: str) -> None:
-        """`answers` probes the service, and blocks for a moment; `service_name` is for messages."""
+        """`answers` probes the service, blocking for some seconds, and returns True if it answered; `service_name` is
+        for messages.
+        """
         self._answers = answers
         self._service_name = service_name
         self._under_way = 0
@@ -30,12 +32,12 @@ class ServiceWatch:
 
     @property
     def waits_for(self) -> str:
-        """Name of the service if a call is under way and the service does not answer; else empty."""
+        """Name of the service while a call waits for an answer and the last probe failed; else empty."""
         return self._service_name if self._unresponsive and self._under_way else ""
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Marks a call as under way inside the block. One thread may have several calls."""
+        """Counts a call to the service for the duration of the block; calls may overlap."""
         if not self._under_way:
             self._turn = object()
         self._under_way += 1

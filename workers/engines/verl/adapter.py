@@ -1,6 +1,6 @@
-"""`SpreadAdapter`: a policy with a low-rank adapter under training above a model spread over ranks (peft).
+"""`SpreadAdapter`: a policy that trains a low-rank adapter of a model spread over ranks (peft).
 
-An adapter is small: for merging, every rank holds all of the adapter and adds it to the rank's part of the weights.
+An adapter is small: for merging, every rank gathers the complete adapter and adds it to its part of the weights.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import memory
 
 _ROWS: Final = 256
-"""Rows of a weight that are merged at once; they begin at the same ones whatever part of it a rank has."""
+"""Rows of a weight merged at once; blocks begin at the same rows on all ranks, for equal bits."""
 
 
 class SpreadAdapter(LowRankPolicy):
@@ -50,11 +50,11 @@ class SpreadAdapter(LowRankPolicy):
         self.wrapping = wrapping
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The matrices A and B of each adapted module, by name."""
+        """Returns the matrices A and B of each adapted module, by name."""
         return {name: value for name, value in self.model.parameters.items() if value.requires_grad}
 
     def whole(self) -> MergedWeights:
-        """The merged weights by the model's own names, each merged on request, buffers included."""
+        """Returns the merged weights by the model's own names, each merged on access, buffers included."""
         learned = self.parameters()
         tensors: dict[str, Tensor] = self.model.tensors()
         changes = {}
@@ -65,18 +65,22 @@ class SpreadAdapter(LowRankPolicy):
         return MergedWeights(beneath, changes)
 
     def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """The published tensors for the controller, a rank's own parts, merged on request."""
+        """Returns this rank's parts of the published tensors, merged on access."""
         if not self.merged:
             return SpreadTensors(self.alone(), rounded=())
         weights = self.whole()
         return MergedShards(weights, rounded_for(experiment, self.model.module, weights.beneath))
 
     def freeze(self, passes: VerlPasses, *, offload: bool) -> VerlPasses:
-        """Passes of the policy with the adapter's present numbers for good; `offload` has no effect."""
+        """Returns the policy's passes with a copy of the adapter's current numbers, for the reference; `offload` has no
+        effect.
+        """
         return replace(passes, model=EarlierAdapter(self.model, self.parameters()), parameters={})
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves `lora_adapter/` in peft's layout for transformers, and with `hf` the merged model."""
+        """Writes `lora_adapter/` in peft's layout, and with `hf` the merged model for transformers; all ranks call
+        it.
+        """
         matrices = {name: matrix.cpu() for name, matrix in one_by_one(self.layers.saved())}
         if dist.get_rank() == 0:
             self.layers.write(actor, matrices)
@@ -86,7 +90,7 @@ class SpreadAdapter(LowRankPolicy):
 
 @dataclass(frozen=True, slots=True)
 class AdapterChange:
-    """The change of a weight by an adapter: scale * B A."""
+    """The change of one weight by an adapter: scale B A."""
 
     low: Tensor
     """A  # [r, in]"""
@@ -95,7 +99,9 @@ class AdapterChange:
     scale: float
 
     def added(self, rows: Tensor, begin: int) -> Tensor:
-        """The sum with the weight's rows from `begin` on, with bits independent of the number of rows."""
+        """Returns the weight's rows from number `begin` on, with the change added; the bits do not depend on how rows
+        are divided.
+        """
         merged = rows.clone()
         end = begin + len(rows)
         for first in range(begin - begin % _ROWS, end, _ROWS):
@@ -107,13 +113,13 @@ class AdapterChange:
 
 
 class MergedWeights(Mapping[str, Tensor]):
-    """The weights with an adapter added, each rank's part merged anew on every access.
+    """Weights with an adapter added, by name; each rank's part is merged anew on every access.
 
-    The adapter is whole on every rank, and merging needs no call of other ranks.
+    The complete adapter is on every rank, so merging needs no call of other ranks.
     """
 
     def __init__(self, beneath: Mapping[str, Tensor], changes: Mapping[str, AdapterChange]) -> None:
-        """`beneath`: the weights and buffers without the adapter."""
+        """`beneath` are weights and buffers without the adapter; `changes` are the adapter's, by name of the weight."""
         self.beneath = beneath
         self._changes = changes
 
@@ -143,7 +149,7 @@ class MergedWeights(Mapping[str, Tensor]):
         return len(self.beneath)
 
     def merged(self, shard: Shard) -> Shard:
-        """A part of a weight `beneath`, merged on access to the bytes."""
+        """Returns a part of a weight, merged when its bytes are read."""
         if shard.name not in self._changes:
             return shard
         return replace(shard, data=partial(self._bytes, shard))
@@ -157,25 +163,27 @@ class MergedWeights(Mapping[str, Tensor]):
 
 
 class MergedShards:
-    """Implements `SpreadWeights`: no rank has more than one merged part at a time."""
+    """Implements `SpreadWeights` for merged weights: no rank holds more than one merged part at a time."""
 
     def __init__(self, weights: MergedWeights, rounded: frozenset[str]) -> None:
-        """`rounded` names the tensors to give in bfloat16."""
+        """`rounded` names the tensors to yield in bfloat16."""
         self.exact = not rounded
         self._weights = weights
         self._beneath = SpreadTensors(weights.beneath, rounded=rounded)
 
     def layouts(self) -> Mapping[str, TensorLayout]:
-        """The given dtype and the shape of each tensor."""
+        """Returns the published dtype and the shape of each tensor."""
         return self._beneath.layouts()
 
     def shards(self) -> Iterator[Shard]:
-        """The present rank's part of each tensor."""
+        """Yields this rank's part of each tensor."""
         return map(self._weights.merged, self._beneath.shards())
 
 
 class EarlierAdapter:
-    """A model for passes without gradient: the policy, with an adapter's earlier numbers during each pass."""
+    """The policy's model with a copy of an adapter's numbers from one moment, put in place during each pass; without
+    gradient.
+    """
 
     def __init__(self, model: Any, parameters: Mapping[str, Tensor]) -> None:
         self._model = model
@@ -187,7 +195,9 @@ class EarlierAdapter:
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has the earlier numbers in place; never between a pass of the policy and its backward pass."""
+        """Puts the earlier numbers in place within the context; never between a pass of the policy and its backward
+        pass.
+        """
         assert not gradient, "a reference has no gradient"
         with self._model.running(gradient=False), self._numbers.in_place():
             try:

@@ -1,4 +1,4 @@
-"""The verl trainer's arguments. The file imports neither torch nor verl."""
+"""`engine_args` of the verl trainer engine; importable without torch and verl."""
 
 from __future__ import annotations
 
@@ -88,16 +88,16 @@ OPENED_WITH: Final = (
     "entropy_checkpointing",
     "lora_publish",
 )
-"""The arguments that hold for every stage: the engine loads its model once."""
+"""Arguments that apply to all stages, because the engine loads its model once."""
 
 
 def parse(arguments: Mapping[str, Any]) -> VerlTrainerArgs:
-    """The arguments, checked. Raises ConfigError."""
+    """Returns the parsed arguments. Raises ConfigError."""
     return parsed(arguments, VerlTrainerArgs, taker="the verl engine", field="trainer.engine_args")
 
 
 def check_heads(arguments: VerlTrainerArgs, folder: Path) -> None:
-    """Raises ConfigError for attention heads indivisible by the ranks of a sequence."""
+    """Raises ConfigError if the model's attention heads cannot be divided among the ranks that share a sequence."""
     size = arguments.ulysses_sequence_parallel_size
     settings = settings_of(folder)
     heads = number_in(settings, "num_attention_heads", "n_head")

@@ -1,4 +1,4 @@
-"""`CpuPlatform`: the processors as verl's hardware, with gloo between ranks, for tests and laptops.
+"""`CpuPlatform`: a CPU as verl's hardware, with gloo between ranks, for tests and laptops.
 
 Import the module where verl is installed, before verl's engines.
 """
@@ -15,21 +15,21 @@ from verl.plugin.platform.platform_cuda import PlatformCUDA
 
 
 class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
-    """The processors, where verl expects a GPU."""
+    """Implements verl's platform interface, made for GPUs, on a CPU."""
 
     @property
     def device_name(self) -> str:
-        """`cpu`."""
+        """torch's name of the device: `cpu`."""
         return "cpu"
 
     @property
     def vendor_name(self) -> str:
-        """`cpu`."""
+        """The vendor's name for verl: `cpu`."""
         return "cpu"
 
     @property
     def device_module(self) -> Any:
-        """The functions of torch.cuda called by verl in training."""
+        """Replacements of the functions of torch.cuda that verl calls in training."""
         # What verl calls of torch.cuda while it trains; memory of a CPU is nobody's to measure or to empty.
         return SimpleNamespace(
             current_device=lambda: torch.device("cpu"),
@@ -45,73 +45,75 @@ class CpuPlatform(PlatformCUDA):  # type: ignore[misc]
         )
 
     def is_available(self) -> bool:
-        """True."""
+        """True: a CPU is always available."""
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """True."""
+        """True: a CPU is always available."""
         return True
 
     def current_device(self) -> Any:
-        """The processors."""
+        """Returns torch's CPU device."""
         # verl gives it to `Tensor.to`, which takes a device as well as a number.
         return torch.device("cpu")
 
     def device_count(self) -> int:
-        """One."""
+        """Returns 1: all processors are one device."""
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """There is no choice."""
+        """Does nothing: there is only one device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing is queued."""
+        """Does nothing: computations on a CPU are never queued."""
 
     def manual_seed(self, seed: int) -> None:
-        """Seeds torch."""
+        """Seeds torch's generator."""
         torch.manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seeds torch."""
+        """Seeds torch's generator, the only one."""
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """There is no allocator of ours."""
+        """Does nothing: torch has no such allocator on a CPU."""
 
     def empty_cache(self) -> None:
-        """There is no cache of ours."""
+        """Does nothing: torch caches no memory on a CPU."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
-        """Unknown."""
+        """Returns no compute capability: a CPU has none."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """`gloo`."""
+        """Returns torch.distributed's backend for a CPU: `gloo`."""
         return "gloo"
 
     def is_ipc_supported(self) -> bool:
-        """False."""
+        """False: no CUDA memory is shared between processes."""
         return False
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Nothing is profiled."""
+        """Does nothing: there is no CUDA profiler."""
         yield
 
     def profiler_start(self) -> None:
-        """Nothing is profiled."""
+        """Does nothing: there is no CUDA profiler."""
 
     def profiler_stop(self) -> None:
-        """Nothing is profiled."""
+        """Does nothing: there is no CUDA profiler."""
 
     def cudart(self) -> None:
-        """None."""
+        """Returns None: there is no CUDA runtime."""
         return None
 
 
 @contextmanager
 def torch_answers_cpu() -> Iterator[None]:
-    """Has torch name the CPU as the current device, for Megatron asks torch and not verl."""
+    """Makes `torch.cuda.current_device` return the CPU within the context, for Megatron, which does not use verl's
+    platform.
+    """
     device_of_torch = torch.cuda.current_device
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     try:

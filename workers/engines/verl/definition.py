@@ -1,4 +1,4 @@
-"""The verl trainer engine as the registry has it. The file imports neither torch nor verl."""
+"""The verl trainer engine's entry in the registry; importable without torch and verl."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """The needs of shards over `fsdp_size` devices or all; with offloading, of the policy alone.
+    """Returns the least memory of one device: parts over `fsdp_size` devices or all; with offloading, only the
+    policy's.
 
-    Megatron has shards over `tensor_model_parallel_size` and parameters of its own beside them.
+    With Megatron, parts over `tensor_model_parallel_size` devices, plus its separate parameters.
     """
     arguments = parse(stage.trainer.engine_args)
     if arguments.strategy == "megatron":
@@ -40,7 +41,9 @@ def _needs(stage: StageSpec, base: Path, devices: int) -> list[Need]:
 
 
 def _forecast(stage: StageSpec, base: Path, devices: int) -> list[Need]:
-    """The peak of FSDP without offloading, with the logits of a whole micro-batch; else the least."""
+    """Returns the expected peak memory under FSDP without offloading, with the logits of a complete micro-batch; else
+    the least memory.
+    """
     arguments = parse(stage.trainer.engine_args)
     offloads = arguments.param_offload or arguments.optimizer_offload or arguments.ref_param_offload
     if arguments.strategy == "megatron" or offloads or arguments.activation_offload:
@@ -60,7 +63,7 @@ def _trains(stage: StageSpec, folder: Path) -> None:
 
 
 def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank in a separate process, within the existing group of all ranks."""
+    """Constructs the engine of one rank, in its own process, within the existing process group of all ranks."""
     from rftd.workers.engines.verl.engine import VerlTrainerEngine
 
     return VerlTrainerEngine(threads=place.threads)

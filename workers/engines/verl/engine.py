@@ -1,4 +1,4 @@
-"""`VerlTrainerEngine`: the optimizer steps of a batch on all ranks of a process group, with verl's engines."""
+"""`VerlTrainerEngine`: trains with verl's engines on all ranks of a process group."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ else:
 
 
 class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
-    """Implements `TrainerEngine`, with every method called on all ranks with equal arguments.
+    """Implements `TrainerEngine`; every method is called on all ranks with equal arguments.
 
-    A process outside of any group is a group by itself.
+    A process outside of any process group forms one alone.
     """
 
     def __init__(self, *, threads: int = 1) -> None:
@@ -49,7 +49,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         self._shares: Shares | None = None
 
     def environment(self) -> dict[str, str]:
-        """The releases, ranks, threads, device and processor with an influence on the bits of the weights."""
+        """Returns the facts that influence the weights' bits: releases, number of ranks, threads, device, processor."""
         surroundings = environment(self._device, threads=self._threads, deterministic=self._determinism.on)
         surroundings |= {"verl": release_of("verl"), "ranks": str(dist.get_world_size())}
         arguments = parse(self._trainer.engine_args)
@@ -61,7 +61,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
         """Loads the base model and spreads it over the ranks.
 
-        Raises DataError for an unreadable model, ConfigError for settings beyond verl.
+        Raises DataError for an unreadable model, ConfigError for settings that verl does not support.
         """
         torch.set_num_threads(self._threads)
         spec = experiment.stages[0]
@@ -109,28 +109,30 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         self._weights_changed()
 
     def stage_models(self, stage: StageSpec) -> StageModels[PackedTexts]:
-        """The models of a stage, spread over the ranks. Raises ConfigError."""
+        """Returns the models of a stage, spread over the ranks, with the policy loaded. Raises ConfigError."""
         from rftd.workers.engines.verl.stage_models import VerlStageModels
 
         assert self._shares is not None, "used before open"
         return VerlStageModels.of(stage, self._opened, self._shares)
 
     def digest(self, form: Form) -> str:
-        """The digest of the present weights in this form, computed anew, equal on every rank."""
+        """Computes the digest of the current weights in the form, equal on every rank."""
         return digest(form, self._opened.published(), self._digester)
 
     def snapshot(self) -> WeightsSnapshot:
-        """A copy of the weights, in bfloat16 for explorers with the model in bfloat16; several ranks use `spread`."""
+        """Returns a copy of the complete weights, in bfloat16 if all explorers run the model in bfloat16; on several
+        ranks `spread` is used instead.
+        """
         tensors = dict(one_by_one(self._opened.published()))
         return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.outline, tensors))
 
     def spread(self) -> SpreadWeights:
-        """The weights for the controller of several ranks, each rank's own parts."""
+        """Returns this rank's parts of the current weights, for the trainer process of several ranks."""
         return self._opened.spread(self._experiment)
 
     @property
     def _trainer(self) -> TrainerSpec:
-        """Section `trainer` of the present stage, before any stage of the first."""
+        """Section `trainer` of the current stage; before any stage, of the first."""
         assert self._experiment is not None, "used before open"
         return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
 

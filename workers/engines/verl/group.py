@@ -1,4 +1,4 @@
-"""The ranks of one training: their process group, shares of micro-batches, and messages."""
+"""The process group of the ranks that train together, and their shares of the micro-batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rftd.workers.engines.ranks.collectives import gathered
 
 
 def join_group(device: torch.device) -> bool:
-    """Makes a group of the present process alone, unless a group exists; returns True for a new group."""
+    """Creates a process group of this process alone, unless a group exists; True if it was created."""
     if dist.is_initialized():
         return False
     # In memory: a group of one needs no port, and nobody else can join it.
@@ -30,31 +30,34 @@ def join_group(device: torch.device) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The shares of the ranks in the micro-batches; ranks with common sequences have equal shares."""
+    """How ranks divide the micro-batches of a call; ranks that share a sequence or a tensor have the same share."""
 
     rank: int
-    """The number of this rank's share."""
+    """Number of this rank's share."""
     count: int
-    """The number of shares."""
+    """Number of shares."""
     device: torch.device
     group: dist.ProcessGroup | None
-    """One rank of each share; None: there is one share."""
+    """The ranks to exchange results with, one of each share; None for a single share."""
 
     def rounds(self, micro_batches: int) -> list[int]:
-        """The number of the rank's micro-batch in each round, in the last round possibly beyond the end.
+        """Returns the numbers of this rank's micro-batches, one for each joint pass of all ranks; a number beyond the
+        last means an empty micro-batch.
 
-        All ranks take part in each round, for each computes with parts of the weights of all.
+        All ranks take part in every joint pass, because each computes with the weights' parts of all.
         """
         return [start + self.rank for start in range(0, micro_batches, self.count)]
 
     def summed(self, values: Tensor) -> Tensor:
-        """The sum over the shares, in place."""
+        """Sums the values over the shares, in place, and returns them."""
         if self.count > 1:
             dist.all_reduce(values, group=self.group)
         return values
 
     def told(self, own: Mapping[int, Mapping[str, float]], count: int) -> list[dict[str, float]]:
-        """The terms of `count` micro-batches by number, gathered from each rank's `own`."""
+        """Returns the terms of all `count` micro-batches in order, gathered from the shares; `own` are this rank's, by
+        number.
+        """
         if self.count == 1:
             return [dict(own[number]) for number in range(count)]
         parts = gathered(msgspec.msgpack.encode(own), group=self.group)

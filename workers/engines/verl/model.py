@@ -1,4 +1,4 @@
-"""verl's FSDP engine around a model of ours, with its outputs in float32.
+"""verl's FSDP engine with models read by rftd, and outputs in float32.
 
 Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
@@ -38,9 +38,9 @@ from tensordict import TensorDict
 
 
 class _Wrapped:
-    """The changes to verl's engine, for policies and critics alike.
+    """The changes to verl's engine common to policies and critics.
 
-    The model is read like on every engine of ours. verl's optimizer and checkpoint manager are replaced by a stage's.
+    The model is read as on every engine of rftd; verl's optimizer and checkpoint manager are replaced by the stage's.
     """
 
     wrapping: Wrapping
@@ -70,31 +70,31 @@ class _Wrapped:
 
     @property
     def outline(self) -> Any:
-        """The model with the configuration and class of transformers."""
+        """The module with transformers' configuration and class, for descriptions of the model."""
         return self.module
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids known to the model."""
+        """Number of the model's token ids."""
         rows: int = self.module.get_input_embeddings().num_embeddings
         return rows
 
     def optimizer_zero_grad(self) -> None:
-        """Drops the gradients, called by verl after a failed pass."""
+        """Discards the gradients; called by verl after a failed pass."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and persistent buffers by transformers' names, DTensors under FSDP."""
+        """Returns weights and persistent buffers by transformers' names, as DTensors under FSDP."""
         weights = {name: value.detach() for name, value in self.parameters.items()}
         return weights | {name: value.detach() for name, value in self.kept_buffers.items()}
 
     def wake(self) -> None:
-        """Has weights, gradient and the optimizer's state on the device again, where offloading was asked for."""
+        """Moves weights, gradients and optimizer state to the device, as far as they are offloaded."""
         self._move(self.wrapping.device.type)
 
     def rest(self) -> None:
-        """Leaves the device's memory where offloading was asked for."""
+        """Moves weights, gradients and optimizer state to the host, as far as they are offloaded."""
         self._move("cpu")
 
     def _move(self, device: str) -> None:
@@ -114,7 +114,7 @@ class _Wrapped:
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has the weights on the device and dropout off, within the context."""
+        """Has the weights on the device and dropout off within the context; `gradient`: passes record gradients."""
         mode = self.train_mode(zero_grad_on_exit=False) if gradient else self.eval_mode()
         with mode:
             _without_dropout(self.module)
@@ -126,7 +126,9 @@ class _Wrapped:
             self._settle()
 
     def outputs_of(self, batch: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Outputs]:
-        """The loss, or a sum without one, and the outputs at each place, by one forward pass."""
+        """Runs one forward pass; returns the loss (without `loss`, a sum of outputs) and the outputs at each
+        position.
+        """
         outputs: dict[str, Tensor] = {}
 
         def loss_of(*, model_output: Mapping[str, Tensor], data: Any, dp_group: Any) -> tuple[Tensor, dict[str, Any]]:
@@ -140,11 +142,11 @@ class _Wrapped:
 
     @property
     def module_device_type(self) -> str:
-        """`cpu` or `cuda`."""
+        """Kind of the weights' current device: `cpu` or `cuda`."""
         return next(iter(self.parameters.values())).device.type
 
     def read_module(self) -> Any:
-        """The model, whole and on the host."""
+        """Reads the complete model on the host."""
         raise NotImplementedError
 
     def _build_module(self) -> Any:
@@ -169,16 +171,18 @@ class _Wrapped:
 
 
 class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
-    """A language model: log-probabilities and entropies of each place's next token."""
+    """A language model in verl's engine, with log-probability and entropy of each position's next token."""
 
     def read_module(self) -> Any:
-        """The model in float32, read like on every engine of ours."""
+        """Reads the complete model in float32 on the host."""
         return load_model(
             Path(self.model_config.path), torch.device("cpu"), trust_remote_code=self.wrapping.trust_remote_code
         )
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
-        """verl's inputs. Raises ConfigError for mixed temperatures of a response without padding."""
+        """Returns verl's inputs. Raises ConfigError for a response with several temperatures in texts without
+        padding.
+        """
         inputs, beside = super().prepare_model_inputs(micro_batch)
         if "inverse_temperatures" in micro_batch.keys() and "temperature_rmpad" in beside:  # noqa: SIM118
             raise ConfigError(
@@ -191,7 +195,9 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """verl's columns from logits in float32, and the requested figures of whole distributions."""
+        """Returns verl's columns, computed from logits in float32, and the requested figures of complete
+        distributions.
+        """
         logits = output.logits.float()
         if "inverse_temperatures" in micro_batch.keys():  # noqa: SIM118
             scale = torch.nested.to_padded_tensor(
@@ -207,7 +213,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         return columns
 
     def _figure(self, name: str, logits: Tensor, output_args: Any, ids: Any) -> Tensor:
-        """A figure of whole distributions at each place  # [P] nested"""
+        """Computes a figure of complete distributions at each position  # [P] nested"""
         if "temperature" in output_args:
             inside = torch.arange(logits.shape[1], device=logits.device) < ids.offsets().diff()[:, None]
             temperatures = output_args["temperature"][:, None].expand(inside.shape)[inside]  # [P]
@@ -223,16 +229,16 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
 
 
 class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
-    """A decoder with one number at each place."""
+    """A decoder with one output number at each position, in verl's engine."""
 
     def read_module(self) -> Any:
-        """The folder's decoder below a head of zeros."""
+        """Reads the folder's decoder on the host, below a head of zeros."""
         return read_critic(Path(self.model_config.path), trust_remote_code=self.wrapping.trust_remote_code)
 
     def prepare_model_outputs(
         self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
     ) -> dict[str, Tensor]:
-        """verl's, in float32."""
+        """Returns verl's columns, computed from outputs in float32."""
         output.logits = output.logits.float()
         columns: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
@@ -248,11 +254,11 @@ def open_fsdp(
     offload: bool | None = None,
     before: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A model of the folder, spread over all ranks by FSDP2: every rank calls it. `offload` replaces `param_offload`.
+    """Opens the model of a folder, spread over all ranks by FSDP2; every rank must call it. `offload` overrides
+    `param_offload`.
 
-    `before` changes the module while it is whole, on the host of each rank.
-
-    Raises DataError for a folder without a model, ConfigError for an unfit wrapping.
+    `before` changes the complete module on the host of each rank, before it is spread. Raises DataError for a folder
+    without a model, ConfigError for unfit settings.
     """
     arguments = wrapping.arguments
     from transformers import AutoConfig

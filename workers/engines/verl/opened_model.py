@@ -1,4 +1,4 @@
-"""The opening of a model by the strategy of the engine's arguments: FSDP2 or Megatron.
+"""Opens a model by the strategy in the engine's arguments: FSDP2 or Megatron.
 
 Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
@@ -21,10 +21,11 @@ def open_model(
     offload: bool | None = None,
     before: Callable[[Any], None] | None = None,
 ) -> Any:
-    """A language model of the folder, or a critic, spread over all ranks: every rank calls it.
+    """Opens the language model of a folder, or a `critic` with its decoder, spread over all ranks; every rank must call
+    it.
 
-    `offload` replaces `param_offload`; `before` changes the module while it is whole, on the host of each rank. Both
-    are FSDP2's. Raises DataError for a folder without a model, ConfigError for an unfit wrapping.
+    `offload` overrides `param_offload`; `before` changes the complete module on the host, before it is spread; both
+    apply to FSDP2 only. Raises DataError for a folder without a model, ConfigError for unfit settings.
     """
     if wrapping.arguments.strategy == "megatron":
         # Only here: it needs megatron-core and mbridge.
@@ -35,7 +36,8 @@ def open_model(
 
 
 def frozen_model(folder: Path, wrapping: Wrapping, *, offload: bool) -> Any:
-    """A frozen language model of the folder, spread over all ranks; `offload`: it waits on the host between passes.
+    """Opens the language model of a folder without gradients, spread over all ranks; with `offload`, it stays on the
+    host between passes.
 
     Raises as `open_model`.
     """

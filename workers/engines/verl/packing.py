@@ -1,7 +1,7 @@
-"""A batch as micro-batches of whole texts: a pure function of the batch, without torch.
+"""A batch as micro-batches of complete texts: a pure function of the batch, without torch.
 
-Texts of similar length go together. The two responses of a preference are in one micro-batch. There are as many
-micro-batches as ranks can share evenly, if there are texts enough.
+Texts of similar length are packed together. The two responses of a preference are in one micro-batch. The number of
+micro-batches is divisible by the number of shares, if there are enough texts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTexts(MicroBatch):
-    """A micro-batch as S texts of P places in all, one after the other."""
+    """A micro-batch as S texts of P tokens in total, one after the other."""
 
     ids: Ints  # [P]
     lengths: Ints  # [S]
@@ -29,18 +29,19 @@ class PackedTexts(MicroBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The bounds of a rank's micro-batch."""
+    """The limits of a rank's micro-batch."""
 
     tokens: int
+    """Maximum number of positions."""
     padded: bool
-    """True: each text takes as many places as the longest of its micro-batch."""
+    """True: each text occupies as many positions as the longest of its micro-batch."""
     texts: int = 0
-    """The most texts; 0: they are cut by tokens."""
+    """Maximum number of texts; 0: limited by `tokens` instead."""
     shares: int = 1
-    """The number of ranks, or groups of them, that share the micro-batches of a step."""
+    """Number of shares among which the micro-batches of a step are divided."""
 
     def holds(self, lengths: Sequence[int]) -> bool:
-        """True for lengths of texts within the bounds of a micro-batch."""
+        """True if texts of these lengths fit into one micro-batch."""
         if self.texts:
             return len(lengths) <= self.texts
         return (max(lengths) * len(lengths) if self.padded else sum(lengths)) <= self.tokens
@@ -49,7 +50,9 @@ class Budget:
 def pack(
     batch: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation, budget: Budget
 ) -> list[PackedTexts]:
-    """The micro-batches of the numbered samples. Raises TrainError for a sample with arrays of unequal length."""
+    """Returns the micro-batches of the samples with these `numbers`. Raises TrainError for a sample with arrays of
+    unequal length.
+    """
     samples = [batch[number] for number in numbers]
     # Before micro-batches are made: a token's weight is that in all samples of the step, however they are cut.
     step = StepSums.of(samples, numbers, aggregation)
@@ -66,7 +69,7 @@ def pack(
 
 
 def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
-    """The samples of one block, two of a pair or a single sample, never split over micro-batches; shortest first."""
+    """Returns the samples that must share a micro-batch, two of a pair or a single one; shortest first."""
     blocks: dict[int, list[int]] = {}
     for number, sample in enumerate(samples):
         blocks.setdefault(sample.pair if sample.pair >= 0 else -1 - number, []).append(number)
@@ -74,7 +77,7 @@ def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
 
 
 def _shared(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
-    """The groups, the largest halved until every rank has an equal number, for ranks wait for each other."""
+    """Splits the largest groups until every share has an equal number, because ranks wait for each other."""
     groups = list(groups)
     while len(groups) % shares:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))

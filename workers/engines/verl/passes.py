@@ -31,18 +31,18 @@ class VerlPasses:
 
     @property
     def offloaded(self) -> Offloaded:
-        """The model, for optimizers to wake and rest."""
+        """The model, which the optimizer moves between device and host."""
         model: Offloaded = self.model
         return model
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids known to the model."""
+        """Number of the model's token ids."""
         tokens: int = self.model.vocabulary_tokens
         return tokens
 
     def forward(self, micro_batches: Sequence[PackedTexts], figures: frozenset[Figure]) -> list[dict[str, Tensor]]:
-        """The figures of each micro-batch's tokens on every rank, without gradient."""
+        """Returns the figures of all micro-batches' tokens on every rank, without gradient."""
         names = sorted(figures)
         sizes = [len(micro.targets) for micro in micro_batches]
         values = torch.zeros((len(names), sum(sizes)), device=self.shares.device)
@@ -61,7 +61,9 @@ class VerlPasses:
     def gradients(
         self, micro_batches: Sequence[PackedTexts], figures: frozenset[Figure], loss: LossOver
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns all losses' terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns the terms of all
+        micro-batches.
+        """
         own: dict[int, dict[str, float]] = {}
         rounds = self.shares.rounds(len(micro_batches))
         with self.model.running(gradient=True):
@@ -91,12 +93,12 @@ class VerlPasses:
         ]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint by name, DTensors on several ranks; not copied."""
+        """Returns the tensors of a checkpoint by name, not copied; DTensors on several ranks."""
         tensors: dict[str, Tensor] = self.model.tensors()
         return tensors
 
     def _data(self, micro: PackedTexts | None, figures: frozenset[Figure]) -> Any:
-        """verl's form of a micro-batch; None: of a text of two tokens."""
+        """Returns a micro-batch in verl's form; for None, a text of two tokens."""
         inverse = None if micro is None else micro.inverse_temperatures
         return text_batch(
             torch.as_tensor([0, 0] if micro is None else micro.ids),
@@ -110,7 +112,7 @@ class VerlPasses:
 
 
 def _columns(output: Outputs, micro: PackedTexts, figures: Sequence[Figure]) -> dict[str, Tensor]:
-    """The figures of the trained tokens, from those of all places  # [P] -> [N] each"""
+    """Selects the figures of the trained tokens from those of all positions  # [P] -> [N] each"""
     columns: dict[str, Tensor] = {}
     for figure in figures:
         places = output[_NAMES.get(figure, figure)]

@@ -1,6 +1,6 @@
-"""verl's platform, chosen once in a process, before the import of verl's engines.
+"""verl's platform (its choice of hardware), set once in a process, before the import of verl's engines.
 
-verl registers CUDA and NPU; the processors are ours.
+verl itself registers CUDA and NPU; `cpu_platform` adds CPUs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def choose_platform(device: torch.device, *, field: str) -> None:
-    """Has verl compute on the device's kind in the present process. Raises ConfigError for a second kind."""
+    """Makes verl compute on the device's kind in this process. Raises ConfigError if another kind was chosen before."""
     from verl.plugin.platform import get_platform, platform_manager, set_platform
 
     from rftd.workers.engines.verl.cpu_platform import CpuPlatform

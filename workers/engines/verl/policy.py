@@ -1,4 +1,4 @@
-"""`WholePolicy`: a policy with all weights of a model spread over ranks under training."""
+"""`WholePolicy`: a policy that trains all weights of a model spread over ranks."""
 
 from __future__ import annotations
 
@@ -26,41 +26,47 @@ class WholePolicy:
     """Implements `Policy` for a model with every weight under training."""
 
     def __init__(self, base: Path, wrapping: Wrapping) -> None:
-        """Raises DataError for a folder without a model, ConfigError for an unfit wrapping."""
+        """Opens the model of the folder `base`. Raises DataError for a folder without a model, ConfigError for unfit
+        settings.
+        """
         self.model: Any = open_model(base, wrapping)
         self.wrapping = wrapping
         self._base = base
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All parameters of the model, by name."""
+        """Returns all parameters of the model, by name."""
         parameters: dict[str, torch.nn.Parameter] = self.model.parameters
         return parameters
 
     def published(self) -> Mapping[str, Tensor]:
-        """The weights themselves, and the persistent buffers."""
+        """Returns weights and persistent buffers by name, not copied."""
         tensors: dict[str, Tensor] = self.model.tensors()
         return tensors
 
     def spread(self, experiment: ExperimentSpec | None) -> SpreadWeights:
-        """The published tensors for the controller, a rank's own parts, rounded as explorers round them."""
+        """Returns this rank's parts of the published tensors, in bfloat16 where all explorers use bfloat16."""
         tensors = self.published()
         return SpreadTensors(tensors, rounded=rounded_for(experiment, self.model.outline, tensors))
 
     def freeze(self, passes: VerlPasses, *, offload: bool) -> VerlPasses:
-        """Passes like the policy's over a second model, spread like the first. `offload`: it waits on the host."""
+        """Returns the policy's passes over a second model with its current weights, for the reference; with `offload`,
+        it stays on the host between passes.
+        """
         model = frozen_model(self._base, self.wrapping, offload=offload)
         # The present numbers: those of its folder are others after the first stage.
         copy_shards(model.tensors(), self.model.tensors())
         return replace(passes, model=model, parameters={})
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves the weights in `actor` itself, or with `hf` in `huggingface/`; in both if the latter is rounded."""
+        """Writes the weights into `actor` itself, or with `hf` into `huggingface/`; into both if `huggingface/` is
+        rounded.
+        """
         if hf:
             write_hf_folder(actor / "huggingface", self.published(), self._base)
         if not hf or saving.exported_dtype(self._base) != saving.OWN:
             saving.write_weights(actor, self.published(), self._base, model=self.model.outline, writers=writers)
 
     def restore(self, actor: Path) -> None:
-        """Restores the weights from either of the two."""
+        """Loads the weights from `actor` or `huggingface/`. Raises DataError on all ranks."""
         with together():
             saving.read_policy(actor, self.model.tensors(), trust_remote_code=self.wrapping.trust_remote_code)

@@ -19,10 +19,10 @@ from rftd.workers.weights.torch_bytes import dtype_name, tensors_of
 
 
 def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
-    """Writes a folder for transformers, in the base's dtype; all ranks call it, and the first one writes.
+    """Writes a folder for transformers, in the base's dtype; all ranks call it, and rank 0 writes.
 
-    transformers needs all weights at once, from a nameless file beside the folder: no rank holds more than a piece of
-    other ranks' parts in memory.
+    transformers needs all weights at once: they are mapped from an unnamed file, so that no rank holds more than a
+    piece of other ranks' parts in memory.
     """
     pieces = to_first(tensors)
     if dist.get_rank():

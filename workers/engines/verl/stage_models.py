@@ -24,7 +24,7 @@ from rftd.workers.learning.losses.aggregation import Aggregation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerlStageModels:
-    """Implements `StageModels` with whole texts as micro-batches; all ranks make equal calls."""
+    """Implements `StageModels` with complete texts as micro-batches; all ranks make equal calls."""
 
     spec: StageSpec
     policy: VerlPasses
@@ -33,18 +33,18 @@ class VerlStageModels:
 
     @classmethod
     def of(cls, spec: StageSpec, policy: WholePolicy | SpreadAdapter, shares: Shares) -> VerlStageModels:
-        """The stage's models, the policy opened. Raises ConfigError for arguments of the stage."""
+        """Returns the models of a stage, with the policy loaded. Raises ConfigError for arguments of the stage."""
         passes = VerlPasses(policy.model, shares, policy.parameters())
         return cls(spec=spec, policy=passes, critic_arguments=parse(spec.trainer.engine_args), opened=policy)
 
     @property
     def device(self) -> torch.device:
-        """The present rank's device."""
+        """This rank's device."""
         return self.policy.shares.device
 
     @property
     def writers(self) -> int:
-        """The number of ranks that write a checkpoint at once, each on one thread; 0: all."""
+        """Number of ranks that write a checkpoint at a time, each on one thread; 0: all."""
         strategy = self.critic_arguments.save_strategy
         if strategy == "single_node":
             # Set for each rank by whoever started it; without it all are of one node.
@@ -52,16 +52,18 @@ class VerlStageModels:
         return 0 if strategy == "unrestricted" else 1
 
     def freeze(self) -> VerlPasses:
-        """The policy as of now, for the reference."""
+        """Returns a frozen copy of the policy's current weights, to be the reference."""
         return self.opened.freeze(self.policy, offload=self.critic_arguments.ref_param_offload)
 
     def critic(self, folder: Path) -> VerlPasses:
-        """A critic with the folder's decoder. Raises DataError for a folder without a model."""
+        """Opens a critic with the decoder of the model in `folder`. Raises DataError for a folder without a model."""
         model = open_model(folder, self.opened.wrapping, critic=True)
         return VerlPasses(model, self.policy.shares, model.parameters)
 
     def teacher(self, folder: Path) -> VerlPasses:
-        """A frozen model of the folder. Raises DataError without a model there, ConfigError for other tokens."""
+        """Opens a frozen model from `folder`. Raises DataError for a folder without a model, ConfigError for another
+        vocabulary than the policy's.
+        """
         model = frozen_model(folder, self.opened.wrapping, offload=self.critic_arguments.ref_param_offload)
         teacher = VerlPasses(model, self.policy.shares)
         check_vocabulary(self.policy, teacher)
@@ -70,7 +72,9 @@ class VerlStageModels:
     def pack(
         self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation
     ) -> list[PackedTexts]:
-        """Texts of similar length together, as many as a rank computes at once."""
+        """Returns micro-batches for the samples with these `numbers`: texts of similar length, within the limits of a
+        rank.
+        """
         arguments = self.critic_arguments
         budget = Budget(
             # Ranks with a shared sequence have a part of it each.

@@ -1,4 +1,4 @@
-"""`Wrapping`: how verl's engines wrap a model; their batches and the figures of their logits.
+"""`Wrapping`: settings for models wrapped by verl's engines; verl's batches, and figures of logits.
 
 Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
@@ -25,28 +25,30 @@ with warnings.catch_warnings():
     from verl.utils import tensordict_utils
 
 Outputs = Mapping[str, Tensor]
-"""A model's outputs at each place of a micro-batch, by verl's names  # [P] float32 each"""
+"""A model's outputs at each position of a micro-batch, by verl's names  # [P] float32 each"""
 FIGURES: Final = "rftd_figures"
-"""The name by which a batch asks for figures of whole distributions: `entropy_signals`, `squares`."""
+"""Key under which a batch names the requested figures of complete distributions: `entropy_signals`, `squares`."""
 _ROWS: Final = 1024
-"""Places whose logits are looked at at once."""
+"""Positions whose logits are processed at once."""
 LossOf = Callable[[Outputs], Tensor]
-"""The loss of a micro-batch over a model's outputs  # []"""
+"""Function of a model's outputs: the loss of a micro-batch  # []"""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """The arguments, device and dtypes of models spread over ranks."""
+    """The settings of a model spread over ranks."""
 
     arguments: VerlTrainerArgs
     device: torch.device
     dtype: str
-    """`float32` or `bfloat16`, that of forward passes; weights are float32."""
+    """Dtype of forward passes, `float32` or `bfloat16`; weights are float32."""
     trust_remote_code: bool
 
 
 def read_critic(folder: Path, *, trust_remote_code: bool) -> Any:
-    """The folder's decoder below a head of zeros: at first every return is expected to be zero."""
+    """Reads the folder's decoder on the host, below a head of zeros, so that initially every expected return is
+    zero.
+    """
     from transformers import AutoModelForTokenClassification
 
     # Read as a language model first, whose errors say what a folder lacks; its decoder is the critic's.
@@ -72,7 +74,7 @@ def text_batch(
     entropy: bool,
     figures: str,
 ) -> TensorDict:
-    """verl's form of some texts  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
+    """Returns texts in verl's form  # ids [P], lengths [S], temperatures [S], inverse temperatures [P]"""
     offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=offsets[1:])
     positions = torch.arange(len(ids)) - offsets[:-1].repeat_interleave(lengths)
@@ -91,7 +93,7 @@ def text_batch(
 
 
 def figures_asked(batch: TensorDict) -> list[str]:
-    """The names of the figures of whole distributions in a batch's request."""
+    """Returns the names of the figures of complete distributions requested by a batch."""
     names: list[str] = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
     return names
 
@@ -99,10 +101,10 @@ def figures_asked(batch: TensorDict) -> list[str]:
 def distribution_figure(
     name: str, logits: Tensor, temperatures: Tensor, *, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """A sum over the vocabulary at each place, a few places at once  # [P, V], [P] -> [P]
+    """Computes a sum over the vocabulary at each position, some positions at a time  # [P, V], [P] -> [P]
 
-    The terms are p * p (H + log p) for `entropy_signals`, and p * p for `squares`, as on the engine `torch`. `group`:
-    the ranks with a part of the vocabulary each.
+    The terms are p * p (H + log p) for `entropy_signals`, and p * p for `squares`, as on the torch engine. `group` are
+    the ranks that divide the vocabulary.
     """
 
     def summed(values: Tensor) -> Tensor:

@@ -106,7 +106,7 @@ class VllmRolloutEngine:
         return engine
 
     def watch(self, hang_timeout_s: float, clock: Clock) -> None:
-        """Watches for ended or hanging processes, failing the engine at once, until closed. The last call counts."""
+        """Starts to watch for ended or hanging processes, which fail the engine at once; replaces an earlier watch."""
         self._stop_watching()
         self._watching = asyncio.ensure_future(
             self._watch_until_trouble(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
@@ -150,7 +150,7 @@ class VllmRolloutEngine:
 
     @property
     def holds_schemas(self) -> bool:
-        """True: vLLM bans tokens forbidden by a schema."""
+        """True: responses follow a request's JSON schema, because vLLM bans all other tokens."""
         return True
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -183,7 +183,7 @@ class VllmRolloutEngine:
             raise failure
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Opens and verifies weights beside the running requests, then swaps between two of their tokens."""
+        """Opens and verifies weights while requests run, then swaps them in between two tokens."""
         load = asyncio.ensure_future(self._load(weights))
         self._loads.add(load)
         load.add_done_callback(self._forget)

@@ -1,4 +1,4 @@
-"""`RequestFlight`: a request under way in vLLM, with the weight version of each token."""
+"""`RequestFlight`: a request running in vLLM, with the weight version of each token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.workers.generation.engine import Generation, GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class WeightSwap:
-    """New weights loaded while a request was under way."""
+    """New weights loaded while a request was running."""
 
     version: tuple[int, int]
     at_s: float
@@ -25,7 +25,7 @@ class WeightSwap:
 
 @dataclass(slots=True, eq=False)
 class RequestFlight:
-    """One request under way, with the swaps of weights during it."""
+    """A request running in vLLM, with the swaps of weights since its submission."""
 
     request: GenerationRequest
     name: str
@@ -36,10 +36,12 @@ class RequestFlight:
     collector: Any = None
     """Collector of vLLM's answers; None until the request was submitted."""
     told: int = 0
-    """Number of tokens already passed to the request's watch."""
+    """Number of tokens already reported to the request's `watch`."""
 
     def tell(self, output: Any) -> None:
-        """Passes newly drawn tokens to the watch. Raises RolloutError if the output is not a partial response."""
+        """Reports newly drawn tokens to the request's `watch`. Raises RolloutError if the output is not a partial
+        response.
+        """
         completion = output.outputs[0]
         tokens = completion.token_ids
         if self.request.watch is not None and len(tokens) > self.told:
@@ -48,7 +50,9 @@ class RequestFlight:
             self.told = len(tokens)
 
     def generation(self, output: Any) -> Generation:
-        """Returns the response from vLLM's last output. Raises RolloutError if the output is not a response."""
+        """Returns the response from vLLM's last output. Raises RolloutError for an output that is incomplete or has
+        NaN.
+        """
         completion = output.outputs[0]
         finish = completion.finish_reason
         if finish not in ("stop", "length"):

@@ -1,10 +1,10 @@
-"""`PreparedWeights`: new weights in vLLM's form, made beside the running model.
+"""`PreparedWeights`: new weights in vLLM's form, prepared while the model runs.
 
-vLLM's own way of loading goes through the model itself layer by layer, without drawing meanwhile: on a CPU, with layers
-that compute on packed copies of their weights, for many times the duration of a copy; on a GPU, for the transfer of all
-tensors over the bus. Here the layers of a second model are loaded on another thread. On a CPU they then change places
-with the running layers. On a GPU they are copied into the running layers, because recorded graphs hold the addresses of
-those. Meanwhile there are two copies in memory.
+vLLM's own loading goes through the model layer by layer, without drawing meanwhile: on a CPU, with layers that compute
+on packed copies of their weights, for many times the duration of a copy; on a GPU, for the transfer of all tensors over
+the bus. Here the layers of a second model are loaded on another thread. On a CPU they then replace the running layers.
+On a GPU they are copied into the running layers, because recorded graphs hold those addresses. Until then there are two
+copies in memory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ _PACKING: Final = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 
 
 class PreparedWeights:
-    """Layers of the running model with new weights, to replace the old ones."""
+    """Copies of the running model's layers with new weights, to replace the old ones."""
 
     def __init__(self, layers: Mapping[nn.Module, nn.Module], *, in_place: bool = False) -> None:
-        """`layers`: by the running model's layers, with their tensors overwritten if `in_place`. Callers use `of`."""
+        """`layers` maps each running layer to its copy; `in_place`: the copy's tensors are copied over the running
+        layer's. To be created by `of`.
+        """
         self._layers = layers
         self._in_place = in_place
         self._replaced: list[dict[str, Any]] = []

@@ -70,7 +70,8 @@ class EngineProcesses:
         self._needed: set[int] = set()
 
     async def started(self, start: Callable[[], T], timeout_s: float, *, gpus: range = range(0)) -> T:
-        """Runs `start` on a thread and returns the result. Raises RolloutError if the start takes longer, or fails.
+        """Runs `start` on a thread and returns its result. Raises RolloutError if it fails, or takes longer than
+        `timeout_s`.
 
         The started processes see only the GPUs with these indices among this process's; for an empty range, all.
         """
@@ -103,7 +104,7 @@ class EngineProcesses:
                 self.look()
 
     def look(self) -> None:
-        """Records the engine's processes existing now, with all their descendants."""
+        """Records the engine's processes that exist now, with all their descendants."""
         if self._before is None:
             return
         for child in multiprocessing.active_children():
@@ -116,9 +117,9 @@ class EngineProcesses:
                 self._needed.add(child.pid)
 
     def need(self, workers: Iterable[int]) -> None:
-        """Records the worker processes, each necessary for drawing.
+        """Records which processes are workers, each necessary for drawing: `lost` becomes True when one ends.
 
-        Other processes, such as a compiler, are temporary. All workers have opened their shared segments by now, so the
+        Other processes, such as a compiler, are temporary. All workers have opened their shared memory by now, so its
         names are removed.
         """
         self._needed.update(pid for pid in workers if pid in self._processes)
@@ -141,7 +142,7 @@ class EngineProcesses:
         return [str(pid) for pid, process in self._processes.items() if not _is_alive(process)]
 
     def states(self) -> list[str]:
-        """Returns the living processes, each with the system's state, such as `12 stopped`."""
+        """Returns pid and system state of each living process: `12 stopped`."""
         described: list[str] = []
         for pid, process in self._processes.items():
             with suppress(psutil.Error):
@@ -150,7 +151,7 @@ class EngineProcesses:
         return described
 
     def end(self) -> None:
-        """Ends all living processes, and returns when none is left. Blocks."""
+        """Terminates all recorded processes, and later kills them; blocks until all have ended."""
         # Only if the start failed: later children may belong to another engine of this process.
         if not self._processes:
             self.look()
@@ -163,7 +164,7 @@ class EngineProcesses:
             self._sockets.close()
 
     def kill(self) -> None:
-        """Kills all living processes, and returns when none is left. Blocks."""
+        """Kills all recorded processes; blocks until all have ended."""
         self._signal(psutil.Process.kill)
 
     def _remove_segments(self) -> None:

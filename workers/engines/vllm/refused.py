@@ -107,7 +107,9 @@ def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def misplaced(arguments: Mapping[str, Any], ours: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
-    """Yields (name, reason, fix) of each argument of vLLM written beside `ours` instead of below `vllm`."""
+    """Yields (name, reason, fix) of each vLLM argument written next to rftd's own arguments (`ours`) instead of below
+    `vllm`.
+    """
     for name in arguments:
         if name in ours or name not in ASYNC_ENGINE_ARGS:
             continue

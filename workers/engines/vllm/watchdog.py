@@ -27,7 +27,7 @@ class Vitals:
     """State of vLLM at one moment: liveness, open work and progress counters."""
 
     dead: bool
-    """True once a process ended unasked."""
+    """True once a process has ended without being told to."""
     work: int
     """Number of unanswered requests and calls."""
     tokens_total: int
@@ -57,13 +57,17 @@ class Watchdog:
     """Watches one engine's vitals until its processes end or hang."""
 
     def __init__(self, look: Callable[[], Vitals], *, hang_timeout_s: float, clock: Clock) -> None:
-        """`look` returns the current state. An engine hangs after `hang_timeout_s` without progress; 0: never."""
+        """`look` returns the engine's current vitals. An engine with work counts as hanging after `hang_timeout_s`
+        without progress; 0: never.
+        """
         self._look = look
         self._timeout_s = hang_timeout_s
         self._clock = clock
 
     async def trouble(self) -> Trouble:
-        """Returns the engine's failure once there is one; waits for ever for an engine that works or is idle."""
+        """Waits until the engine's processes end or hang, and returns the failure; waits for ever while it works or is
+        idle.
+        """
         quiet_s = 0.0
         before = self._look()
         looked_s = self._clock.monotonic_s()

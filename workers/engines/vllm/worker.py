@@ -90,7 +90,9 @@ class RolloutWorker:
         return os.getpid()
 
     def open_rollout_weights(self, weights: dict[str, Any]) -> dict[str, Any]:
-        """Starts opening and verifying the weights, and returns the state as below; weights in use are not changed."""
+        """Begins to open and verify new weights on a thread; returns an `OpeningState` in plain data. Weights in use
+        are not changed.
+        """
         self.rollout_weights.begin(converted(weights, WeightsRef))
         return self.rollout_weights_state()
 
@@ -137,10 +139,12 @@ def _keep_unmasked(sampler: PolicySampler) -> None:
 
 
 class OpenedWeights:
-    """Weights being opened in the channel's memory, verified and prepared, on a thread."""
+    """New weights being opened from a channel, verified and prepared, on a thread."""
 
     def __init__(self, folder: Path, device: torch.device, model: torch.nn.Module | None = None) -> None:
-        """`folder`: of the model, which runs on the device; `model`: the running model, if weights are prepared."""
+        """`folder` has the model, which runs on `device`; `model` is the running model, if its layers can be prepared
+        in advance.
+        """
         self._device = device
         self._model = model
         self._incoming: Incoming | None = None
@@ -176,7 +180,7 @@ class OpenedWeights:
         return OpeningState(opening=False, refusal=self._refusal)
 
     def let_go(self) -> None:
-        """Releases the opened weights, after waiting for the opening thread."""
+        """Releases the opened weights; waits for the opening thread first."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

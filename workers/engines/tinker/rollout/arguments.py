@@ -29,5 +29,7 @@ class TinkerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def undrawable(sampling: Sampling | SamplingSpec) -> list[str]:
-    """Returns the names of settings unsupported by the service and not at their neutral values."""
+    """Returns the names of sampling settings that the service does not support and that differ from their neutral
+    values.
+    """
     return [name for name, neutral in _NEUTRAL.items() if getattr(sampling, name) != neutral]

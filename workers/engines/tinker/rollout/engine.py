@@ -23,7 +23,9 @@ _SEEDS: Final = 1 << 31
 
 
 class TinkerRolloutEngine:
-    """Implements `RolloutEngine`. A response is drawn entirely by the weights in use at its request."""
+    """Implements `RolloutEngine` with the service. Every token of a response is drawn by the weights in use when it was
+    requested.
+    """
 
     def __init__(self, service: TinkerService, model: ModelSpec, service_name: str = "the Tinker service") -> None:
         """Makes an engine without weights; the first request loads some. `service_name` is for messages."""
@@ -81,7 +83,7 @@ class TinkerRolloutEngine:
             closed_task.cancel()
 
     async def load_weights(self, weights: WeightsRef) -> str:
-        """Draws from the named weights from now on; requests under way finish with their first weights."""
+        """Draws later requests from the named weights; running requests finish with the weights they began with."""
         if weights.method != SERVICE:
             raise RolloutError(
                 f"weights came through the channel {weights.method!r}, which the service cannot read",
@@ -140,7 +142,7 @@ class TinkerRolloutEngine:
 
 
 class ModelEnds(NamedTuple):
-    """End tokens of a response according to a model folder's files."""
+    """The end tokens of responses, read from a model folder."""
 
     texts: tuple[str, ...]
     """Texts of the end tokens, as far as the tokenizer's files have them."""

@@ -37,7 +37,9 @@ NAME_OF: Final = "tinker"
 
 
 class TinkerSnapshot:
-    """Implements `WeightsSnapshot` and `NamedSnapshot`: requested before the next step, so of the current weights."""
+    """Implements `WeightsSnapshot` and `NamedSnapshot`: weights saved at the service under a name, as of the
+    request.
+    """
 
     kind = NAME
     exact = True
@@ -171,20 +173,20 @@ class TinkerTrainerEngine:
             return service.new_run(self._args.base_model, self._args.shape)
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps at the service; or none, if they would not be finite.
+        """Takes the batch's optimizer steps at the service; none if they would not be finite.
 
-        Raises WorkError if the service failed: the run is then given up.
+        Raises WorkError if the service failed: the run is then abandoned.
         """
         assert self._training is not None, "train before begin_stage"
         with self._calling():
             return self._training.train(batch)
 
     def checksum(self) -> str:
-        """Returns the opaque checksum, different after each optimizer step of any process."""
+        """Returns an opaque checksum, different after each optimizer step of any process."""
         return self._checksum
 
     def sha256(self) -> str:
-        """Returns the opaque checksum too: nothing can be digested here."""
+        """Returns the opaque checksum too, because weights at the service cannot be digested."""
         return self._checksum
 
     def snapshot(self) -> TinkerSnapshot:
@@ -251,20 +253,20 @@ class TinkerTrainerEngine:
 
     @property
     def waits_for(self) -> str:
-        """Name of the service while unresponsive; else empty."""
+        """Name of the service while it does not answer a call; else empty."""
         return self._watch.waits_for if self._watch is not None else ""
 
     def forget(self, state: ServiceState) -> None:
-        """Deletes a state at the service, no longer named by any checkpoint."""
+        """Deletes a saved state at the service that no checkpoint refers to any longer."""
         if state.service == NAME_OF:
             self._delete(state.path)
 
     def holds_name(self, name: str) -> bool:
-        """False if the service denies having the weights."""
+        """False if the service answers that it has no weights under the name."""
         return self._service is None or self._service.has(name)
 
     def forget_name(self, name: str) -> None:
-        """Deletes weights at the service, no longer needed by any explorer."""
+        """Deletes weights at the service that no explorer needs any longer."""
         self._delete(name)
 
     def close(self) -> None:

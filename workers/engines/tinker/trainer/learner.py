@@ -74,7 +74,7 @@ class ServiceRows(MicroBatch):
 
 
 class TinkerLearner:
-    """Implements `Learner` for one stage on one run."""
+    """Implements `Learner` for one stage, with a training run at the service."""
 
     critic = None
     device = torch.device("cpu")
@@ -120,7 +120,7 @@ class TinkerLearner:
         return [ServiceRows(samples=chosen, **columns)]
 
     def values(self, micro_batches: Sequence[ServiceRows], fields: frozenset[PassField]) -> list[TokenValues]:
-        """Returns the policy's log-probabilities. Raises TrainError for fields the engine has declared to lack."""
+        """Returns log-probabilities of policy and reference. Raises TrainError for any other field."""
         if missing := fields - {"logprobs", "ref_logprobs"}:
             raise TrainError(
                 f"the Tinker service has no {', '.join(sorted(missing))}",
@@ -137,8 +137,8 @@ class TinkerLearner:
     def accumulate(
         self, micro_batches: Sequence[ServiceRows], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Returns the figures; the gradient stays here until the step, or at the service if the loss is the service's
-        own.
+        """Computes `loss` of each micro-batch; returns each micro-batch's terms. The gradient stays here until the
+        step, or at the service if it computed the loss.
         """
         figures = []
         for number, micro in enumerate(micro_batches):
@@ -169,7 +169,9 @@ class TinkerLearner:
         return None
 
     def step(self, rate: float) -> None:
-        """Takes one step of AdamW at the service. Raises WorkError if a figure is not finite: the run is given up."""
+        """Takes one step of AdamW at the service. Raises WorkError if a returned figure is not finite: the run is then
+        abandoned.
+        """
         optimizer = self._optimizer
         adam = AdamStep(
             rate=rate,
@@ -190,7 +192,9 @@ class TinkerLearner:
         self._stepped()
 
     def forget(self) -> None:
-        """Drops the gradient. A gradient already at the service cannot be withdrawn: a new run continues."""
+        """Discards the gradient. A gradient already at the service cannot be withdrawn, so a new run continues without
+        it.
+        """
         self._ready = []
         if self._sent:
             self._sent = False

@@ -25,14 +25,14 @@ def adjusts(sampling: Sampling) -> bool:
 
 
 class Adjustments:
-    """The changes to the rows of one batch, each depending on the row's own sampling and text only.
+    """The changes of logits for one batch's rows, each depending on the row's sampling settings and text only.
 
     All rows are changed at once, by tables on the device that record each drawn token: no row is examined on the host,
     and nothing is read back.
     """
 
     def __init__(self, samplings: Sequence[Sampling], texts: Sequence[Text], device: torch.device) -> None:
-        """`texts`: one for each row  # [N]"""
+        """`samplings` and `texts` have one entry for each row  # [N]"""
         self._samplings = samplings
         self._texts = texts
         self._device = device

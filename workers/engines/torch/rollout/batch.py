@@ -26,7 +26,7 @@ class Batch:
     """The running requests, at most `slots`, drawing one token each per step.
 
     Normally equal sequences are computed once, the rows are packed, and a step attends only as far back as its longest
-    row. In deterministic mode every step has the same shape, whichever requests are in it, and each prompt is prefilled
+    row. In deterministic mode every step has the same shape, whichever requests run, and each prompt is prefilled
     separately.
     """
 
@@ -40,9 +40,9 @@ class Batch:
         ahead: bool | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`ahead`: begin a step before the last step's tokens are read, so that neither side waits; None: on a GPU.
-
-        `recorder`: repeat recorded steps; not in deterministic mode.
+        """`max_len` is the maximum number of tokens of a request with its prompt. `ahead`: a step begins before the
+        last step's tokens are read, so that neither host nor device waits; None: only on a GPU. `recorder` repeats
+        recorded steps; not in deterministic mode.
         """
         assert recorder is None or not deterministic
         self._network = network
@@ -76,19 +76,19 @@ class Batch:
 
     @property
     def tokens_total(self) -> int:
-        """Number of tokens drawn so far, over all requests."""
+        """Total number of tokens drawn, over all requests."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
-        """Frees the cache's memory, while no request is running."""
+        """Frees the cache's memory; only while no request is running."""
         self._cache.forget()
         if self._fixed is not None:
             self._fixed.forget()
 
     def caught_up(self) -> list[Finished]:
-        """Takes the tokens of a step begun ahead; returns the requests finished by them.
+        """Reads the tokens of a step begun ahead, if any; returns the requests finished by them.
 
-        To be called before weights or requests change: the step ahead was drawn from the old ones.
+        To be called before weights or requests change: the step ahead was computed with the old ones.
         """
         if self._step_ahead is None:
             return []
@@ -97,7 +97,7 @@ class Batch:
         return done
 
     def swapped(self, version: tuple[int, int]) -> None:
-        """Draws everything from the weights of `version`, from the next token on."""
+        """Records that the network now has the weights of `version`, from which the next tokens are drawn."""
         assert self._step_ahead is None, "caught_up() before swapped()"
         self.version = version
         if self._fixed is not None:
@@ -106,7 +106,9 @@ class Batch:
             running.mark(self.version)
 
     def join(self, newcomers: Sequence[Running]) -> list[Finished]:
-        """Prefills the prompts and draws the first token of each; returns the requests finished by it."""
+        """Prefills the prompts of new requests and draws the first token of each; returns the requests finished by
+        it.
+        """
         assert 0 < len(newcomers) <= self.free
         done = self.caught_up()
         # Ties are sorted by the prompt itself, so that the order in a set, different in each process, has no effect.

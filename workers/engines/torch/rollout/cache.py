@@ -28,7 +28,7 @@ SLACK_COLUMNS: Final = 64
 
 
 class Prefilled(Cache):
-    """Collects keys and values of whole prompts, layer by layer."""
+    """A cache for prefilling: collects keys and values of complete prompts, layer by layer."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -49,12 +49,16 @@ class Prefilled(Cache):
 
 
 class FixedWindow(Cache):
-    """The first columns of the first rows of a `SlotCache`; a step writes the column whose number is in a tensor."""
+    """A view of the first rows and columns of a `SlotCache`; a step writes the column whose number is in the tensor
+    `column`.
+    """
 
     def __init__(
         self, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor], width: int, column: torch.Tensor
     ) -> None:
-        """`keys` and `values` of each layer  # [N, G, C, D]; `column`  # [1]"""
+        """`keys` and `values` of each layer  # [N, G, C, D]; `width` columns are visible; `column` is the written one
+        # [1]
+        """
         super().__init__(layers=[])
         self._keys = keys
         self._values = values
@@ -72,7 +76,9 @@ class FixedWindow(Cache):
 
 
 class SlotCache(Cache):
-    """A fixed number of rows, of which the first `rows` take part in a decode step."""
+    """Keys and values of a fixed number of rows, right-aligned at column `end`; the first rows take part in a decode
+    step.
+    """
 
     def __init__(self, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(layers=[])
@@ -102,7 +108,9 @@ class SlotCache(Cache):
         return self._hidden[:rows, None, None, self._first : self.end + 1]
 
     def fixed_window(self, rows: int, width: int, column: torch.Tensor) -> FixedWindow:
-        """Returns the first `width` columns of `rows` rows, of which a step writes `column`  # [1]"""
+        """Returns a view of the first `width` columns of the first `rows` rows; a step writes the column in `column`  #
+        [1]
+        """
         keys = [stored[:rows] for stored in self._keys]
         values = [stored[:rows] for stored in self._values]
         return FixedWindow(keys, values, width, column)
@@ -123,7 +131,7 @@ class SlotCache(Cache):
         return self.end
 
     def advance(self) -> None:
-        """Moves `end` behind the written column, adding the column to every row."""
+        """Adds the column written by a step to every row, by moving `end`."""
         self.end += 1
 
     def reserve(self, live: int, width: int, ahead: int, *, until: int | None = None) -> int:
@@ -179,7 +187,7 @@ class SlotCache(Cache):
             window.index_copy_(0, target, window.index_select(0, source))
 
     def clear(self, rows: Rows) -> None:
-        """Sets these rows to zero: NaN would reach the next request on a row, hidden or not."""
+        """Sets these rows to zero, because NaN would reach the next request on a row even where hidden."""
         target = to_device(rows, self._column.device)
         for stored in (*self._keys, *self._values):
             stored.index_fill_(0, target, 0)

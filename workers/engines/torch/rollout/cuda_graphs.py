@@ -46,12 +46,14 @@ class CudaRecorder:
         return graph.replay
 
     def forget(self) -> None:
-        """Leaves the pool of the graphs; its memory is free once the graphs are deleted."""
+        """Abandons the memory pool of the graphs; its memory is freed once the graphs are deleted."""
         self._pool = torch.cuda.graph_pool_handle()
 
 
 def recorder_for(network: Network, way: Way, *, enabled: bool, deterministic: bool) -> Recorder | None:
-    """Makes CUDA graphs, tried on the model; None without a GPU, or, with a log line, for an unsuitable model."""
+    """Returns a recorder by CUDA graphs, tried on the model; None without a GPU, or (with a log line) for an unsuitable
+    model.
+    """
     if not enabled or network.device.type != "cuda":
         return None
     obstacle = unfit(network, way, deterministic=deterministic)

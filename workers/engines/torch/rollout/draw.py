@@ -18,9 +18,9 @@ _NEVER = float("-inf")
 
 
 class Draw:
-    """The drawing for one batch's rows, prepared once and used until the batch changes.
+    """Draws the next token of each row, with settings prepared once and used until the batch changes.
 
-    A row's token depends on its own logits, sampling and position only.
+    A row's token depends on its own logits, sampling settings and position only.
     """
 
     def __init__(
@@ -33,9 +33,10 @@ class Draw:
         device: torch.device,
         texts: Sequence[Text] = (),
     ) -> None:
-        """`keys`: of each row's seed; `positions`: number of tokens already drawn by each row  # [N]
+        """`keys` are the rows' seeds as keys; `positions` the numbers of tokens already drawn; `eos` the ids that end a
+        response  # [N], [N], [E]
 
-        `texts`: of each row, where any sampling `adjusts` logits  # [N]
+        `texts` are the rows' prompts and drawn tokens, needed if any sampling `adjusts` logits  # [N]
         """
         self._keys = np.array(keys, dtype=np.uint64)
         self._positions = np.array(positions, dtype=np.uint64)
@@ -49,13 +50,13 @@ class Draw:
         self._adjust = Adjustments(samplings, texts, device) if any(map(adjusts, samplings)) else None
         self._processes = any(s.processed_logprobs for s in samplings)
         self.processed: torch.Tensor | None = None
-        """Log-probabilities of the last tokens in the distributions behind the draws; None unless requested by any row
-        # [N]
+        """Log-probabilities of the last drawn tokens after filters and penalties; None unless requested by any row  #
+        [N]
         """
         self._prepare()
 
     def of(self, rows: NDArray[np.int64]) -> Draw:
-        """Returns the drawing for these rows from here on, in this order."""
+        """Returns the drawing for these rows only, in this order, continuing at their positions."""
         selection = copy(self)
         for name in ("_keys", "_positions", "_temperatures", "_top_ks", "_top_ps", "_min_ps", "_min_tokens"):
             setattr(selection, name, getattr(self, name)[rows])

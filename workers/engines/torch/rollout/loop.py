@@ -20,7 +20,7 @@ from rftd.workers.engines.torch.rollout.uncached import UncachedRequests
 from rftd.workers.weights.parked_tensors import Rest
 
 PATIENCE_STEPS = 4
-"""Steps for which a request waits for others before its prefill: a prefill costs about as much as a step."""
+"""Maximum steps for which a request waits for others to be prefilled with: a prefill costs about as much as a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class RequestInbox:
 
 
 class DecodeLoop:
-    """Runs a batch on a separate thread until stopped or failed."""
+    """Runs a batch on a separate thread until stopped or failed; the asyncio side sends it messages."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class DecodeLoop:
         deliver: Callable[[Sequence[Finished]], None],
         failed: Callable[[RolloutError], None],
     ) -> None:
-        """`deliver` and `failed` are called on the decode thread."""
+        """`deliver` receives finished requests, `failed` the error that ended the loop; both are called on the decode
+        thread.
+        """
         self._network = network
         self._batch = batch
         self._threads = threads
@@ -87,7 +89,7 @@ class DecodeLoop:
         """Called on the decode thread after each step, while a response is watched."""
 
     def start(self) -> None:
-        """Starts the thread, which waits for weights."""
+        """Starts the thread; requests wait until the first weights."""
         self._thread.start()
 
     def submit(self, requests: Sequence[Running]) -> None:
@@ -109,7 +111,9 @@ class DecodeLoop:
             self._condition.notify()
 
     def turn(self, turn: Turn) -> None:
-        """Releases the device's memory, or takes it back, between two steps; no request is running then."""
+        """Queues a request to free the device's memory, or to occupy it again, carried out between two steps while no
+        request runs.
+        """
         with self._condition:
             self._inbox.turns.append(turn)
             self._condition.notify()

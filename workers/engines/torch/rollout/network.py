@@ -1,4 +1,4 @@
-"""`Network`: the model, which prefills whole prompts, decodes a token for each row, and takes new weights in place."""
+"""`Network`: the model: prefills complete prompts, decodes a token for each row, and takes new weights in place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rftd.workers.weights.finite import is_finite
 
 
 class AdaptedWeights:
-    """Stores the base weights of adapted modules, because the network holds the sums."""
+    """Stores the base weights of adapted modules, while the network holds base plus adapter."""
 
     def __init__(self) -> None:
         self._base: dict[str, torch.Tensor] = {}
@@ -38,8 +38,8 @@ class AdaptedWeights:
     def whole(
         self, adapter: Mapping[str, torch.Tensor], current: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Returns base + B A for each adapted module, in float32. `current` are the network's weights, the base at
-        first.
+        """Returns base + B A for each module adapted by `adapter`, in float32. `current` are the network's weights: at
+        the first call, the base.
 
         Raises RolloutError for an adapter of another model.
         """
@@ -80,7 +80,9 @@ class Network:
         max_len: int,
         takes_attention: bool = True,
     ) -> None:
-        """`takes_attention`: the model's layers can use the engine's attention."""
+        """`eos` are the ids that end a response. `takes_attention`: the model's layers can use the engine's
+        attention.
+        """
         self.model = model
         self.takes_attention = takes_attention
         self.tokenizer = tokenizer
@@ -132,13 +134,13 @@ class Network:
         return cls(model, tokenizer, eos_ids, max_len=max_len, takes_attention=takes_attention)
 
     def kept(self) -> Iterator[torch.Tensor]:
-        """Yields all tensors of the model on the device between two requests."""
+        """Yields all tensors of the model that stay on the device between requests."""
         yield from self.model.parameters()
         yield from self.model.buffers()
         yield from self._adapted.kept()
 
     def check_token(self, token: int) -> None:
-        """Raises RolloutError for a token with a bias but not in this model's vocabulary."""
+        """Raises RolloutError for a biased token id outside of the model's vocabulary."""
         if not 0 <= token < self.vocabulary:
             raise RolloutError(
                 f"logit_bias names token {token}, and the model has {self.vocabulary} tokens",
@@ -185,13 +187,11 @@ class Network:
         return logits
 
     def verified(self, tensors: Mapping[str, torch.Tensor], *, ahead: bool = False) -> Mapping[str, torch.Tensor]:
-        """Returns the tensors for `assign`; on a CPU an adapter is added to the base weights.
+        """Checks new weights, and returns the tensors for `assign`; on a CPU an adapter is added to the base weights.
 
-        `ahead`: copies them to a GPU in advance, if there is room beside the weights in use, so that decoding pauses
-        for a copy within the GPU's memory, not for a copy from the host.
-
-        The network is not changed, and another thread may decode meanwhile; only one may verify at a time. Raises
-        RolloutError for another model's tensors, or non-finite numbers.
+        `ahead`: copies them to a GPU in advance, if there is room in addition to the weights in use, so that decoding
+        pauses only for a copy within the GPU. The network is not changed, and another thread may decode meanwhile; only
+        one may verify at a time. Raises RolloutError for another model's tensors, or numbers that are not finite.
         """
         current: dict[str, torch.Tensor] = self.model.state_dict()
         adapts = is_adapter(tensors)
@@ -220,7 +220,7 @@ class Network:
         return tensors
 
     def assign(self, verified: Mapping[str, torch.Tensor]) -> None:
-        """Copies the tensors of `verified` over the old weights, all or none.
+        """Copies tensors returned by `verified` over the weights, all or none.
 
         Raises RolloutError for another model's adapter, on a GPU.
         """

@@ -20,6 +20,7 @@ from rftd.workers.engines.torch.rollout.network import Network
 
 Step = Callable[[], None]
 LEAST_COLUMNS: Final = 128
+"""Smallest number of columns of a recording."""
 
 
 class Recorder(Protocol):
@@ -30,12 +31,12 @@ class Recorder(Protocol):
         ...
 
     def forget(self) -> None:
-        """Frees the memory of the recordings, which are no longer run."""
+        """Frees the memory of all recordings; none may run afterwards."""
         ...
 
 
 class FixedSteps:
-    """The steps of a batch in place of `Network.decode`, for models with the lean forward."""
+    """Decode steps through recordings, in place of `Network.decode`, for models with the lean forward."""
 
     def __init__(
         self, network: Network, cache: SlotCache, recorder: Recorder, *, ids: torch.Tensor, positions: torch.Tensor
@@ -63,10 +64,10 @@ class FixedSteps:
         return list(self._recorded)
 
     def columns_until(self, least: int) -> int:
-        """Returns the column at which the cache moves its rows back, if `least` columns suffice after the move.
+        """Returns the column at which the cache shifts its rows back, if `least` columns suffice after the shift.
 
-        A step attends to all columns from the first on. Rows move where this at least halves the columns, so moving
-        costs no more than the steps since the last move.
+        A step attends to all columns from the first on. Rows shift where this at least halves the columns, so that a
+        shift costs no more than the steps since the last one.
         """
         filled = [width for width in self._widths if width <= self._cache.end]
         return filled[-1] if filled and 2 * (least + 1) <= filled[-1] else self._cache.columns

@@ -1,4 +1,4 @@
-"""Drawing from logits, and the drawn tokens of responses, independent of how logits are computed."""
+"""Draws tokens from logits and records them in responses, independent of how logits are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rftd.workers.generation.engine import Sampling
 
 
 class StopTexts:
-    """Finds stop texts in the tokens drawn so far, decoding only where the last token could complete one."""
+    """Finds stop texts in the drawn tokens of a response; decodes only if the last token could complete one."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -70,7 +70,9 @@ class Responses:
     def take(
         self, runnings: Sequence[Running | None], tokens: list[int], logprobs: list[float], processed: list[float]
     ) -> list[Finished]:
-        """Appends each request's drawn token; returns the requests finished by it."""
+        """Appends each request's drawn token; returns the requests finished by it. `processed` are log-probabilities
+        after filters and penalties.
+        """
         done: list[Finished] = []
         eos = self._network.eos
         self.tokens_total += len(runnings) - runnings.count(None)

@@ -20,11 +20,11 @@ _TOKEN_BITS: Final = 32
 
 
 class Settled(NamedTuple):
-    """The moves of rows and requests to be followed by a batch."""
+    """The changes of rows and requests after a step, to be applied to a batch's tensors."""
 
     sources: Index
     targets: Index
-    """Rows to be filled: row `targets[i]` becomes a copy of the old row `sources[i]`."""
+    """Rows to overwrite: row `targets[i]` becomes a copy of the old row `sources[i]`."""
     kept: Index
     """Old indices of the remaining requests, in their new order."""
 
@@ -54,16 +54,20 @@ class Rows(Protocol):
         ...
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
-        """Assigns rows to requests; prompt i begins at `starts[i]`. Returns the new rows, and the prompt in each."""
+        """Assigns rows to new requests: request i uses prompt `sources[i]`, and prompt j begins at column `starts[j]`.
+        Returns the new rows, and the prompt in each.
+        """
         ...
 
     def settle(self, staying: Index) -> Settled:
-        """Separates requests that drew different tokens, keeping only the requests at the indices `staying`."""
+        """Gives requests that drew different tokens separate rows, and removes all requests except those at the indices
+        `staying`.
+        """
         ...
 
 
 class SharedRows:
-    """Rows for different sequences only, packed from the first on."""
+    """One row for each distinct sequence, packed without gaps."""
 
     def __init__(self) -> None:
         self.requests: list[Running | None] = []

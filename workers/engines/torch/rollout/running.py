@@ -1,4 +1,4 @@
-"""`Running`: a request in the engine, with the tokens drawn so far."""
+"""`Running`: a request in the engine, with its drawn tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rftd.workers.generation.engine import Generation, GenerationRequest
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """The tokens of a request so far, with their weight versions."""
+    """A request being computed: its drawn tokens, with the weight versions that drew them."""
 
     request: GenerationRequest
     limit: int
@@ -24,9 +24,9 @@ class Running:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     processed: list[float] = field(default_factory=list)
-    """Log-probabilities in the distributions behind the draws, if requested."""
+    """Log-probabilities after filters and penalties, if requested."""
     marks: list[tuple[int, int, int]] = field(default_factory=list)
-    """Weight changes: (version, generation, index of the first token drawn from it)."""
+    """Weight changes: (version, generation, index of the first token drawn by them)."""
 
     def mark(self, version: tuple[int, int]) -> None:
         """Records new weights for the next token."""
@@ -57,7 +57,7 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that left the batch, with its response or its error."""
+    """A request removed from the batch, with its response or its error."""
 
     running: Running
     result: Generation | RolloutError
@@ -88,7 +88,7 @@ class Single:
 
 
 class Several:
-    """Implements `Answers` for requests made together."""
+    """Collects the outcomes of requests made together; implements `Answers`."""
 
     def __init__(self) -> None:
         self._numbers: dict[Running, int] = {}

@@ -1,4 +1,4 @@
-"""`Drawn`: drawn tokens on their way from the device to the host; `Incoming`: weights on their way to the device."""
+"""`Drawn`: drawn tokens being copied from the device to the host; `Incoming`: new weights being copied to a GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Final
 import torch
 
 _SPARE: Final = 1.1
-"""Free memory needed for copying weights in advance, as a multiple of their size: decoding needs some meanwhile."""
+"""Free memory needed for copying weights in advance, as a multiple of their size: decoding needs some at the same
+time.
+"""
 _PIECE_BYTES: Final = 1 << 24
-"""Size of a copied piece: during a copy from pageable memory, decoding cannot launch a kernel."""
+"""Bytes copied at once: during a copy from pageable memory, decoding cannot launch a kernel."""
 _ALIGNMENT_BYTES: Final = 64
 
 
 class Drawn:
-    """Drawn tokens and log-probabilities, on their way to the host."""
+    """Drawn tokens and log-probabilities, being copied to the host."""
 
     def __init__(self, tokens: torch.Tensor, logprobs: torch.Tensor, processed: torch.Tensor | None = None) -> None:
-        """Starts the transfer behind the device's earlier work. `processed` None: equal to `logprobs`."""
+        """Starts the copy, behind the device's earlier work. `processed` None: equal to `logprobs`."""
         self._ready: torch.cuda.Event | None = None
         parts = [tokens, logprobs] if processed is None else [tokens, logprobs, processed]
         if tokens.device.type == "cpu":
@@ -34,7 +36,9 @@ class Drawn:
         self._ready.record()
 
     def read(self) -> tuple[list[int], list[float], list[float]]:
-        """Waits for and returns tokens, log-probabilities and processed ones  # [N], [N], [N]"""
+        """Waits for the copy; returns tokens, log-probabilities, and log-probabilities after filters and penalties  #
+        [N], [N], [N]
+        """
         if self._ready is not None:
             self._ready.synchronize()
         tokens = self._parts[0].long().tolist()
@@ -51,7 +55,7 @@ class _Stage:
 
 
 class Incoming:
-    """New weights on their way to a GPU, on a separate stream: decoding does not wait for them."""
+    """Copies new weights to a GPU on a separate stream, so that decoding does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -62,7 +66,7 @@ class Incoming:
     def brought(
         self, tensors: Mapping[str, torch.Tensor], check: Callable[[Mapping[str, torch.Tensor]], None]
     ) -> dict[str, torch.Tensor]:
-        """Returns copies on the device, accepted there by `check`; tied tensors stay tied."""
+        """Returns copies of the tensors on the device, after `check` accepted them there; tied tensors stay tied."""
         distinct = {id(tensor): tensor for tensor in tensors.values()}
         sizes = [tensor.nbytes + -tensor.nbytes % _ALIGNMENT_BYTES for tensor in distinct.values()]
         # One block: requesting memory from the driver hundreds of times delays decoding. Allocated for the decoding
@@ -82,11 +86,12 @@ class Incoming:
 
     @contextmanager
     def beside(self, size_bytes: int) -> Iterator[None]:
-        """Computes on the separate stream until the context ends, and returns once all work is done.
+        """Runs the block's computations on the separate stream, and waits for them at the end. `size_bytes` is the
+        memory they need.
 
-        The work begins behind the decoding so far: the last weights, whose memory is reused, were read by then. All
-        memory is requested at once and handed out by torch in pieces: requesting it from the driver hundreds of times
-        delays decoding. Raises OutOfMemoryError.
+        The work begins behind earlier decoding: the last weights, whose memory is reused, were read by then. All memory
+        is requested at once and handed out by torch in pieces: requesting it from the driver hundreds of times delays
+        decoding. Raises OutOfMemoryError.
         """
         self._stream.wait_stream(torch.cuda.default_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -95,7 +100,7 @@ class Incoming:
         self._stream.synchronize()
 
     def one(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a copy of one tensor on the device, for work inside `beside`."""
+        """Returns a copy of one tensor on the device; only inside the block of `beside`."""
         target = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._device)
         self._copy(target, tensor.contiguous().reshape(-1).view(torch.uint8))
         return target.view(tensor.dtype).view(tensor.shape)

@@ -31,11 +31,11 @@ _PLAIN_SCORES: Final = 1 << 28
 
 
 def try_model(network: Network) -> Way:
-    """Returns the fastest way in which the engine reproduces the model's own logits.
+    """Returns the fastest computation of tokens by which the engine reproduces the model's own logits.
 
-    Texts are run both ways: a short one, and one beyond the last window, chunk or original length below `max_len`. A
-    slower way is reported in the log. Raises RolloutError, naming the model type, if the logits differ in every way:
-    the engine cannot run the model.
+    Two texts are computed by both: a short one, and one beyond the last window, chunk or original length below
+    `max_len`. A slower computation is reported in the log. Raises RolloutError, naming the model type, if every
+    computation differs: the engine cannot run the model.
     """
     moving = moving_rotation(network.model.config, network.max_len)
     if moving is not None:

@@ -1,7 +1,8 @@
-"""The slower way, for models with state that the engine's own cache cannot hold: each request is computed separately.
+"""The slower computation, for models with state that the engine's own cache cannot hold: each request is computed
+separately.
 
 Recurrent states, convolutions and special attention are stored in transformers' cache, one for each request. A model
-without a correct cache computes the whole text again for each token.
+without a correct cache recomputes the complete text for each token.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rftd.workers.engines.torch.rollout.transfer import Drawn
 
 
 class Way(Enum):
-    """A model's way of computing tokens; the values are used in the log and in errors."""
+    """How a model's tokens are computed; the values are used in the log and in errors."""
 
     SLOTS = "together, in the engine's own cache"
     OWN_CACHE = "each request alone, in transformers' own cache"
@@ -77,7 +78,7 @@ class UncachedRequests:
 
     @property
     def live(self) -> list[Running]:
-        """Running requests, in the order in which they joined."""
+        """Running requests, in the order of joining."""
         return list(self._texts)
 
     @property
@@ -87,18 +88,18 @@ class UncachedRequests:
 
     @property
     def tokens_total(self) -> int:
-        """Number of tokens drawn so far, over all requests."""
+        """Total number of tokens drawn, over all requests."""
         return self._responses.tokens_total
 
     def forget(self) -> None:
         """Does nothing: states are freed with their requests, and none is running."""
 
     def caught_up(self) -> list[Finished]:
-        """Returns nothing: no step is begun ahead."""
+        """Returns nothing, because no step begins ahead."""
         return []
 
     def swapped(self, version: tuple[int, int]) -> None:
-        """Draws everything from the weights of `version`, from the next token on."""
+        """Records that the network now has the weights of `version`, from which the next tokens are drawn."""
         self.version = version
         for running in self._texts:
             running.mark(version)
@@ -134,7 +135,7 @@ class UncachedRequests:
 def batch_of(
     network: Network, way: Way, *, slots: int, max_len: int, deterministic: bool, recorder: Recorder | None = None
 ) -> Batch | UncachedRequests:
-    """Makes the running requests of a model computed in this way."""
+    """Returns the container of running requests for a model's way of computing tokens."""
     if way is Way.SLOTS:
         return Batch(network, slots=slots, max_len=max_len, deterministic=deterministic, recorder=recorder)
     return UncachedRequests(network, way, slots=slots)

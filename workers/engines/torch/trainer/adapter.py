@@ -1,4 +1,4 @@
-"""`Adapter`: a policy with a low-rank adapter under training on this process's device (peft)."""
+"""`Adapter`: a policy that trains a low-rank adapter on this process's device (peft)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Adapter(LowRankPolicy):
-    """Implements `Policy` with an adapter above a model held whole by every rank."""
+    """Implements `Policy` with an adapter; every rank holds the complete model."""
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int, merged: bool) -> None:
         """Raises ConfigError for unfit layers, DataError for a folder of `spec` without an adapter."""
@@ -28,11 +28,11 @@ class Adapter(LowRankPolicy):
         super().__init__(layers.model, layers, base, merged=merged)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """The matrices A and B of each adapted module, by name."""
+        """Returns the matrices A and B of each adapted module, by name."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     def whole(self) -> dict[str, Tensor]:
-        """The merged weights: base + scale B A for each adapted module, all others unchanged."""
+        """Returns the merged weights: base + scale B A for each adapted module, all other weights unchanged."""
         weights = buffers_of(self.model)
         adapted = {f"{module}.weight": module for module in self.layers.modules}
         for parameter, value in self.model.named_parameters():
@@ -45,12 +45,12 @@ class Adapter(LowRankPolicy):
         return weights
 
     def freeze(self, passes: TorchPasses) -> TorchPasses:
-        """Passes like the policy's, with the adapter's present numbers for good."""
+        """Returns the policy's passes with a copy of the adapter's current numbers, for the reference."""
         numbers = EarlierNumbers(self.parameters())
         return replace(passes, parameters={}, numbers=numbers.in_place, saved=numbers.tensors)
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves `lora_adapter/` in peft's layout for transformers, and with `hf` the merged model; the first rank."""
+        """Writes `lora_adapter/` in peft's layout, and with `hf` the merged model for transformers; on rank 0 only."""
         if this_rank()[0]:
             return
         self.layers.write(actor, self.layers.saved())

@@ -1,4 +1,4 @@
-"""`engine_args` of the torch trainer engine; known without torch."""
+"""`engine_args` of the torch trainer engine; importable without torch."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 OPENED_WITH: Final = ("device", "gradient_checkpointing", "lora_publish", "ranks", "nodes", "rank_timeout_s")
-"""The arguments that hold for every stage: the engine loads its model once."""
+"""Arguments that apply to all stages, because the engine loads its model once."""
 
 
 def parse(arguments: Mapping[str, Any]) -> TorchTrainerArgs:
-    """The arguments, checked. Raises ConfigError."""
+    """Returns the parsed arguments. Raises ConfigError."""
     return parsed(arguments, TorchTrainerArgs, taker="the torch engine", field="trainer.engine_args")

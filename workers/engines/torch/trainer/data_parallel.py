@@ -1,6 +1,7 @@
-"""`DataParallel`: a learner with all models on every rank, the micro-batches of each call divided among the ranks.
+"""`DataParallel`: a learner with complete models on every rank, and the micro-batches of each call divided among the
+ranks.
 
-Ranks sum their gradients before any optimizer step, in a fixed order, and so take equal steps.
+Ranks sum their gradients before any optimizer step, in a fixed order, and therefore take equal steps.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 Parameters = Callable[[], Collection[Tensor]]
 _BUCKET_NUMBERS: Final = 1 << 24
-"""Numbers of gradients that are added up at once: 64 MiB."""
+"""Gradient numbers summed over ranks at once: 64 MiB."""
 
 
 class SummedGradient:
-    """The gradient of one optimizer, summed over ranks."""
+    """The accumulated gradient of one model, summed over ranks."""
 
     def __init__(self, own: Gradient, parameters: Parameters, device: torch.device) -> None:
         self._own = own
@@ -43,7 +44,7 @@ class SummedGradient:
         self._device = device
 
     def clip(self, limit: float) -> float | None:
-        """Scales the sum down to the norm `limit`, alike on all ranks; returns the norm before."""
+        """Scales the summed gradient down to the norm `limit`, equally on all ranks; returns the norm before."""
         return self._own.clip(limit)
 
     def step(self, rate: float) -> None:
@@ -51,11 +52,13 @@ class SummedGradient:
         self._own.step(rate)
 
     def forget(self) -> None:
-        """Drops the gradient."""
+        """Sets the accumulated gradient to zero."""
         self._own.forget()
 
     def add(self, accumulate: Callable[[], list[dict[str, Tensor]]], count: int) -> list[dict[str, Tensor]]:
-        """Adds the gradients of all ranks' micro-batches to the earlier gradient; returns the terms of all `count`."""
+        """Adds the gradients computed by `accumulate` on every rank to the accumulated one; returns the terms of all
+        `count` micro-batches.
+        """
         parameters = list(self._parameters())
         before = [parameter.grad for parameter in parameters]
         for parameter in parameters:
@@ -102,7 +105,7 @@ class SummedGradient:
 
 
 class SharedCritic(SummedGradient, Generic[M]):
-    """Implements `ValueLearner` for a critic held whole by every rank."""
+    """Implements `ValueLearner` for a critic with a complete copy on every rank."""
 
     def __init__(self, own: ValueLearner[M], parameters: Parameters, device: torch.device) -> None:
         super().__init__(own, parameters, device)
@@ -112,7 +115,7 @@ class SharedCritic(SummedGradient, Generic[M]):
         self.grad_clip = own.grad_clip
 
     def accumulate(self, micro_batches: Sequence[M], loss: ValueLossOver) -> list[dict[str, Tensor]]:
-        """Adds the gradients of all micro-batches; returns the terms of all."""
+        """Adds the gradients of all micro-batches, each computed by one rank; returns the terms of all."""
         mine = _mine(len(micro_batches))
 
         def own_loss(at: int, values: Tensor) -> Terms:
@@ -122,10 +125,12 @@ class SharedCritic(SummedGradient, Generic[M]):
 
 
 class DataParallel(SummedGradient, Generic[M]):
-    """Implements `Learner` over a learner held whole by every rank."""
+    """Implements `Learner` over a learner with complete models on every rank."""
 
     def __init__(self, own: Learner[M], parameters: Parameters, critic_parameters: Parameters | None) -> None:
-        """`parameters` are under training, in equal order on all ranks, likewise the critic's, if any."""
+        """`parameters` returns the trained parameters, in equal order on all ranks; `critic_parameters` likewise the
+        critic's.
+        """
         super().__init__(own, parameters, own.device)
         self._learner = own
         self.device = own.device
@@ -136,11 +141,11 @@ class DataParallel(SummedGradient, Generic[M]):
             self.critic = SharedCritic(own.critic, critic_parameters, own.device)
 
     def pack(self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> list[M]:
-        """All micro-batches, packed by every rank, for packing costs less than sending."""
+        """Packs all micro-batches on every rank, which costs less than sending them."""
         return self._learner.pack(samples, numbers, aggregation)
 
     def values(self, micro_batches: Sequence[M], fields: frozenset[PassField]) -> list[TokenValues]:
-        """The requested values of all micro-batches, each computed by one rank."""
+        """Returns the requested fields of all micro-batches, each computed by one rank."""
         mine = _mine(len(micro_batches))
         own = self._learner.values([micro_batches[n] for n in mine], fields)
         sizes = [len(micro.targets) for micro in micro_batches]
@@ -157,7 +162,7 @@ class DataParallel(SummedGradient, Generic[M]):
     def accumulate(
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of all micro-batches; returns the terms of all."""
+        """Adds the gradients of all micro-batches, each computed by one rank; returns the terms of all."""
         mine = _mine(len(micro_batches))
 
         def own_loss(at: int, values: PolicyValues) -> Terms:

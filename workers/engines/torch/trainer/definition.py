@@ -1,4 +1,4 @@
-"""The torch trainer engine as the registry has it; known without torch."""
+"""The torch trainer engine's entry in the registry; importable without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_rank(place: RankPlace) -> TrainerEngine:
-    """The engine of one rank."""
+    """Constructs the engine of one rank."""
     from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 
     return TorchTrainerEngine(threads=place.threads)

@@ -35,7 +35,7 @@ _MAPPED_SIZE_BYTES: Final = 4 * 1024**2
 
 
 class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
-    """Implements `TrainerEngine` on one device; bfloat16 is a matter of the forward pass."""
+    """Implements `TrainerEngine` on one device. Weights are float32; bfloat16 applies to forward passes only."""
 
     def __init__(self, *, threads: int = 1) -> None:
         super().__init__(threads=threads)
@@ -44,14 +44,14 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         self._rest = Rest(self._device, self._kept)
 
     def environment(self) -> dict[str, str]:
-        """The releases, threads, device and processor with an influence on the bits of the weights."""
+        """Returns the facts that influence the weights' bits: releases, threads, device, processor."""
         return environment(self._device, threads=self._threads, deterministic=self._determinism.on)
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
-        """Loads the base model, and pins threads and algorithms of this process until `close`.
+        """Loads the base model, and sets threads and deterministic algorithms of this process until `close`.
 
-        Raises DataError for an unreadable model and for log-probabilities unlike the model's own forward pass,
-        DeviceMemoryError for a stage too large for the device.
+        Raises DataError for an unreadable model, or if the trainer's log-probabilities differ from the model's own
+        forward pass; DeviceMemoryError for a stage too large for the device.
         """
         torch.set_num_threads(self._threads)
         arguments = parse(experiment.stages[0].trainer.engine_args)
@@ -88,11 +88,11 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         self._weights_changed()
 
     def stage_models(self, stage: StageSpec) -> TorchStageModels:
-        """The models of a stage on this device. Raises ConfigError."""
+        """Returns the models of a stage on this device, with the policy loaded. Raises ConfigError."""
         return TorchStageModels.of(stage, self._opened, self._device)
 
     def learner_of_ranks(self, own: ModelLearner[PackedRows]) -> Learner[PackedRows]:
-        """The learner of all ranks, with the work divided among several."""
+        """Returns the learner that divides work among all ranks, given this rank's own."""
         if this_rank()[1] == 1:
             return own
         parameters = own.models.policy.parameters
@@ -100,7 +100,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         return DataParallel(own, parameters.values, None if critic is None else critic.model.parameters.values)
 
     def train(self, batch: TrainBatch) -> StepResult:
-        """Takes the batch's optimizer steps; or none, weights and optimizer untouched, if none would be finite."""
+        """Takes the batch's optimizer steps; none, with weights and optimizer unchanged, if no step would be finite."""
         self._changes = 0
         try:
             with self._determinism.step():
@@ -116,40 +116,46 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
                 give_back()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors for explorers, by name; views at times, so read before the next step."""
+        """Returns the tensors for explorers by name, to be read before the next step, because they may share the
+        weights' memory.
+        """
         return dict(self._opened.published())
 
     def digest(self, form: Form) -> str:
-        """The digest of the present weights in this form, computed anew."""
+        """Computes the digest of the current weights in the form."""
         with self._readable() as tensors:
             return self._digester.of(form, tensors)
 
     def snapshot(self) -> TorchSnapshot:
-        """A copy of the weights, in bfloat16 for explorers with the model in bfloat16; tied weights stay tied."""
+        """Returns a copy of the weights, in bfloat16 if all explorers run the model in bfloat16; tied weights stay
+        tied.
+        """
         with self._readable() as tensors:
             return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
     def spread(self) -> SpreadTensors:
-        """The present weights, a share from each rank, rounded like those of `snapshot`."""
+        """Returns the current weights in parts, one share from each rank, in the dtypes of `snapshot`."""
         with self._readable() as tensors:
             return SpreadTensors(tensors, rounded=rounded_for(self._experiment, self._model, tensors))
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
-        """Restores the weights; and with `stage`, begun here, the optimizer and reference saved in it."""
+        """Restores the weights; with `stage`, begins the stage and restores its optimizer and reference."""
         # Awake first: restored numbers go into the memory that rest gives up.
         self.wake()
         super().load(folder, stage)
 
     def awake(self) -> AbstractContextManager[Any]:
-        """Has all tensors on the device."""
+        """Returns a context with all tensors on the device."""
         return self._rest.interrupted()
 
     def rest(self) -> None:
-        """Leaves the device's memory to others; weights are read from the host then. On a CPU nothing changes."""
+        """Moves all tensors to the host, so that others can use the device's memory; weights stay readable. No effect
+        on a CPU.
+        """
         self._rest.begin()
 
     def wake(self) -> None:
-        """Takes the device's memory back, bit for bit. Raises DeviceMemoryError without room."""
+        """Moves all tensors back to the device, bit for bit. Raises DeviceMemoryError if there is no room."""
         self._rest.end()
 
     def _kept(self) -> Iterator[Tensor]:

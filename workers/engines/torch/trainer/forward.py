@@ -1,4 +1,4 @@
-"""Log-probabilities of the trained tokens of a micro-batch, under a model."""
+"""Log-probabilities of a micro-batch's trained tokens under a model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ from rftd.workers.learning.stage.micro_batch import Ints
 
 
 def attention_mask(ends: Tensor) -> Tensor:
-    """True for visible pairs: a place with itself and earlier places up to their end  # [B, L] -> [B, 1, L, L] bool"""
+    """Returns True for pairs of a position and an earlier position it may attend to: up to the latter's `ends`  # [B,
+    L] -> [B, 1, L, L] bool
+    """
     index = torch.arange(ends.shape[1], device=ends.device)
     return ((index[:, None] >= index) & (index[:, None] < ends[:, None, :]))[:, None]
 
 
 def hidden_of(decoder: Any, batch: PackedRows, device: torch.device, source: Ints | None = None) -> Tensor:
-    """The last hidden state at `source`, by default at the predicting place of each trained token  # [N, D]"""
+    """Returns the last hidden states at the positions `source`, by default those predicting the trained tokens  # [N,
+    D]
+    """
     arguments: dict[str, Tensor] = {}
     # Without branches nothing is passed: a plainly causal mask lets attention take its fast kernel.
     if batch.ends is not None:
@@ -43,9 +47,9 @@ def hidden_of(decoder: Any, batch: PackedRows, device: torch.device, source: Int
 
 
 def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The log-probability and entropy of each trained token, in nats  # [N], [N] float32
+    """Returns log-probability and entropy of each trained token, in nats  # [N], [N] float32
 
-    Only predicting places go through the output layer, equal predictions once.
+    Only predicting positions pass through the output layer, and equal predictions once.
     """
     source = batch.source
     targets = batch.targets
@@ -71,12 +75,12 @@ def logprobs_of(model: Any, batch: PackedRows, device: torch.device) -> tuple[Te
 
 
 def signals_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
-    """The mean of p (H + log p) at each trained token  # [N]"""
+    """Returns the mean over the vocabulary of p (H + log p) at each trained token  # [N]"""
     return _of_distributions(entropy_signals, model, batch, device)
 
 
 def squares_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
-    """The sum of the squares of all probabilities at each trained token  # [N]"""
+    """Returns the sum of squared probabilities at each trained token  # [N]"""
     return _of_distributions(probability_squares, model, batch, device)
 
 

@@ -1,10 +1,10 @@
 """A batch as micro-batches of token rows: a pure function of the batch, without torch.
 
-Responses to an equal prompt share a tree, prompt first, and each sees the prompt and itself only. So the prompt of a
-group is computed once instead of once for each rollout, and so is every token that responses begin with alike: short
-answers repeat each other. Trees of similar length go together, one or several in a row; a micro-batch has at most
-`budget_tokens` places, or one tree. The two responses of a preference are in one micro-batch, and in one tree if that
-is cheaper.
+Responses to an equal prompt share a tree, prompt first, and each attends to the prompt and itself only. So the prompt
+of a group is computed once instead of once for each rollout, and so is every common beginning of responses, which short
+answers often have. Trees of similar length are packed together, one or several in a row; a micro-batch has at most
+`budget_tokens` positions, or one tree. The two responses of a preference are in one micro-batch, and in one tree if
+that is cheaper.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows(MicroBatch):
-    """A micro-batch as B rows of L places, predicting N trained tokens."""
+    """A micro-batch as B rows of L positions, predicting N trained tokens."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L], of each token in its own prompt + response
     ends: Ints | None  # [B, L], the first place after those that see this one; None: attention is plainly causal
     source: Ints  # [N], the place in B * L that predicts the token
     predictions: Predictions | None = None
-    """The predictions that differ; None: each token is predicted by a place of its own."""
+    """The distinct predictions; None: each token is predicted by a separate position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """The U distinct predictions of a micro-batch by place, token and temperature."""
+    """The U distinct predictions of a micro-batch, by position, token and temperature."""
 
     first: Ints  # [U], a token that each is of
     which: Ints  # [N], the prediction of each token
@@ -49,9 +49,11 @@ def pack(
     share: bool,
     numbers: Sequence[int] | None = None,
 ) -> list[PackedRows]:
-    """The micro-batches of a batch, or of the samples with these numbers alone.
+    """Returns the micro-batches of a batch, or only of the samples with these `numbers`.
 
-    Raises TrainError for a sample whose arrays do not fit together.
+    `budget_tokens` is the maximum number of positions of a micro-batch; `share`: responses to one prompt may share a
+    tree; `hidden_size` weighs attention against linear layers. Raises TrainError for a sample with arrays of unequal
+    length.
     """
     numbers = range(len(batch)) if numbers is None else numbers
     samples = [batch[number] for number in numbers]

@@ -21,46 +21,46 @@ Context = Callable[[], AbstractContextManager[object]]
 
 
 class ValueModel(torch.nn.Module):
-    """A decoder below a head of one number, the value before the next token; at first every value is zero."""
+    """A decoder below a head of one number, the value before the next token; initially every value is zero."""
 
     def __init__(self, folder: Path, device: torch.device, *, trust_remote_code: bool) -> None:
-        """Reads the folder's decoder. Raises DataError for a folder without a model."""
+        """Reads the decoder of the model in `folder`. Raises DataError for a folder without a model."""
         super().__init__()
         self.decoder = decoder_of(load_model(folder, device, trust_remote_code=trust_remote_code))
         self.head = torch.nn.Linear(self.decoder.config.hidden_size, 1, bias=False, device=device)
         torch.nn.init.zeros_(self.head.weight)
 
     def values(self, batch: PackedRows, device: torch.device) -> Tensor:
-        """The value before each trained token  # [N] float32"""
+        """Returns the value before each trained token  # [N] float32"""
         values: Tensor = self.head(hidden_of(self.decoder, batch, device).to(self.head.weight.dtype))
         return values.squeeze(-1).float()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchPasses:
-    """Implements `Backend` with a model on one device, held whole by every rank."""
+    """Implements `Backend` with a model on one device; every rank holds the complete model."""
 
     model: Any
     """A language model, or a `ValueModel`."""
     device: torch.device
     precision: Context
-    """The autocast of forward passes."""
+    """Returns the autocast context of forward passes."""
     parameters: Parameters = field(default_factory=dict)
     numbers: Context = nullcontext
-    """The numbers of the weights during a forward pass without gradient: the present ones, or a reference's."""
+    """Returns the context of passes without gradient, in which the weights may have a reference's numbers."""
     saved: Callable[[], Mapping[str, Tensor]] | None = None
-    """The tensors of a checkpoint; None: the model's weights and persistent buffers."""
+    """Returns the tensors of a checkpoint; None: the model's weights and persistent buffers."""
     offloaded = None
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The rows of the model's input embeddings."""
+        """Number of the model's token ids."""
         rows: int = self.model.get_input_embeddings().num_embeddings
         return rows
 
     @torch.no_grad()
     def forward(self, micro_batches: Sequence[PackedRows], figures: frozenset[Figure]) -> list[dict[str, Tensor]]:
-        """The figures of each micro-batch's tokens, without gradient."""
+        """Returns the figures of each micro-batch's tokens, without gradient."""
         # The context of numbers inside that of autocast, whose casts of weights end with it.
         with self.precision(), self.numbers():
             return [self._figures(micro, figures) for micro in micro_batches]
@@ -68,7 +68,9 @@ class TorchPasses:
     def gradients(
         self, micro_batches: Sequence[PackedRows], figures: frozenset[Figure], loss: LossOver
     ) -> list[dict[str, Tensor]]:
-        """Adds the gradients of a loss of each micro-batch to those of earlier calls; returns the loss's terms."""
+        """Computes `loss` of each micro-batch, and adds its gradient to the accumulated one; returns each micro-batch's
+        terms.
+        """
         terms_of_each = []
         for number, micro in enumerate(micro_batches):
             with self.precision():
@@ -80,7 +82,7 @@ class TorchPasses:
         return terms_of_each
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a checkpoint by name, not copied."""
+        """Returns the tensors of a checkpoint by name, not copied."""
         return tensors_of(self.model) if self.saved is None else dict(self.saved())
 
     def _figures(self, micro: PackedRows, figures: frozenset[Figure]) -> dict[str, Tensor]:

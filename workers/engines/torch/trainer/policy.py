@@ -1,4 +1,4 @@
-"""`WholeModel`: a policy with all weights of a model on this process's device under training."""
+"""`WholeModel`: a policy that trains all weights of a model on this process's device."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class WholeModel:
         self._tensors = tensors_of(model)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """All parameters of the model, by name."""
+        """Returns all parameters of the model, by name."""
         return self._parameters
 
     def published(self) -> dict[str, Tensor]:
-        """The weights themselves, and the persistent buffers."""
+        """Returns weights and persistent buffers by name, not copied."""
         return self._tensors
 
     def freeze(self, passes: TorchPasses) -> TorchPasses:
-        """Passes like the policy's over a copy of the model."""
+        """Returns the policy's passes over a copy of the model, for the reference."""
         # deepcopy keeps tied weights tied; a new model read from the base would be another one after the first stage.
         return replace(passes, model=copy.deepcopy(self.model).requires_grad_(False), parameters={})
 
     def write(self, actor: Path, *, hf: bool, writers: int) -> None:
-        """Saves the weights in `actor` itself, a model for transformers, or with `hf` in `huggingface/`.
+        """Writes the weights into `actor` itself as a model for transformers, or with `hf` into `huggingface/`.
 
-        A `huggingface/` rounded to the dtype of the model comes beside the exact weights.
+        Into both if `huggingface/` is rounded to another dtype than float32.
         """
         if hf and not this_rank()[0]:
             write_hf(self.model, actor / "huggingface", self._base)
@@ -55,5 +55,5 @@ class WholeModel:
             saving.write_weights(actor, self._tensors, self._base, model=self.model, writers=writers)
 
     def restore(self, actor: Path) -> None:
-        """Restores the weights from either of the two. Raises DataError."""
+        """Loads the weights from `actor` or `huggingface/`. Raises DataError."""
         saving.read_policy(actor, self._tensors, trust_remote_code=self._trusted)

@@ -26,7 +26,7 @@ from rftd.workers.learning.losses.aggregation import Aggregation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchStageModels:
-    """Implements `StageModels` with token trees as micro-batches."""
+    """Implements `StageModels` on one device, with token trees as micro-batches."""
 
     spec: StageSpec
     device: torch.device
@@ -39,7 +39,9 @@ class TorchStageModels:
 
     @classmethod
     def of(cls, spec: StageSpec, policy: WholeModel | Adapter, device: torch.device) -> TorchStageModels:
-        """The stage's models, the policy opened. Raises ConfigError for arguments of the stage, before any loading."""
+        """Returns the models of a stage, with the policy loaded. Raises ConfigError for arguments of the stage, before
+        any loading.
+        """
         arguments = parse(spec.trainer.engine_args)
         if spec.trainer.dtype not in ("float32", "bfloat16"):
             raise ConfigError(
@@ -60,16 +62,18 @@ class TorchStageModels:
         )
 
     def freeze(self) -> TorchPasses:
-        """The policy as of now, for the reference."""
+        """Returns a frozen copy of the policy's current weights, to be the reference."""
         return self._opened.freeze(self.policy)
 
     def critic(self, folder: Path) -> TorchPasses:
-        """A critic with the folder's decoder. Raises DataError for a folder without a model."""
+        """Loads a critic with the decoder of the model in `folder`. Raises DataError for a folder without a model."""
         model = ValueModel(folder, self.device, trust_remote_code=self.spec.model.trust_remote_code)
         return self._passes(model, parameters=dict(model.named_parameters()))
 
     def teacher(self, folder: Path) -> TorchPasses:
-        """A frozen model of the folder. Raises DataError without a model there or after the trial, ConfigError."""
+        """Loads a frozen model from `folder`. Raises DataError without a model or if its log-probabilities cannot be
+        reproduced, ConfigError for another vocabulary.
+        """
         model = load_model(folder, self.device, trust_remote_code=self.spec.model.trust_remote_code)
         teacher = self._passes(model.requires_grad_(False))
         check_vocabulary(self.policy, teacher)
@@ -79,7 +83,9 @@ class TorchStageModels:
     def pack(
         self, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation
     ) -> list[PackedRows]:
-        """Rows of token trees, with prompts shared by their responses where allowed."""
+        """Returns micro-batches of token trees for the samples with these `numbers`; responses share their prompt where
+        allowed.
+        """
         return pack(
             samples,
             budget_tokens=self.spec.trainer.max_tokens_per_micro_batch,
@@ -94,6 +100,6 @@ class TorchStageModels:
 
 
 def shares_prefixes(model: Any, spec: StageSpec) -> bool:
-    """True if responses to one prompt share a row in this stage. Raises ConfigError."""
+    """True if responses to one prompt share a row in this stage. Raises ConfigError for unfit arguments."""
     setting = parse(spec.trainer.engine_args).prefix_sharing
     return setting == "always" or (setting == "auto" and can_share_prefixes(model))

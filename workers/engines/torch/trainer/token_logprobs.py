@@ -1,6 +1,6 @@
 """Log-probability and entropy of chosen tokens, without the logits of all tokens in memory at once.
 
-Forward and backward go over chunks of tokens; the backward pass computes the logits again instead of keeping them.
+Forward and backward passes go over chunks of tokens; the backward pass recomputes the logits instead of storing them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from rftd.workers.learning.memory_needs import CHUNK_LOGITS, CHUNK_LOGITS_GPU
 
 
 class LogitForm(NamedTuple):
-    """The logits of an architecture: cap tanh(scale x / cap), where x is hidden state times output layer plus bias."""
+    """How an architecture computes logits: cap tanh(scale x / cap), where x is hidden state times output layer plus
+    bias; cap None: scale x.
+    """
 
     scale: float = 1.0
     cap: float | None = None
@@ -25,7 +27,7 @@ PLAIN = LogitForm()
 
 
 def logit_form(config: Any) -> LogitForm:
-    """The configuration's form of logits: multiplied (Cohere), divided (Granite), capped (Gemma)."""
+    """Reads the form of logits from a model's configuration: multiplied (Cohere), divided (Granite), capped (Gemma)."""
 
     def stated(name: str) -> float:
         value = getattr(config, name, None)
@@ -38,9 +40,9 @@ def logit_form(config: Any) -> LogitForm:
 
 
 class TokenLogprobs(torch.autograd.Function):
-    """Log-probabilities and entropies, with a backward pass that computes the logits again.
+    """Autograd function of log-probabilities and entropies; the backward pass recomputes the logits.
 
-    # [N, D], [V, D], [V], [N], [N], form of the logits -> [N], [N]
+    # hidden [N, D], head [V, D], bias [V], targets [N], inverse temperature [N], form of the logits -> [N], [N]
     """
 
     @staticmethod
@@ -112,7 +114,10 @@ def token_logprobs(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> tuple[Tensor, Tensor]:
-    """The log-probability of each target and the entropy of its distribution, in nats  # [N], [N] float32"""
+    """Returns the log-probability of each target and the entropy of its distribution, in nats  # [N], [N] float32
+
+    `hidden` are the states before the output layer, `head` and `bias` its weights.
+    """
     # The dtype of the states decides, not autocast: the backward pass runs outside of it, and computes the same logits.
     states = _as_multiplied(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
@@ -122,10 +127,10 @@ def token_logprobs(
 
 
 def _as_multiplied(hidden: Tensor) -> Tensor:
-    """The states in the dtype of their product with the output layer.
+    """Returns the states in the dtype of their product with the output layer.
 
-    That of autocast on a GPU: there the last norm leaves float32, whose products are not done by its matrix units, take
-    ten times as long, and are further from those of the explorers, which hold rounded weights. On a CPU it is theirs.
+    On a GPU, autocast's: there the last norm leaves float32, whose products run without matrix units, take ten times as
+    long, and are further from the explorers' products, which use rounded weights. On a CPU unchanged.
     """
     if hidden.is_cuda and torch.is_autocast_enabled("cuda"):
         return hidden.to(torch.get_autocast_dtype("cuda"))
@@ -140,7 +145,7 @@ def entropy_signals(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> Tensor:
-    """The sum over the vocabulary of p * p (H + log p), the mean change of the entropy by a draw  # [N]"""
+    """Returns the sum over the vocabulary of p * p (H + log p): the expected change of the entropy by a draw  # [N]"""
 
     def signals(logprobs: Tensor) -> Tensor:
         probabilities = logprobs.exp()
@@ -158,7 +163,7 @@ def probability_squares(
     bias: Tensor | None = None,
     form: LogitForm = PLAIN,
 ) -> Tensor:
-    """The sum over the vocabulary of p * p  # [N]"""
+    """Returns the sum over the vocabulary of p * p  # [N]"""
     return _of_distributions(
         lambda logprobs: (2 * logprobs).exp().sum(-1), hidden, head, inverse_temperature, bias, form
     )
@@ -172,7 +177,7 @@ def _of_distributions(
     bias: Tensor | None,
     form: LogitForm,
 ) -> Tensor:
-    """A figure of each whole distribution, chunk by chunk  # [N]"""
+    """Computes a figure of each complete distribution, chunk by chunk  # [N]"""
     figures = []
     hidden = _as_multiplied(hidden)
     head = head.to(hidden.dtype)

@@ -1,7 +1,7 @@
-"""Trees of tokens: which responses are computed together, and what of them is computed once.
+"""Trees of tokens: which responses are computed together, and which of their tokens only once.
 
-A tree lies in depth-first order: a prompt, and below it the responses to it, sorted, so that each shares with the one
-before it all that it shares with any. A token that several responses begin with alike has one place.
+A tree is stored in depth-first order: a prompt, then the responses to it, sorted, so that each shares its beginning
+with the response before it as far as with any. A token in a common beginning of several responses has one position.
 """
 
 from __future__ import annotations
@@ -17,32 +17,36 @@ from rftd.workers.learning.stage.micro_batch import ranges
 
 @dataclass(slots=True)
 class Tree:
-    """Samples of one prompt, in the order of the tree, without the last token of each response."""
+    """Samples of one prompt, in the order of the tree; the last token of each response has no position, because it
+    predicts nothing.
+    """
 
     members: list[int]
+    """Numbers of the samples."""
     shared: list[int]
-    """The number of tokens of each member's response that have the places of the member before it."""
+    """Number of tokens of each member's response that use the positions of the member before it."""
     length: int
-    """The number of places of all members together."""
+    """Number of positions of all members together."""
     branches: bool = False
-    """True if some of its places do not see all that lie before them."""
+    """True if some positions do not attend to all positions before them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The relative cost of a row by its places: linear layers, and attention in proportion to the square."""
+    """The relative cost of a row by its number of positions: linear layers, and attention, which is quadratic."""
 
     hidden_size: int
 
     def of(self, places: int) -> int:
-        """The cost, in units of one multiply-add per layer and hidden unit."""
+        """Returns the cost, in units of one multiply-add per layer and hidden unit."""
         return places * (6 * self.hidden_size + places)
 
 
 def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: int) -> list[Tree]:
-    """The trees of a batch, one for each sample without `cost`; a response joins a tree wherever cheaper.
+    """Groups samples into trees; a response joins a tree if that is cheaper. Without `cost`, one tree for each sample.
 
-    The responses of a pair join nobody else, so that a pair is one tree or two.
+    `budget_tokens` is the maximum length of a tree with several members. The two responses of a pair join no other
+    response, so that a pair is one tree or two.
     """
     if cost is None:
         return [Tree([number], [0], len(sample.tokens) - 1) for number, sample in enumerate(samples)]
@@ -76,9 +80,9 @@ def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: i
 
 
 def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
-    """Rows of trees: one each, or several where that saves more padding than longer rows cost.
+    """Arranges trees in rows: one each, or several if that saves more padding than longer rows cost.
 
-    Never several where no tree branches: attention that is plainly causal is worth more.
+    One each if no tree branches, because plainly causal attention is faster.
     """
     rows = [[tree] for tree in trees]
     if cost is None or not any(tree.branches for tree in trees):

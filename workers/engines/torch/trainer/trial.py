@@ -1,7 +1,7 @@
-"""A trial at opening: the trainer's log-probabilities against those of the model's own forward pass.
+"""A trial at opening: the trainer's log-probabilities are compared with those of the model's own forward pass.
 
-The trainer asks a model for its hidden states, several texts in a row, and applies the output layer itself. An
-architecture that does more than that (a scale or a cap of its logits, another mask) would be trained on other numbers.
+The trainer runs a model's decoder on several texts in a row, and applies the output layer itself. An architecture that
+does more than that (scales or caps its logits, uses another mask) would be trained on wrong numbers.
 """
 
 from __future__ import annotations
@@ -27,26 +27,31 @@ from rftd.workers.models.text_lengths import beyond, moving_rotation
 
 TEXT_TOKENS: Final = 320
 TAIL_TOKENS: Final = 160
-"""The most tokens that are compared of a text that goes beyond the last length at which the model changes."""
+"""Maximum number of compared tokens of a text longer than the model's last attention window, chunk or original
+length.
+"""
 TOLERANCE_NATS: Final = 1e-3
+"""Allowed absolute difference of a token's log-probability."""
 TOLERANCE_SHARE: Final = 1e-4
-"""The tolerance as a share of the log-probability: float32 keeps that much of it in a deep model."""
+"""Allowed relative difference of a token's log-probability: the precision of float32 in a deep model."""
 AGREEING: Final = 0.95
-"""The share of the tokens that must agree so closely."""
+"""Minimum share of tokens within the tolerance."""
 GROSS_NATS: Final = 0.05
-"""The most that any token may differ, but for models with experts: rounding may send a token to another expert."""
+"""Maximum difference of any token; models with experts are exempt, because rounding may send a token to another
+expert.
+"""
 _PLAIN_SCORES: Final = 1 << 28
-"""Attention scores of one layer that are held at once: 1 GiB in float32. A text of more keeps the attention in use."""
+"""Maximum attention scores of one layer in memory at once, 1 GiB in float32; longer texts keep the attention in use."""
 _ROWS: Final = 64
-"""Places whose logits are in float32 and normalised at once."""
+"""Positions whose logits are converted to float32 and normalised at once."""
 
 
 def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: int, share: bool) -> None:
-    """Compares log-probabilities of packed texts with the model's own forward pass; raises DataError for unlike ones.
+    """Raises DataError, naming the model type, if log-probabilities of packed texts differ from the model's own forward
+    pass.
 
-    `max_tokens` is the longest text that will be trained: one that is tried goes beyond the last attention window,
-    chunk or original length below it. `share`: equal prompts are computed once. The weights and every generator of
-    random numbers stay as they are. Raises DataError, which names the model type, if they differ.
+    `max_tokens` is the longest text to be trained: one compared text extends beyond the last attention window, chunk or
+    original length below it. `share`: equal prompts are computed once. Weights and random generators are unchanged.
     """
     kind = model.config.model_type
     if moving := moving_rotation(model.config, max_tokens):

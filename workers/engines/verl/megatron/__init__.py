@@ -1,14 +1,13 @@
-"""Megatron's layers for the verl engine, each tensor cut over some ranks.
+"""Megatron's layers for the verl engine, each tensor divided over some ranks.
 
 verl opens the model with Megatron's classes and computes it. Outside of the classes, weights and gradients have
 transformers' names, in float32, and so optimizer, checkpoints and publishing are equal to those of FSDP2.
 
 In reading order:
 
-sizes.py    the trainable models and sizes, and missing packages (no torch)
-layers.py   the layers without transformer-engine, with torch's attention
-tensors.py  Megatron's fused parameters as tensors with transformers' names
-model.py    verl's Megatron engine around a model of ours
+sizes.py    the trainable models and sizes, and missing packages (no torch) layers.py   the layers without
+transformer-engine, with torch's attention tensors.py  Megatron's fused parameters as tensors with transformers' names
+model.py    verl's Megatron engine, with changes
 
 Import `model` after `platform.choose_platform`.
 """

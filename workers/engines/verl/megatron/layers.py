@@ -14,14 +14,16 @@ from torch import Tensor
 
 
 class TorchAttention(MegatronModule):  # type: ignore[misc]
-    """torch's attention over the present rank's heads, in place of Megatron's for CUDA."""
+    """torch's attention over this rank's heads, in place of Megatron's, which needs CUDA."""
 
     def __init__(self, config: Any, *_: Any, softmax_scale: float | None = None, **__: Any) -> None:
         super().__init__(config)
         self._scale = softmax_scale
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
-        """The attended values  # query [L, B, heads, W], the others [L, B, groups, W] -> [L, B, heads * W]"""
+        """Returns the attended values  # query [L, B, heads, W], key and value [L, B, groups, W] -> [L, B, heads *
+        W]
+        """
         queries, keys, values = (heads.permute(1, 2, 0, 3) for heads in (query, key, value))
         attended = torch.nn.functional.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, scale=self._scale, enable_gqa=True
@@ -31,7 +33,7 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
 
 
 def torch_layers(config: Any) -> Any:
-    """Megatron's specification of a decoder layer with modules computed by torch."""
+    """Returns Megatron's specification of a decoder layer, with modules computed by torch."""
     layers = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
     layers.submodules.self_attention.submodules.core_attention = TorchAttention
     return layers

@@ -1,4 +1,4 @@
-"""verl's Megatron engine around a model of ours: opened by Megatron's classes, known by transformers' names.
+"""verl's Megatron engine with weights kept by rftd: opened by Megatron's classes, with transformers' names.
 
 Import the module after `platform.choose_platform`: verl decides on devices during its import.
 """
@@ -70,11 +70,11 @@ class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
 
 
 class _Opened:
-    """The changes to verl's engine, for policies and critics alike.
+    """The changes to verl's engine common to policies and critics.
 
-    There is no optimizer of Megatron's, no checkpoint manager, and no wrapper that adds gradients up: weights are kept
-    in float32 by transformers' names, copied into Megatron's parameters before they are used, and their gradients
-    taken off them after each micro-batch.
+    Megatron's optimizer, checkpoint manager and gradient wrapper are not used: weights are stored in float32 by
+    transformers' names, copied into Megatron's parameters before use, and gradients are moved from there after each
+    micro-batch.
     """
 
     wrapping: Wrapping
@@ -114,17 +114,17 @@ class _Opened:
 
     @cached_property
     def outline(self) -> Any:
-        """transformers' model of the same folder, without numbers."""
+        """transformers' model of the folder, without memory for its numbers."""
         return outlined_model(Path(self.model_config.path), dtype=torch.float32)
 
     @property
     def vocabulary_tokens(self) -> int:
-        """The number of token ids known to the model."""
+        """Number of the model's token ids."""
         tokens: int = self.model_config.hf_config.vocab_size
         return tokens
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights by transformers' names, DTensors where there are several ranks."""
+        """Returns the weights by transformers' names, as DTensors on several ranks."""
         return {name: value.detach() for name, value in self.parameters.items()}
 
     def wake(self) -> None:
@@ -135,7 +135,9 @@ class _Opened:
 
     @contextmanager
     def running(self, *, gradient: bool) -> Iterator[None]:
-        """Has the present weights in Megatron's parameters, within the context."""
+        """Copies the current weights into Megatron's parameters for the context; `gradient`: passes record
+        gradients.
+        """
         self.named.drop()
         self.named.fill()
         for chunk in self.module:
@@ -152,14 +154,16 @@ class _Opened:
             self.named.add_up()
 
     def outputs_of(self, batch: TensorDict, loss: LossOf | None = None) -> tuple[Tensor, Outputs]:
-        """The loss, or a sum without one, and the outputs at each place, by one forward pass."""
+        """Runs one forward pass; returns the loss (without `loss`, a sum of outputs) and the outputs at each
+        position.
+        """
         output, _ = self.forward_step(iter([batch]), self.module[0], None, _unchanged)
         columns = self.prepare_model_outputs(output, batch).items()
         outputs = {name: values.values().float() for name, values in columns}
         return next(iter(outputs.values())).sum() if loss is None else loss(outputs), outputs
 
     def prepare_model_inputs(self, batch: TensorDict) -> dict[str, Any]:
-        """The tokens alone, without pictures and without a loss mask."""
+        """Returns the model's inputs: tokens only, without images and loss mask."""
         ids = batch["input_ids"]
         return {
             "input_ids": ids,
@@ -170,7 +174,7 @@ class _Opened:
         }
 
     def read_weights(self) -> Mapping[str, Tensor]:
-        """The weights of the folder, whole and on the host, by transformers' names."""
+        """Reads the complete weights of the folder on the host, by transformers' names."""
         trusted = self.wrapping.trust_remote_code
         return dict(load_model(Path(self.model_config.path), _HOST, trust_remote_code=trusted).named_parameters())
 
@@ -230,7 +234,7 @@ class _Opened:
 
 
 class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
-    """A language model: log-probabilities and entropies of each place's next token."""
+    """A language model in verl's Megatron engine, with log-probability and entropy of each position's next token."""
 
     def _lm_head_logits_processor(self, logits: Tensor, label: Tensor, temperature: Tensor, **rest: Any) -> Any:
         """verl's columns from logits in float32, with a temperature for each token of a mixed text."""
@@ -257,20 +261,20 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
 
 
 class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc]
-    """A decoder with one number at each place."""
+    """A decoder with one output number at each position, in verl's Megatron engine."""
 
     value_model = True
 
     def read_weights(self) -> Mapping[str, Tensor]:
-        """The folder's decoder below a head of zeros."""
+        """Reads the folder's decoder on the host, below a head of zeros."""
         folder = Path(self.model_config.path)
         return dict(read_critic(folder, trust_remote_code=self.wrapping.trust_remote_code).named_parameters())
 
 
 def open_megatron(folder: Path, wrapping: Wrapping, *, critic: bool = False) -> Any:
-    """A model of the folder, cut over the tensor-parallel ranks: every rank calls it.
+    """Opens the model of a folder, divided over the tensor-parallel ranks; every rank must call it.
 
-    Raises DataError for a folder without a model, ConfigError for a model unknown to Megatron.
+    Raises DataError for a folder without a model, ConfigError for a model that is not supported.
     """
     arguments = wrapping.arguments
     sizes.check_model(folder, arguments)
@@ -290,7 +294,7 @@ def open_megatron(folder: Path, wrapping: Wrapping, *, critic: bool = False) -> 
 
 
 def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
-    """verl's description of the engine for these arguments."""
+    """Returns verl's configuration of a Megatron engine for these arguments."""
     return _EngineConfig(
         exact=wrapping.dtype == "float32",
         vanilla_mbridge=True,

@@ -1,4 +1,4 @@
-"""The models and sizes for Megatron, and its missing packages: a pure check of numbers, without torch."""
+"""Checks of model, sizes and packages for Megatron: pure functions of numbers, without torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rftd.workers.devices.device_memory import settings_of
 from rftd.workers.engines.verl.arguments import VerlTrainerArgs
 
 MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
-"""The decoders that are known by Megatron's names and by transformers'."""
+"""Model types with known correspondence between Megatron's and transformers' parameter names."""
 _ARGUMENTS: Final = "trainer.engine_args"
 _MODULES: Final = {"megatron.core": "megatron-core", "mbridge": "mbridge"}
 _ENGINE: Final = "transformer_engine"
-"""The package with layers for packed texts and for sequences that are cut over ranks."""
+"""The package with layers for packed texts and for sequences divided over ranks."""
 _ON_FSDP2: Final = "write trainer.trainer_strategy: fsdp2"
 ALONE: Final[Mapping[str, str]] = {
     "ulysses_sequence_parallel_size": "write trainer.megatron.tensor_model_parallel_size",
@@ -27,7 +27,7 @@ ALONE: Final[Mapping[str, str]] = {
     "activation_offload": "write trainer.engine_args.gradient_checkpointing",
     "entropy_checkpointing": "leave it out",
 }
-"""The arguments that FSDP2 has and Megatron has not, each with what to do about it."""
+"""Arguments that only FSDP2 supports, each with the fix."""
 
 
 def check_installed(field: str) -> None:
@@ -49,17 +49,17 @@ def _has(module: str) -> bool:
 
 
 def with_transformer_engine(arguments: VerlTrainerArgs) -> bool:
-    """True for layers of transformer-engine, the only ones for packed texts and cut sequences."""
+    """True if layers of transformer-engine are needed: for texts without padding and for divided sequences."""
     return arguments.use_remove_padding or cuts_sequences(arguments)
 
 
 def cuts_sequences(arguments: VerlTrainerArgs) -> bool:
-    """True for places of a text cut over the ranks of a tensor."""
+    """True if the positions of a text are divided over the ranks that share a tensor."""
     return arguments.sequence_parallel and arguments.tensor_model_parallel_size > 1
 
 
 def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cpu: bool) -> None:
-    """Raises ConfigError for arguments unfit for Megatron on the number of ranks."""
+    """Raises ConfigError for arguments that Megatron does not support with this dtype, number of ranks and device."""
     plain = VerlTrainerArgs()
     for name, fix in ALONE.items():
         if getattr(arguments, name) != getattr(plain, name):
@@ -94,7 +94,7 @@ def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cp
 
 
 def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
-    """Raises ConfigError for an unknown decoder, and for a decoder indivisible by the tensor-parallel ranks."""
+    """Raises ConfigError for a decoder unknown here, or with sizes not divisible by the tensor-parallel ranks."""
     config = settings_of(folder)
     if not config:  # whoever loads it says what is wrong
         return
@@ -117,7 +117,7 @@ def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
 
 
 def _unknown(config: Mapping[str, Any]) -> Iterator[str]:
-    """The traits of the decoder beyond Megatron's, in words."""
+    """Yields the traits of a model that are not supported, in words."""
     kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         yield f"its type is {kind!r}, and {', '.join(MODEL_TYPES)} are known"

@@ -1,8 +1,8 @@
-"""Megatron's parameters as tensors with transformers' names: cut over the tensor-parallel ranks, in float32.
+"""Megatron's parameters as tensors with transformers' names: divided over the tensor-parallel ranks, in float32.
 
-Megatron keeps queries, keys and values of a group of heads together, and gate and up projection in one tensor. Each
-rank has whole groups and equal parts of both projections: a rank's part of a fused parameter consists of contiguous
-parts of transformers' tensors, held as DTensors like those of FSDP2.
+Megatron stores queries, keys and values of a group of heads together, and gate and up projection in one tensor. Each
+rank has complete groups and equal parts of both projections: a rank's part of a fused parameter consists of contiguous
+parts of transformers' tensors, stored as DTensors like those of FSDP2.
 """
 
 from __future__ import annotations
@@ -25,37 +25,39 @@ _OUTPUT: Final = "output_layer.weight"
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """A tensor of transformers within a parameter of Megatron's."""
+    """The place of one transformers tensor within a parameter of Megatron's."""
 
     name: str
-    """transformers' name."""
+    """transformers' name of the tensor."""
     slot: Tensor
-    """The view of the parameter's memory that has this rank's part."""
+    """View of the parameter's memory with this rank's part of the tensor."""
     parameter: torch.nn.Parameter
     kind: Fusing
     number: int
-    """The number of the slot within the parameter."""
+    """Number of the tensor within the parameter, in Megatron's order."""
     dim: int | None
-    """The dimension along which ranks have parts; None: each has it whole."""
+    """Dimension along which the tensor is divided over ranks; None: every rank has all of it."""
     partial_gradient: bool
-    """True if each tensor-parallel rank knows only a part of the gradient of what it has whole."""
+    """True if an undivided tensor has only a part of its gradient on each tensor-parallel rank, to be summed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The ranks, and the groups of heads of each rank."""
+    """How a decoder's parameters are divided over ranks and fused."""
 
     groups: int
-    """The groups of heads (keys and values) of this rank."""
+    """Number of key-value head groups on this rank."""
     head_rows: int
     sequence_parallel: bool
     output: str
-    """The name of the output layer: `lm_head.weight`, or `score.weight` of a critic."""
+    """Name of the output layer's weight: `lm_head.weight`, or `score.weight` of a critic."""
     mesh: DeviceMesh | None
-    """Ranks by their share of the batch, then by their part of each tensor; None: there is one rank."""
+    """The ranks by their share of the batch and their part of each tensor; None for a single rank."""
 
     def places(self, module: torch.nn.Module) -> Iterator[TensorSlot]:
-        """The tensors of all parameters of a decoder. Raises DataError for an unknown parameter."""
+        """Yields the slot of each transformers tensor in a decoder's parameters. Raises DataError for an unknown
+        parameter.
+        """
         for name, parameter in module.named_parameters():
             fused = decoder_names(name)
             if fused is None:
@@ -77,7 +79,7 @@ class Layout:
                 )
 
     def slots(self, kind: Fusing, fused: Tensor) -> list[Tensor]:
-        """The views of one fused tensor, in the order of the names."""
+        """Returns the views of the tensors in one fused tensor, in the order of their names."""
         if kind == "gate_up":
             return list(fused.chunk(2))
         if kind == "heads":
@@ -89,20 +91,22 @@ class Layout:
 
 @dataclass(slots=True)
 class NamedTensors:
-    """The weights of a model by transformers' names, and the way to and from Megatron's parameters."""
+    """The weights of a model by transformers' names, with copies to and from Megatron's parameters."""
 
     layout: Layout
     places: list[TensorSlot]
     weights: dict[str, torch.nn.Parameter]
-    """float32, each a DTensor where there are several ranks."""
+    """The weights in float32, by name; DTensors on several ranks."""
     _sums: dict[str, Tensor] = field(default_factory=dict)
-    """The gradients of the micro-batches since the last `add_up`."""
+    """Gradients of the micro-batches since the last `add_up`."""
 
     @classmethod
     def of(
         cls, module: torch.nn.Module, layout: Layout, weights: Mapping[str, Tensor], device: torch.device
     ) -> NamedTensors:
-        """The weights of a model for a decoder of Megatron's. Raises DataError for weights of another model."""
+        """Creates the named weights of a decoder from complete `weights`. Raises DataError for weights of another
+        model.
+        """
         places = list(layout.places(module))
         if wrong := sorted({slot.name for slot in places} ^ weights.keys()):
             raise DataError(
@@ -132,7 +136,7 @@ class NamedTensors:
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Moves the gradient of one micro-batch from Megatron's parameters to the float32 sums."""
+        """Moves one micro-batch's gradients from Megatron's parameters to the sums in float32."""
         for slot in self.places:
             if slot.parameter.grad is None:
                 continue
@@ -143,7 +147,7 @@ class NamedTensors:
 
     @torch.no_grad()
     def add_up(self) -> None:
-        """Adds the mean over the batch's shares of the collected gradients to the weights' gradients."""
+        """Averages the collected gradients over the shares of the batch, and adds them to the weights' gradients."""
         mesh = self.layout.mesh
         for slot in self.places:
             gradient = self._sum_of(slot)
@@ -162,7 +166,7 @@ class NamedTensors:
         self._sums.clear()
 
     def drop(self) -> None:
-        """Drops collected gradients of a failed pass."""
+        """Discards the gradients collected in a failed pass."""
         self._sums.clear()
         for slot in self.places:
             slot.parameter.grad = None
@@ -176,7 +180,7 @@ class NamedTensors:
 
 
 def _part(whole: Tensor, slot: TensorSlot, mesh: DeviceMesh | None) -> Tensor:
-    """The present rank's part of a whole tensor."""
+    """Returns this rank's part of a complete tensor."""
     if mesh is None or slot.dim is None:
         return whole
     ranks = mesh["tensor"].size()
