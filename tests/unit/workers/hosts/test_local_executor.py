@@ -47,7 +47,8 @@ time.sleep(600)
 """Holds what only one can hold, as the processes of an inference engine hold a device, and does not end by itself."""
 
 WORKER = """
-import fcntl, os, subprocess, sys, time
+import fcntl, os, signal, subprocess, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests under nohup pass it on as ignored
 folder, manner = sys.argv[1:3]
 try:
     with open(f"{folder}/device", "a") as device:
