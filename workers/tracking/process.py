@@ -47,13 +47,11 @@ async def run_tracker(
     patient: bool = True,
     point: Callable[[str], None] = faults.point,
 ) -> int:
-    """Follows an experiment with a tracker until the experiment has ended, or until `stop` is set; returns the total
-    number of points.
+    """Follows an experiment with a tracker until its end, or until `stop` is set; returns the total number of points.
 
-    `tracker_spec` is the tracker, or the kind of one in the experiment's specification; `into` replaces the job's
-    folder; `until_head` also ends at the end of the log. Raises NotFoundError for an unknown kind and for a missing job
-    folder, ConflictError if another process runs the tracker, or if it was begun with other arguments, ConfigError for
-    unsupported arguments.
+    `tracker_spec` is the tracker, or its kind in the experiment's specification; `into` replaces the job's folder.
+    Raises NotFoundError for an unknown kind or a missing job folder, ConflictError if another process runs the tracker,
+    or if it was begun with other arguments, ConfigError for unsupported arguments.
     """
     beginning = await beginning_of(log, experiment, spine_offset=spine_offset)
     spec = beginning.spec
