@@ -29,7 +29,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """A box of a tensor, and the position of its numbers in a file."""
+    """A stored part of a tensor: its box within the tensor, and the position of its numbers in a file."""
 
     offset: tuple[int, ...]
     stored: StoredTensor
@@ -53,10 +53,10 @@ class WholeTensor:
         return layout_in(self.layout, self.dtype)
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yields the numbers as flat blocks of words of the dtype's size; each block is valid until the next one is
-        requested.
+        """Yields the numbers to write as flat blocks of machine words, each as wide as a number; a block is valid until
+        the next is requested.
 
-        Raises DataError if a file is cut off.
+        Raises DataError for a truncated file.
         """
         item_bytes = ITEM_BYTES[self.layout.dtype]
         room = np.empty(0, f"u{item_bytes}")
@@ -79,7 +79,7 @@ class WholeTensor:
                 yield block
 
     def files(self) -> list[Path]:
-        """Returns the files with the numbers."""
+        """Returns the files that contain the numbers."""
         return list(dict.fromkeys(tensor_part.stored.path for tensor_part in self.parts))
 
     def _fill(self, box: NDArray[Any], offset: tuple[int, ...]) -> None:
@@ -99,8 +99,8 @@ class WholeTensor:
 
 
 def whole(name: str, shape: tuple[int, ...], parts: Sequence[TensorPart]) -> WholeTensor:
-    """Returns the tensor made of the parts. Raises DataError, naming a file, unless they contain each number exactly
-    once.
+    """Assembles a tensor from its stored parts, without reading numbers. Raises DataError, naming a file, unless the
+    parts contain each number exactly once.
     """
     dtype = parts[0].stored.dtype
     for tensor_part in parts:
@@ -153,17 +153,19 @@ def _overlap(first: TensorPart, second: TensorPart) -> bool:
 
 
 DTYPES: Final = ("bfloat16", "float16", "float32")
-"""Types available for a converted model."""
+"""Dtypes that a converted model can be written in."""
 _FLOATING: Final = (*DTYPES, "float64")
 
 
 def layout_in(layout: TensorLayout, dtype: str | None) -> TensorLayout:
-    """Returns the layout of a tensor with numbers of type `dtype`; unchanged for None, and for tensors of integers."""
+    """Returns the layout of a tensor converted to `dtype`; unchanged if `dtype` is None, and for integers."""
     return layout if dtype is None or layout.dtype not in _FLOATING else layout._replace(dtype=dtype)
 
 
 def cast(block: NDArray[Any], stored: str, dtype: str) -> NDArray[Any]:
-    """Returns words of the type `stored` as words of `dtype`. Raises DataError for a number beyond float16's range."""
+    """Converts a block of numbers from the dtype `stored` to `dtype`. Raises DataError for a number beyond float16's
+    range.
+    """
     if stored == dtype or stored not in _FLOATING:
         return block
     numbers = _as_float32(block, stored)

@@ -87,7 +87,7 @@ class Buffer:
         """Writes the head of the file: magic number and manifest, which readers check first."""
         self._mapped[: len(data)] = data
 
-    def show_as(self, path: Path) -> None:
+    def publish_as(self, path: Path) -> None:
         """Publishes the complete file: makes it durable, gives it the name `path`, and unlocks it for readers."""
         # For folders on a disk; costs nothing on a memory file system.
         os.fsync(self._descriptor)
@@ -96,7 +96,7 @@ class Buffer:
         self.path = path
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def take_back(self, path: Path) -> bool:
+    def reclaim(self, path: Path) -> bool:
         """Renames a published file to `path`, to be overwritten as a buffer; False if it is being read, or was
         removed.
         """
@@ -122,7 +122,7 @@ class Reader:
     """A process's private mapping of a file: writes do not affect other processes."""
 
     def __init__(self, descriptor: int) -> None:
-        """Takes ownership of the descriptor. Raises OSError or ValueError."""
+        """Maps the complete file of the descriptor, which is closed by `close`. Raises OSError or ValueError."""
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
         # Private and writable: torch requires writable memory, and writes stay in the process.

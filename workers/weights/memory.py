@@ -78,7 +78,7 @@ class MemoryChannel:
             # If the file was removed, the buffer is no longer a reusable file.
             if (former_buffer := self._shown.pop(str(path), None)) is not None:
                 former_buffer.forget()
-            buffer.show_as(path)
+            buffer.publish_as(path)
         except BaseException:
             buffer.close()
             raise
@@ -127,7 +127,7 @@ class MemoryChannel:
             if Path(weights.path).parent == self._folder:
                 Path(weights.path).unlink(missing_ok=True)
         # Only with an equal size: weights of another size (another stage) need another file.
-        elif self._spare is None and buffer.size == self._size and buffer.take_back(self._blank):
+        elif self._spare is None and buffer.size == self._size and buffer.reclaim(self._blank):
             self._spare = buffer
         else:
             buffer.close()

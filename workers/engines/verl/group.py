@@ -40,9 +40,9 @@ class Shares:
     group: dist.ProcessGroup | None
     """The ranks to exchange results with, one of each share; None for a single share."""
 
-    def rounds(self, micro_batches: int) -> list[int]:
-        """Returns the numbers of this rank's micro-batches, one for each joint pass of all ranks; a number beyond the
-        last means an empty micro-batch.
+    def own_numbers(self, micro_batches: int) -> list[int]:
+        """Returns the numbers of this rank's micro-batches, one for each joint pass of all ranks; a number of
+        `micro_batches` or more stands for an empty one.
 
         All ranks take part in every joint pass, because each computes with the weights' parts of all.
         """
@@ -54,7 +54,7 @@ class Shares:
             dist.all_reduce(values, group=self.group)
         return values
 
-    def told(self, own: Mapping[int, Mapping[str, float]], count: int) -> list[dict[str, float]]:
+    def gathered_terms(self, own: Mapping[int, Mapping[str, float]], count: int) -> list[dict[str, float]]:
         """Returns the terms of all `count` micro-batches in order, gathered from the shares; `own` are this rank's, by
         number.
         """

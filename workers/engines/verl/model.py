@@ -21,8 +21,8 @@ from rftd.workers.engines.verl.wrapping import (
     Outputs,
     Wrapping,
     distribution_figure,
-    figures_asked,
     read_critic,
+    requested_figures,
 )
 from rftd.workers.models.pretrained import dropout_off
 
@@ -208,7 +208,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         columns: dict[str, Tensor] = super().prepare_model_outputs(
             output, output_args, micro_batch, logits_processor_func
         )
-        for name in figures_asked(micro_batch):
+        for name in requested_figures(micro_batch):
             columns[name] = self._figure(name, logits, output_args, micro_batch["input_ids"])
         return columns
 

@@ -48,7 +48,7 @@ class VerlPasses:
         values = torch.zeros((len(names), sum(sizes)), device=self.shares.device)
         starts = [sum(sizes[:number]) for number in range(len(sizes))]
         with self.model.running(gradient=False):
-            for number in self.shares.rounds(len(micro_batches)):
+            for number in self.shares.own_numbers(len(micro_batches)):
                 micro = micro_batches[number] if number < len(micro_batches) else None
                 _, output = self.model.outputs_of(self._data(micro, figures))
                 if micro is not None:
@@ -65,7 +65,7 @@ class VerlPasses:
         micro-batches.
         """
         own: dict[int, dict[str, float]] = {}
-        rounds = self.shares.rounds(len(micro_batches))
+        rounds = self.shares.own_numbers(len(micro_batches))
         with self.model.running(gradient=True):
             for number in rounds:
                 micro = micro_batches[number] if number < len(micro_batches) else None
@@ -89,7 +89,7 @@ class VerlPasses:
                     own[number] = dict(zip(terms, numbers, strict=True))
         return [
             {name: torch.tensor(value) for name, value in terms_of_one.items()}
-            for terms_of_one in self.shares.told(own, len(micro_batches))
+            for terms_of_one in self.shares.gathered_terms(own, len(micro_batches))
         ]
 
     def tensors(self) -> dict[str, Tensor]:

@@ -92,7 +92,7 @@ def text_batch(
     return batch
 
 
-def figures_asked(batch: TensorDict) -> list[str]:
+def requested_figures(batch: TensorDict) -> list[str]:
     """Returns the names of the figures of complete distributions requested by a batch."""
     names: list[str] = tensordict_utils.get_non_tensor_data(data=batch, key=FIGURES, default="").split()
     return names

@@ -22,7 +22,7 @@ from rftd.workers.engines.ranks.host import RankHost
 from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
 from rftd.workers.guest import Guest, Outcome
 from rftd.workers.hosts.leftovers import MARK
-from rftd.workers.hosts.ray.arrival import end_predecessors, refusal_of, take_variables, variables_of, write_to
+from rftd.workers.hosts.ray.arrival import end_predecessors, redirect_output, refusal_of, take_variables, variables_of
 from rftd.workers.hosts.ray.messages import ActorOrder
 from rftd.workers.hosts.ray.placement import CPUS
 from rftd.workers.hosts.started_here import StartedHere
@@ -138,7 +138,7 @@ class WorkerActor:
         if (refusal := refusal_of(order, node)) != "":
             return refusal
         close_to_others(FolderAccess(os.environ.get("RFTD_FOLDERS") or FolderAccess.PRIVATE))
-        write_to(Path(order.log_path), node if order.by_node else "")
+        redirect_output(Path(order.log_path), node if order.by_node else "")
         take_variables(order)
         configure(level=order.log_level)
         assignment = order.assignment

@@ -49,7 +49,7 @@ def refusal_of(order: ActorOrder, node: str) -> str:
     return ""
 
 
-def write_to(path: Path, node: str) -> None:
+def redirect_output(path: Path, node: str) -> None:
     """Redirects standard output and error to the end of the worker's log file; with `node`, in a folder of that name
     beside `path`.
     """

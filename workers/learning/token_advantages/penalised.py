@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def penalised(
     function: AdvantageFunction, rewards: Floats, groups: Ints, penalties: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Returns the advantage of each response by its reward less its KL penalty, compared within its group; 0 without a
-    group (-1)  # [B] each
+    """Computes `function`'s advantages of a batch's responses, with each reward reduced by the response's KL penalty; 0
+    for responses without a group  # [B] each
 
-    `groups` has the group's index of each response. Members of a group that are missing from the batch do not count.
+    `groups` has the group's index of each response, or -1. Members of a group that are missing from the batch do not
+    count.
     """
     import numpy as np
 
@@ -44,8 +45,8 @@ def penalised(
 
 
 def check_penalised(function: AdvantageFunction, name: str) -> None:
-    """Raises ConfigError for a function unable to take penalised rewards: one of tokens, of further member fields, or
-    of duplicated groups.
+    """Raises ConfigError if the advantage function `name` needs more than a group's rewards, and so cannot take reduced
+    rewards.
     """
     if isinstance(function, TokenAdvantage):
         why = "tells tokens apart, and takes the penalty where its own formula has it"

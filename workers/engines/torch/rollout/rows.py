@@ -19,7 +19,7 @@ _NONE: Final[Index] = np.zeros(0, dtype=np.int64)
 _TOKEN_BITS: Final = 32
 
 
-class Settled(NamedTuple):
+class RowMoves(NamedTuple):
     """The changes of rows and requests after a step, to be applied to a batch's tensors."""
 
     sources: Index
@@ -59,7 +59,7 @@ class Rows(Protocol):
         """
         ...
 
-    def settle(self, staying: Index) -> Settled:
+    def settle(self, staying: Index) -> RowMoves:
         """Gives requests that drew different tokens separate rows, and removes all requests except those at the indices
         `staying`.
         """
@@ -89,12 +89,12 @@ class SharedRows:
         self.starts = np.concatenate((self.starts, np.array(starts)))
         return prompts + before, prompts
 
-    def settle(self, staying: Index) -> Settled:
+    def settle(self, staying: Index) -> RowMoves:
         if not len(staying):
             self.requests = []
             self.of = _NONE
             self.starts = _NONE
-            return Settled(_NONE, _NONE, staying)
+            return RowMoves(_NONE, _NONE, staying)
         # Row and last token in one number: requests of one row with equal tokens stay one sequence.
         sequences, of = np.unique(self.of[staying] << _TOKEN_BITS | self._last()[staying], return_inverse=True)
         parents = sequences >> _TOKEN_BITS
@@ -109,7 +109,7 @@ class SharedRows:
         self.requests = [self.requests[index] for index in staying]
         self.of = rows[of][order]
         self.starts = self.starts[parents][at]
-        return Settled(parents[~stays], rows[~stays], staying)
+        return RowMoves(parents[~stays], rows[~stays], staying)
 
     def tokens(self) -> Index:
         tokens = np.empty_like(self.starts)
@@ -142,10 +142,10 @@ class FixedRows:
             self.starts[row] = starts[source]
         return np.array(rows), np.array(sources)
 
-    def settle(self, staying: Index) -> Settled:
+    def settle(self, staying: Index) -> RowMoves:
         stay = set(staying.tolist())
         self.requests = [request if row in stay else None for row, request in enumerate(self.requests)]
-        return Settled(_NONE, _NONE, self.of)
+        return RowMoves(_NONE, _NONE, self.of)
 
     def tokens(self) -> Index:
         return np.array([0 if request is None else request.tokens[-1] for request in self.requests])

@@ -32,8 +32,8 @@ from rftd.workers.engines.verl.wrapping import (
     Outputs,
     Wrapping,
     distribution_figure,
-    figures_asked,
     read_critic,
+    requested_figures,
 )
 from rftd.workers.models.pretrained import outlined_model
 
@@ -254,7 +254,7 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
         rows = logits.flatten(0, 1)
         figures = {
             name: distribution_figure(name, rows, temperature.flatten(), group=group).view(logits.shape[:2])
-            for name in figures_asked(batch)
+            for name in requested_figures(batch)
         }
         columns: dict[str, Tensor] = super()._lm_head_logits_processor(logits, label, temperature, **rest)
         return columns | figures
