@@ -1,24 +1,32 @@
 """The answers that evaluations of a real chat model keep, beside transformers' own on the same weights.
 
     python -P tests/bench/evaluation_texts.py --model FOLDER [--rows 18] [--steps 3]
+    python -P tests/bench/evaluation_texts.py --model FOLDER --file FILE.yaml --reward MODULE.py:CLASS --name REWARD
 
-The model is trained for a few steps of GRPO on sums, and evaluated greedily before the first and after the last.
-`rftd evals --json` gives the answers to every held-out row by both versions; transformers loads the model's folder and
-`actor/huggingface` of the last checkpoint, renders the same rows in the model's template, and answers by `generate`.
-Texts, ends, lengths, parts of the reward and the accuracy of both are compared. The status is 1 if one of them differs,
-if the two versions answer alike, or if `rftd verify` finds something.
+The model is trained for a few steps of GRPO on sums, and evaluated greedily, at least before the first and after the
+last step. `rftd evals --json` gives the answers to every held-out row by each version; transformers loads the model's
+folder and `actor/huggingface` of each checkpoint after `rftd convert`, renders the same rows in the model's template,
+and answers by `generate`. Texts, ends, lengths, parts of the reward and the accuracy of both are compared. The status
+is 1 if one of them differs, if the first and the last version answer alike, or if `rftd verify` finds something.
+
+An experiment FILE with a reward of its own names `./model`, `./data/train.jsonl` and `./data/test.jsonl`, and has the
+system prompt and the answers' length of `greedy_answers.py`; its rows are sums of two numbers below a hundred.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import random
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from statistics import fmean
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -29,12 +37,14 @@ from synthetic.daemon.third_party import install
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pretrained_stages
 from figures import tell
 from greedy_answers import FORM, MOST_TOKENS, greedy_answers
 
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.step import EvalCompleted
 
-TIMEOUT_S: Final = 3600.0
+TIMEOUT_S: Final = 7200.0
 RULE: Final = '''
 """A reward for a bare sum, in two parts."""
 
@@ -50,7 +60,7 @@ def parts(text, truth):
 
 
 class BareSum:
-    def score(self, response, truth, task):
+    def score(self, response, truth, task, rollout):
         return parts(response, truth)
 '''
 TEXT: Final = f"""
@@ -62,15 +72,15 @@ algorithm:
   repeat_times: 4
   kl_loss_fn: none
   optimizer: {{lr: 5.0e-5}}
-model: {{model_path: MODEL, max_prompt_tokens: 64, max_response_tokens: {MOST_TOKENS}}}
+model: {{model_path: ./model, max_prompt_tokens: 64, max_response_tokens: {MOST_TOKENS}}}
 buffer:
   batch_size: 2
   explorer_input:
     default_workflow_type: simple_workflow
     default_reward_fn_type: bare_sum
-    taskset: {{name: sums, path: ./train.jsonl, format: {FORM}}}
+    taskset: {{name: sums, path: ./data/train.jsonl, format: {FORM}}}
     eval_tasksets:
-    - {{name: held-out, path: ./held_out.jsonl, format: {FORM}, rollout_args: {{temperature: 0.0}}}}
+    - {{name: held-out, path: ./data/test.jsonl, format: {FORM}, rollout_args: {{temperature: 0.0}}}}
 explorer: {{eval_interval: 0, max_timeout: 600, rollout_model: {{engine_type: torch, engine_num: 1}}}}
 trainer: {{trainer_type: torch, save_interval: 100}}
 synchronizer: {{sync_method: checkpoint, sync_style: fully_async}}
@@ -83,15 +93,49 @@ def sums(first: int, count: int) -> list[dict[str, str]]:
     return [{"question": f"{left}+{right}=", "answer": str(left + right)} for left, right in pairs]
 
 
-def answered_by_transformers(folder: Path, rows: Sequence[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """The answers of transformers' own model, with their rewards."""
-    from bare_sum import parts
+class Answered(NamedTuple):
+    """The one attribute of a rollout that rewards of this bench read."""
 
+    finish: str
+
+
+class Task(NamedTuple):
+    """The experiment, its rows, and the class of its reward."""
+
+    text: str
+    trained: list[dict[str, str]]
+    held_out: list[dict[str, str]]
+    name: str
+    """The name of the reward in the file."""
+    module: str
+    rule: str
+    kind: str
+    """The class in the module."""
+
+
+def task_of(options: argparse.Namespace) -> Task:
+    """The task of the options: the file's, or this bench's own."""
+    if options.file is None:
+        trained = sums(options.rows, 64)
+        return Task(TEXT, trained, sums(0, options.rows), "bare_sum", "bare_sum", RULE, "BareSum")
+    chance = random.Random(options.seed)
+    held_out = pretrained_stages.sums(pretrained_stages.HELD_OUT_SUMS, chance)
+    asked = frozenset(row["question"] for row in held_out)
+    trained = pretrained_stages.sums(pretrained_stages.TRAINED_SUMS, chance, asked)
+    source, _, kind = options.reward.rpartition(":")
+    return Task(
+        options.file.read_text(), trained, held_out, options.name, Path(source).stem, Path(source).read_text(), kind
+    )
+
+
+def answered_by_transformers(folder: Path, rows: Sequence[dict[str, str]], reward: Any) -> Iterator[dict[str, Any]]:
+    """The answers of transformers' own model, with their rewards."""
     for row, answer in zip(rows, greedy_answers(folder, rows), strict=True):
-        rewards = parts(answer.text, row["answer"])
+        finish = "stop" if answer.ended else "length"
+        rewards = reward.score(answer.text, row["answer"], None, Answered(finish))
         yield {
             "text": answer.text,
-            "finish": "stop" if answer.ended else "length",
+            "finish": finish,
             "tokens": answer.tokens,
             "parts": rewards,
             "right": rewards["right"] == 1.0,
@@ -107,26 +151,48 @@ def answered_by_rftd(scene: Scene, name: str, version: int) -> dict[str, Any]:
     return page
 
 
-def compared(page: dict[str, Any], theirs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def compared(page: dict[str, Any], theirs: Sequence[dict[str, Any]], rows: Sequence[dict[str, str]]) -> dict[str, Any]:
     """The figures of a version, and how many of its answers differ from transformers' own."""
     ours = [pair["answer"] for pair in page["items"]]
     differing = [
         row
-        for row, (answer, other) in enumerate(zip(ours, theirs, strict=True))
-        if any(answer[name] != value for name, value in other.items() if name != "parts")
-        or any(abs(answer["parts"][name] - value) > 1e-6 for name, value in other["parts"].items())
+        for row, (answer, expected) in enumerate(zip(ours, theirs, strict=True))
+        if any(answer[name] != value for name, value in expected.items() if name != "parts")
+        or any(abs(answer["parts"][name] - value) > 1e-6 for name, value in expected["parts"].items())
     ]
     metrics = page["evaluation"]["metrics"]
-    accuracy = sum(other["right"] for other in theirs) / len(theirs)
+    accuracy = fmean(answer["right"] for answer in theirs)
+    score = fmean(sum(answer["parts"].values()) for answer in theirs)
     return {
         "version": page["evaluation"]["version"],
         "rows": len(ours),
         "differing_answers": len(differing),
         "first_difference": {"ours": ours[differing[0]], "theirs": theirs[differing[0]]} if differing else None,
+        "score": page["evaluation"]["score"],
+        "score_of_transformers": score,
         "accuracy": metrics["accuracy/mean"],
         "accuracy_of_transformers": accuracy,
-        "differs": bool(differing) or abs(metrics["accuracy/mean"] - accuracy) > 1e-9,
+        "exact": sum(answer["text"].strip() == row["answer"] for answer, row in zip(ours, rows, strict=True)),
+        "differs": bool(differing)
+        or abs(metrics["accuracy/mean"] - accuracy) > 1e-9
+        or abs(page["evaluation"]["score"] - score) > 1e-6,
     }
+
+
+def folders_of(scene: Scene, model: Path) -> dict[int, Path]:
+    """The folder of each evaluated version for transformers: the model's, or a checkpoint's after `rftd convert`."""
+    saved = {event.step: event for event in scene.events(CheckpointCommitted)}
+    folders: dict[int, Path] = {}
+    for version in sorted({event.version for event in scene.events(EvalCompleted)}):
+        if version == 0:
+            folders[version] = model
+        elif version in saved:
+            checkpoint = Path(saved[version].path)
+            converted = scene.rftd("convert", "--checkpoint-dir", str(checkpoint))
+            if converted.status:
+                sys.exit(f"{checkpoint} cannot be converted: {converted.err}")
+            folders[version] = checkpoint / "actor" / "huggingface"
+    return folders
 
 
 def main() -> int:
@@ -134,46 +200,54 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="the folder of a chat model")
     parser.add_argument("--rows", type=int, default=18, help="held-out rows")
-    parser.add_argument("--steps", type=int, default=3, help="steps of GRPO")
+    parser.add_argument("--steps", type=int, help="steps of GRPO; by default 3, or the file's")
+    parser.add_argument("--file", type=Path, help="an experiment file in place of this bench's own")
+    parser.add_argument("--reward", default="", help="the file's reward, as MODULE.py:CLASS")
+    parser.add_argument("--name", default="", help="the name of that reward in the file")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of the rows of the file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    held_out = sums(0, options.rows)
+    task = task_of(options)
     with tempfile.TemporaryDirectory(prefix="rftd-") as scratch:
         folder = Path(scratch)
-        install(folder, "bare_sum", RULE, {"rftd.rewards": {"bare_sum": "bare_sum:BareSum"}})
+        install(folder, task.module, task.rule, {"rftd.rewards": {task.name: f"{task.module}:{task.kind}"}})
         sys.path.append(scratch)
+        reward = getattr(import_module(task.module), task.kind)()
         scene = Scene(folder, environ={"PYTHONPATH": scratch, "RFTD_PASS_ENV": "PYTHONPATH"})
-        for name, rows in (("train", sums(options.rows, 64)), ("held_out", held_out)):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "data").mkdir(exist_ok=True)
+        (folder / "model").symlink_to(options.model.resolve())
+        for name, rows in (("train", task.trained), ("test", task.held_out)):
+            pretrained_stages.write_rows(folder / "data" / f"{name}.jsonl", rows)
         began_s = time.monotonic()
         with scene.host:
-            text = TEXT.replace("MODEL", str(options.model.resolve()))
-            name = scene.submit(text, f"buffer.total_steps={options.steps}")
+            steps = options.steps or (None if options.file else 3)
+            name = scene.submit(task.text, *(() if steps is None else (f"buffer.total_steps={steps}",)))
             summary = scene.until_ended(name, TIMEOUT_S).experiment.summary
             if summary.state != "completed":
                 sys.exit(f"the run is {summary.state}: {summary.reason}")
-            pages = [answered_by_rftd(scene, name, version) for version in (0, options.steps)]
-        took_s = time.monotonic() - began_s
+            took_s = time.monotonic() - began_s
+            folders = folders_of(scene, options.model)
+            pages = {version: answered_by_rftd(scene, name, version) for version in folders}
         findings = len(scene.verified().findings)
-        checkpoint = max(scene.events(CheckpointCommitted), key=lambda event: event.step)
-        folders = (options.model, Path(checkpoint.path) / "actor" / "huggingface")
         figures = [
-            compared(page, list(answered_by_transformers(place, held_out)))
-            for page, place in zip(pages, folders, strict=True)
+            compared(pages[version], list(answered_by_transformers(place, task.held_out, reward)), task.held_out)
+            for version, place in folders.items()
         ]
-    before, after = ([pair["answer"]["text"] for pair in page["items"]] for page in pages)
-    changed = sum(old != new for old, new in zip(before, after, strict=True))
+    texts = [[pair["answer"]["text"] for pair in page["items"]] for page in pages.values()]
+    changed = sum(old != new for old, new in zip(texts[0], texts[-1], strict=True))
     tell(
         {
             "model": options.model.name,
-            "steps": options.steps,
+            "file": options.file.name if options.file else None,
+            "steps": summary.step,
             "wall_s": round(took_s, 1),
+            "load": round(os.getloadavg()[2], 1),
             "findings": findings,
             "answers_that_training_changed": changed,
             "versions": figures,
         }
     )
-    return int(bool(findings) or not changed or any(figure["differs"] for figure in figures))
+    return int(bool(findings) or len(figures) < 2 or not changed or any(figure["differs"] for figure in figures))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.training.group_samples import BatchExperience, group_samples
 from rftd.workers.training.recorded import RecordedGroups
 
+AUXILIARY: Final = "auxiliary"
+"""Prefix of the figures of recorded rollouts beside a batch's own."""
+
 
 class Reuse:
     """A cache of immutable log records, limited in bytes; the oldest records are dropped first."""
@@ -238,9 +241,10 @@ class Assembly:
         """Returns the samples of recorded rollouts, with the metrics of their groups."""
         groups = RecordedGroups(dataset, plan.rows, stage=plan.stage, max_model_len=stage.model.max_model_len)
         function = advantage_function(stage.algorithm)
-        return group_samples(
+        samples, metrics = group_samples(
             function, groups.closed, groups.members, groups.experiences, stage=stage, seed=self._spec.seed
         )
+        return beside_experiences(samples, metrics, plan) if plan.experiences else (samples, metrics)
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
         if index not in self._datasets:
@@ -252,6 +256,28 @@ class Assembly:
         if index not in self._tokenizers:
             self._tokenizers[index] = dataset_tokenizer(stage)
         return self._tokenizers[index]
+
+
+def beside_experiences(
+    samples: Sequence[Sequence[TrainSample]], metrics: Mapping[str, float], plan: BatchPlanned
+) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+    """Returns recorded rollouts for a batch with experiences: groups numbered after the plan's, metrics by own names.
+
+    Tokens count as drawn by the newest weights: the versions of an older run's weights mean nothing in this run, and a
+    correction by age changes no token of age 0.
+    """
+    numbered: list[Sequence[TrainSample]] = [
+        [
+            msgspec.structs.replace(
+                sample,
+                group=sample.group + len(plan.groups),
+                versions=np.full(len(sample.loss_mask), plan.step, dtype=np.int64),
+            )
+            for sample in run
+        ]
+        for run in samples
+    ]
+    return numbered, {f"{AUXILIARY}/{name}": figure for name, figure in metrics.items()}
 
 
 def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[int]]]:

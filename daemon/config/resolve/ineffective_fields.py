@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.resolve.bench import BENCH, of_service
-from rftd.daemon.config.resolve.rows import NOT_OF_ROWS, OF_EXPERIENCES
+from rftd.daemon.config.resolve.rows import NO_FORMAT, NOT_OF_ROWS, OF_EXPERIENCES
 from rftd.daemon.config.resolve.serving import SERVE
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tinker import TINKER
@@ -111,8 +111,8 @@ RULES: Final = (
     IneffectiveRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
     IneffectiveRule(
         _of(_BUFFER, "format"),
-        lambda _given, stage: stage.dataset is not None and stage.dataset.schema == RECORDED,
-        "recorded rollouts are token ids, in columns of fixed names",
+        lambda _given, stage: stage.kind == "train" and stage.dataset is not None and stage.dataset.schema == RECORDED,
+        NO_FORMAT,
     ),
     IneffectiveRule(
         _of("buffer.trainer_input", "auxiliary_buffers"),

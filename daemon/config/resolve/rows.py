@@ -26,6 +26,9 @@ VARIABLE: Final = "env://"
 """Prefix of a database table's path as long as the variable with the database's address is not read."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
 """Fields of a buffer that concern stored experiences, and are meaningless for a buffer of rows."""
+NO_FORMAT: Final = "recorded rollouts are token ids, in columns of fixed names"
+_IMITATING: Final = ("mix", "mix_chord")
+"""Losses with a likelihood of rows in place of an advantage."""
 NOT_OF_ROWS: Final = "only used for experiences, not for rows"
 
 
@@ -79,8 +82,10 @@ def check_recorded(experiment: Experiment, definition: AlgorithmDefinition, note
 def resolve_mix(
     experiment: Experiment, algorithm: AlgorithmSpec, train_batch: int, notes: Notes
 ) -> tuple[TasksetSpec | None, int]:
-    """Returns the expert's dataset, and its rows per batch: ceil(ratio * batch); (None, 0) without the
+    """Returns the auxiliary dataset, and its rows per batch: ceil(ratio * batch); (None, 0) without the
     strategy `mix`.
+
+    The rows are an expert's texts, or rollouts recorded earlier (`schema_type: experience`).
     """
     buffers = experiment.buffer.trainer_input.auxiliary_buffers
     name: str = algorithm.sample_strategy_args.get("sft_dataset_name", "sft_dataset")
@@ -111,10 +116,31 @@ def resolve_mix(
     for field in OF_EXPERIENCES:
         if field in buffers[name].model_fields_set:
             notes.warn(f"{show((*_BUFFERS, name, field))} has no effect: {NOT_OF_ROWS}")
-    spec = rows_of(buffers[name], (*_BUFFERS, name), experiment.seed, notes, name=name)
+    schema = RECORDED if buffers[name].schema_type == RECORDED else "sft"
+    if schema == RECORDED:
+        _check_auxiliary(buffers[name], name, algorithm, notes)
+    spec = rows_of(
+        buffers[name],
+        (*_BUFFERS, name),
+        experiment.seed,
+        notes,
+        name=name,
+        schema=schema,
+        accepted_kinds=("sft", RECORDED),
+    )
     if spec is not None:
         spec = msgspec.structs.replace(spec, max_epochs=buffers[name].total_epochs or 0)
     return spec, rows
+
+
+def _check_auxiliary(buffer: ExperienceBuffer, name: str, algorithm: AlgorithmSpec, notes: Notes) -> None:
+    """Refuses recorded rollouts beside a loss that imitates rows, and warns of a format without effect."""
+    if algorithm.policy_loss in _IMITATING:
+        problem = f"is {RECORDED}, but policy_loss_fn {algorithm.policy_loss} imitates an expert's texts"
+        fix = "write schema_type: sft, or another loss such as ppo: recorded rollouts have rewards of their own"
+        notes.wrong((*_BUFFERS, name, "schema_type"), problem, fix, Contradiction)
+    if "format" in buffer.model_fields_set:
+        notes.warn(f"{show((*_BUFFERS, name, 'format'))} has no effect: {NO_FORMAT}")
 
 
 def rows_of(

@@ -176,7 +176,8 @@ class ExperienceBuffer(Section):
     itself."""
     format: Format = section(Format)
     schema_type: Annotated[Literal["auto", "experience", "sft", "dpo", "kto", "cpt"], word()] = "auto"
-    """Kind of a dataset's rows. Determined by the algorithm and only checked here; only kto accepts two kinds."""
+    """Kind of a dataset's rows. Determined by the algorithm and only checked here; kto accepts two kinds, and an
+    auxiliary buffer also `experience`: recorded rollouts with their own tokens, log-probabilities and rewards."""
     max_retry_times: Natural = harmless(3)
     max_retry_interval: Seconds = harmless(1.0)
     enable_progress_bar: bool = harmless(False, why="rftd watch shows the progress")

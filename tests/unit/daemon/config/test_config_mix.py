@@ -128,3 +128,18 @@ def test_algorithms_of_an_expert_mix_by_themselves_and_not_without_rows(load: Lo
     (text,) = errors(overrides=["algorithm.algorithm_type=mix", "algorithm.sample_strategy=default"])
     assert "algorithm.sample_strategy" in text
     assert "an expert's rows" in text
+
+
+def test_an_older_runs_experiences_may_be_the_auxiliary_data(load: Load, errors: Errors) -> None:
+    recorded = BUFFER.replace("limit_rows: 9", "schema_type: experience, format: {prompt_key: q}")
+    spec = load(overrides=[MIX, recorded]).spec
+    stage = spec.stages[0]
+    assert stage.dataset is not None
+    assert (stage.dataset.schema, stage.expert_rows, stage.experiences_per_step) == ("experience", 4, 4)
+    assert any("sft_dataset.format has no effect: recorded rollouts are token ids" in text for text in spec.warnings)
+    section = effective_config(spec)["buffer"]["trainer_input"]["auxiliary_buffers"]["sft_dataset"]
+    assert section["schema_type"] == "experience"
+    (text,) = errors(overrides=["algorithm.algorithm_type=mix", recorded.replace(", format: {prompt_key: q}", "")])
+    assert "sft_dataset.schema_type: is experience, but policy_loss_fn mix imitates an expert's texts" in text
+    (text,) = errors(overrides=[MIX, BUFFER.replace("limit_rows: 9", "schema_type: dpo")])
+    assert "sft_dataset.schema_type: is dpo, but the algorithm accepts sft or experience" in text

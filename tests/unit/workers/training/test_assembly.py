@@ -471,3 +471,34 @@ async def test_a_rollout_number_twice_in_a_group_fails_with_its_row(tmp_path: Pa
     with pytest.raises(RowError, match="has rollout 1, and a row before it") as error:
         await assembly.batch(_plan_of(dataset, [0]), 0)
     assert "recorded.jsonl:4" in str(error.value.where)
+
+
+@pytest.mark.anyio
+async def test_recorded_rows_beside_experiences_are_trained_as_their_own_groups(tmp_path: Path) -> None:
+    recorder, log = Recorder(), MemoryLog()
+    groups = [Closed(recorder, number, rewards=[1.0, 0.0, number, 0.5]) for number in range(2)]
+    await log.append(recorder.drafts)
+    live = await assembly_on(log).batch(planned(1, groups, 1, 1), 0)
+    rows = _recorded_rows(recorder, groups)
+    assembly, dataset = _offline(tmp_path, rows)
+    recorded = await assembly.batch(_plan_of(dataset, range(len(rows))), 0)
+    stage = msgspec.structs.replace(assembly._spec.stages[0], kind="both", expert_rows=len(rows))
+    spec = msgspec.structs.replace(assembly._spec, stages=(stage,))
+    plan = msgspec.structs.replace(
+        planned(1, groups, 1, 1), rows=_plan_of(dataset, range(len(rows))).rows, datasets=(dataset.digest,)
+    )
+    mixed = await Assembly(log, spec).batch(plan, 0)
+    assert mixed.items == live.items + recorded.items
+    drawn, beside = mixed.samples[: len(live.samples)], mixed.samples[len(live.samples) :]
+    assert [sample.group for sample in drawn] == [sample.group for sample in live.samples]
+    for sample, reference in zip(beside, recorded.samples, strict=True):
+        for name in ("tokens", "loss_mask", "logprobs", "advantages", "temperatures"):
+            np.testing.assert_array_equal(getattr(sample, name), getattr(reference, name), err_msg=name)
+        assert sample.group == reference.group + len(groups), "a group of its own"
+        assert not sample.expert
+        assert sample.versions is not None and set(sample.versions.tolist()) == {plan.step}, "no older than the weights"
+    own = {name: figure for name, figure in mixed.metrics.items() if not name.startswith("auxiliary/")}
+    assert own == live.metrics
+    assert {f"auxiliary/{name}": figure for name, figure in recorded.metrics.items()} == {
+        name: figure for name, figure in mixed.metrics.items() if name.startswith("auxiliary/")
+    }
