@@ -5,9 +5,10 @@
 
 The model is trained for a few steps of GRPO on sums, and evaluated greedily, at least before the first and after the
 last step. `rftd evals --json` gives the answers to every held-out row by each version; transformers loads the model's
-folder and `actor/huggingface` of each checkpoint after `rftd convert`, renders the same rows in the model's template,
-and answers by `generate`. Texts, ends, lengths, parts of the reward and the accuracy of both are compared. The status
-is 1 if one of them differs, if the first and the last version answer alike, or if `rftd verify` finds something.
+folder and each checkpoint as `rftd convert --dtype` writes it, renders the same rows in the model's template, and
+answers by `generate`. Explorers of a CPU compute in float32; a folder rounded to another dtype answers otherwise.
+Texts, ends, lengths, parts of the reward and the accuracy of both are compared. The status is 1 if one of them differs,
+if the first and the last version answer alike, or if `rftd verify` finds something.
 
 An experiment FILE with a reward of its own names `./model`, `./data/train.jsonl` and `./data/test.jsonl`, and has the
 system prompt and the answers' length of `greedy_answers.py`; its rows are sums of two numbers below a hundred.
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import sys
 import tempfile
@@ -179,7 +179,7 @@ def compared(page: dict[str, Any], theirs: Sequence[dict[str, Any]], rows: Seque
     }
 
 
-def folders_of(scene: Scene, model: Path) -> dict[int, Path]:
+def folders_of(scene: Scene, model: Path, dtype: str) -> dict[int, Path]:
     """The folder of each evaluated version for transformers: the model's, or a checkpoint's after `rftd convert`."""
     saved = {event.step: event for event in scene.events(CheckpointCommitted)}
     folders: dict[int, Path] = {}
@@ -188,10 +188,12 @@ def folders_of(scene: Scene, model: Path) -> dict[int, Path]:
             folders[version] = model
         elif version in saved:
             checkpoint = Path(saved[version].path)
-            converted = scene.rftd("convert", "--checkpoint-dir", str(checkpoint))
+            converted = scene.rftd("convert", "--checkpoint-dir", str(checkpoint), "--dtype", dtype)
             if converted.status:
                 sys.exit(f"{checkpoint} cannot be converted: {converted.err}")
-            folders[version] = checkpoint / "actor" / "huggingface"
+            own = checkpoint / "actor" / "huggingface"
+            of_dtype = own.with_name(f"huggingface-{dtype}")
+            folders[version] = of_dtype if of_dtype.exists() else own
     return folders
 
 
@@ -205,6 +207,7 @@ def main() -> int:
     parser.add_argument("--reward", default="", help="the file's reward, as MODULE.py:CLASS")
     parser.add_argument("--name", default="", help="the name of that reward in the file")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the rows of the file")
+    parser.add_argument("--dtype", default="float32", help="the dtype of converted checkpoints")
     options = parser.parse_args()
     torch.set_num_threads(1)
     task = task_of(options)
@@ -226,7 +229,7 @@ def main() -> int:
             if summary.state != "completed":
                 sys.exit(f"the run is {summary.state}: {summary.reason}")
             took_s = time.monotonic() - began_s
-            folders = folders_of(scene, options.model)
+            folders = folders_of(scene, options.model, options.dtype)
             pages = {version: answered_by_rftd(scene, name, version) for version in folders}
         findings = len(scene.verified().findings)
         figures = [
@@ -240,8 +243,8 @@ def main() -> int:
             "model": options.model.name,
             "file": options.file.name if options.file else None,
             "steps": summary.step,
+            "dtype": options.dtype,
             "wall_s": round(took_s, 1),
-            "load": round(os.getloadavg()[2], 1),
             "findings": findings,
             "answers_that_training_changed": changed,
             "versions": figures,

@@ -18,6 +18,7 @@ kept_tables  the kept files, and those no longer read by any experiment
 hub_cache    models and datasets of the hub fetched by the daemon's user
 row_looks    a look at the rows of a dataset
 token_looks  a look for tokens without an embedding in the model, in a separate process
+rounded_exports  folders for transformers rounded below the numbers of evaluations
 memory_plan  the memory of workers against their devices, and micro-batches fitting into it: chosen once
 contamination  held-out rows also used for training
 task_columns  the columns of tasksets with drawn rows, and the conditions on a selector

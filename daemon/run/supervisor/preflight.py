@@ -19,6 +19,7 @@ from rftd.daemon.run.supervisor.engine_packages import check_packages, left_to_w
 from rftd.daemon.run.supervisor.findings import Findings
 from rftd.daemon.run.supervisor.hub_cache import check_whole
 from rftd.daemon.run.supervisor.memory_plan import with_memory
+from rftd.daemon.run.supervisor.rounded_exports import rounding_warnings
 from rftd.daemon.run.supervisor.row_looks import (
     check_categories,
     check_prompts,
@@ -137,7 +138,8 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
     check_tasksets(spec, findings)
     findings.check()
     of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
-    warnings = (*spec.warnings, *left_to_workers(spec), *of_rows, *contamination.warnings())
+    looked = (*of_rows, *contamination.warnings(), *rounding_warnings(spec))
+    warnings = (*spec.warnings, *left_to_workers(spec), *looked)
     return with_memory(msgspec.structs.replace(spec, stages=stages, warnings=warnings), host)
 
 
