@@ -11,11 +11,11 @@ from typing import Final
 
 # Spans of rftd.
 ROLLOUT: Final = "invoke_workflow"
-"""Followed by the workflow's name: one rollout, with all its attempts."""
+"""Name of the span of one rollout with all its attempts, followed by the workflow's name."""
 AGENT: Final = "invoke_agent"
 TOOL: Final = "execute_tool"
 MODEL_CALL: Final = "chat"
-"""Followed by the model's name, like the two before by the agent's and the tool's."""
+"""Name of the span of one request to a model, followed by the model's name (`AGENT` and `TOOL` likewise by theirs)."""
 REWARD: Final = "reward"
 EVALUATION: Final = "evaluate"
 PLAN_BATCH: Final = "plan_batch"
@@ -40,7 +40,7 @@ BATCH_ID: Final = "rftd.batch.id"
 EVAL_ID: Final = "rftd.eval.id"
 ATTEMPT: Final = "rftd.attempt"
 CAUSE: Final = "rftd.cause"
-"""The obstacle for which an experiment is paused; the cause of a failure is `error.type`."""
+"""Attribute with the obstacle for which an experiment is paused; the cause of a failure is in `error.type`."""
 STAGE: Final = "rftd.stage"
 STEP: Final = "rftd.step"
 GENERATION: Final = "rftd.generation"
@@ -58,7 +58,7 @@ SKIPPED: Final = "rftd.step.skipped"
 # OpenTelemetry: general
 ERROR_TYPE: Final = "error.type"
 CANCELLED: Final = "cancelled"
-"""The error type of cancelled work; rftd's errors have their codes, others their class names."""
+"""Value of `error.type` for cancelled work; rftd's errors have their codes, others their class names."""
 SERVICE_NAME: Final = "service.name"
 SERVICE_VERSION: Final = "service.version"
 SERVICE_INSTANCE_ID: Final = "service.instance.id"
@@ -75,7 +75,7 @@ MESSAGING_OPERATION_TYPE: Final = "messaging.operation.type"
 MESSAGING_DESTINATION: Final = "messaging.destination.name"
 MESSAGING_PARTITION: Final = "messaging.destination.partition.id"
 SYSTEM: Final = "rftd"
-"""The log's name as a messaging system, with any backend."""
+"""Value of `messaging.system` for rftd's log, with any backend."""
 
 # OpenTelemetry: generative models
 GEN_AI_OPERATION: Final = "gen_ai.operation.name"
@@ -112,5 +112,5 @@ def messaging(operation: str, stream: str, partition: int) -> dict[str, str]:
 
 
 def generative(operation: str) -> dict[str, str]:
-    """Returns the attributes of a span of a generative model, an agent or a tool."""
+    """Returns the attributes common to spans of a model, an agent or a tool; `operation` is one of OpenTelemetry's."""
     return {GEN_AI_OPERATION: operation, GEN_AI_PROVIDER: SYSTEM}

@@ -35,8 +35,8 @@ class TraceOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """The receiver's full address."""
     ratio: float = RATIO
-    """The sampled share of traces that begin here; errors, weights, checkpoints, evaluations and steps are always
-    sampled.
+    """Share of traces sampled at their beginning here; errors, weights, checkpoints, evaluations and steps are always
+    traced.
     """
 
 
@@ -67,7 +67,7 @@ def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
 
 @contextmanager
 def tracing(options: TraceOptions | None, service: str, *, clock: Clock, logger: Logger) -> Iterator[Tracer | None]:
-    """Context of a tracer for the process `service`, while the block runs; None without options.
+    """A context with the tracer of the process `service`; None without options.
 
     At the end remaining spans are sent, for a moment at most.
     """

@@ -373,7 +373,7 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
     """
 
     number: Index
-    """Number of the experiment's choices so far, this one included; a repeated number has no effect."""
+    """Number of the choice in its experiment, from 1; a repeated number has no effect."""
     stage: Index
     version: Index
     generation: Index
@@ -412,9 +412,7 @@ class SignalLost(Event, frozen=True, kw_only=True):
     """The loss of the learning signal from batch `step` on, with its cause; written once per change of cause."""
 
     number: Index
-    """Number of losses and returns of the experiment's signal so far, this one included; a repeated number has no
-    effect.
-    """
+    """Number of the change (loss or return) in its experiment, from 1; a repeated number has no effect."""
     stage: Index
     step: Index
     """The first batch without a learning signal; of one that cannot be formed, its step."""

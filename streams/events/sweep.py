@@ -50,7 +50,7 @@ class SweepSubmitted(Event, frozen=True, kw_only=True):
     points: tuple[SweepPoint, ...]
     """The runs, in the order of their starts."""
     at_once: Count
-    """Maximum number of runs under way."""
+    """Maximum number of concurrent runs."""
     halving: Halving | None = None
     one_base: bool = False
     """The runs begin with the same weights: the first one evaluates them, and the others are its forks at step 0."""

@@ -68,7 +68,7 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     free: Count = 0
     """Number of further rollouts it could take now."""
     leases: tuple[UUID, ...] = ()
-    """Leases under way with progress since the last heartbeat."""
+    """Unfinished leases with progress since the last heartbeat."""
     version: Index = -1
     tokens_total: Count = 0
     rollouts_total: Count = 0

@@ -26,11 +26,12 @@ _LOOKS: Final = (ExperimentSubmitted, ExperimentPrioritized, ExperimentStarted, 
 
 
 class Spending(msgspec.Struct):
-    """Time and tokens spent by an experiment, with the grants and the views that reset its pauses."""
+    """Running time and tokens spent by an experiment, and when a person last read about it."""
 
     ran_ns: int = 0
     """Nanoseconds of running up to `last_ns`."""
     running: bool = False
+    """True while the experiment is running."""
     last_ns: int = 0
     """Time of the newest record written by a daemon."""
     row_tokens: int = 0

@@ -194,6 +194,7 @@ class Quiet(logging.Handler):
         self._last_s: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Logs the record as a warning, unless its message template was logged in the last `QUIET_S` seconds."""
         now_s = time.monotonic()
         if now_s - self._last_s.get(str(record.msg), -QUIET_S) < QUIET_S:
             return

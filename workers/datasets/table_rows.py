@@ -105,6 +105,7 @@ class TableRows(RowFile):
         return f"{self.path} row {index}"
 
     def close(self) -> None:
+        """Closes the file; rows cannot be read afterwards. Idempotent."""
         super().close()
         if self._mapped is not None:
             self._mapped.close()

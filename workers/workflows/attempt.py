@@ -86,6 +86,7 @@ class OneByOne:
         self._more: asyncio.Future[None] | None = None
 
     async def some(self) -> Sequence[Ended]:
+        """Waits for ended rollouts, and returns them; see `Attempt.some`."""
         loop = asyncio.get_running_loop()
         if not self._begun:
             self._begun = True
@@ -102,6 +103,7 @@ class OneByOne:
         return [(index, self._outcome(index, task)) for index, task in done]
 
     async def leave(self) -> Collection[int]:
+        """Cancels the unfinished rollouts; see `Attempt.leave`."""
         running = self._running
         # Tasks ending from now on are too late: `_note` ignores them.
         self._running = {}

@@ -49,7 +49,7 @@ class BatchedRollouts:
         self._sampling = sampling
         self._requests: list[tuple[int, GenerationRequest, _Prompt]] = []
         self._unasked: list[Ended] = []
-        """Rollouts ended without a request: their prompt is too long, or could not be made."""
+        """Rollouts ended without a request, because their prompt is too long or could not be made."""
         self._generating: AbstractAsyncContextManager[Answers] | None = None
         self._answers: Answers | None = None
         self._begun = False
@@ -57,6 +57,7 @@ class BatchedRollouts:
         """Spans of unanswered requests by their number, for traced rollouts."""
 
     async def some(self) -> Sequence[Ended]:
+        """Waits for ended rollouts, and returns them; see `Attempt.some`."""
         if not self._begun:
             self._begun = True
             self._ask()
@@ -80,7 +81,9 @@ class BatchedRollouts:
         return ended
 
     async def leave(self) -> Collection[int]:
-        """Frees the engine's slots. The engine obeys cancellation, so no rollout continues."""
+        """Cancels the unanswered requests, which frees the engine's slots; returns no rollout, because none
+        continues.
+        """
         for call in self._calls.values():
             call.fail(CANCELLED)
             call.end()

@@ -31,7 +31,9 @@ _ORDER: Final = tuple(Experiment.model_fields)
 
 
 def derived_section(spec: ExperimentSpec) -> dict[str, Any]:
-    """Returns folders, and for each stage devices, amounts, schedule and staleness; units are in the names."""
+    """Returns figures derived from a specification: folders, and for each stage devices, amounts, schedule and
+    staleness.
+    """
     return {
         "checkpoint_job_dir": spec.job_dir,
         "stages": {stage.name: _derived_stage(spec, stage) for stage in spec.stages},
@@ -215,7 +217,7 @@ def mode_of(stage: StageSpec, half: str) -> str:
 
 
 def buffer_section(stage: StageSpec) -> dict[str, Any]:
-    """Returns every taskset with workflow, reward and sampling, the training data, and all amounts."""
+    """Returns section `buffer` of a stage: tasksets with workflow, reward and sampling, training data, and amounts."""
     section: dict[str, Any] = {"batch_size": stage.batch_size}
     # For a stage without training the size is informative, and follows from the explored tasks unless written.
     if stage.kind != "explore" or stage.train_batch_size != stage.batch_size * stage.algorithm.repeat_times:

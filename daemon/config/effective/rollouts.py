@@ -23,7 +23,9 @@ _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_pe
 
 
 def explorer_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the explorers; `submitted` is the user's section, for fields missing from the specification."""
+    """Returns section `explorer` with effective values; `submitted` is the user's section, for fields missing in the
+    specification.
+    """
     spec = stage.rollout
     section: dict[str, Any] = {
         "concurrent_mode": submitted.get("concurrent_mode") or "sequential",
@@ -145,7 +147,7 @@ def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int
 
 
 def model_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the model with lengths and adapter; `submitted` is the section written by the user."""
+    """Returns section `model` with effective lengths and adapter; `submitted` is the section as written by the user."""
     spec = stage.model
     section: dict[str, Any] = {
         "model_path": spec.path,

@@ -25,7 +25,7 @@ _OF_TEXTS: Final = frozenset(
 )
 """Built-in rewards comparing an answer with a text, which the JSON of a mapping or a list never equals."""
 _LOOKS: Final = 10_000
-"""Number of inspected rows besides the first of each file, in ascending order; a smaller dataset is inspected whole."""
+"""Number of rows checked in addition to the first of each file, ascending; a smaller dataset is checked completely."""
 
 
 class _Templateless(ByteTokenizer):
@@ -65,7 +65,7 @@ def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> Byt
 def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
     """Checks that the stage's model can be prompted with the first task of each file. Raises DataError.
 
-    Workflows of other parties are left to their explorers.
+    Third-party workflows are checked by their explorers.
     """
     tokenizer = look_tokenizer(stage)
     if not isinstance(tokenizer, _Templateless):

@@ -30,7 +30,7 @@ from rftd.workers.workflows.first_prompts import FirstPrompts
 from rftd.workers.workflows.registry import WORKFLOWS
 
 _LOOKS: Final = 500
-"""Number of encoded rows per dataset, spread evenly over all rows."""
+"""Number of rows encoded per dataset, spread evenly over all rows."""
 
 
 class _TokenFault(msgspec.Struct, frozen=True):

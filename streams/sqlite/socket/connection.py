@@ -110,9 +110,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, no check: transports of other event loops, such as uvloop's, are not of asyncio's classes.
+        """Called by asyncio with the transport of the open connection."""
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio after the connection was closed: fails all waiting requests."""
         self._transport = None
         for reply in list(self._waiting.values()):  # a copy: `_settle` removes each from the dictionary
             if not reply.done():
@@ -120,9 +122,11 @@ class Connection(asyncio.BufferedProtocol):
         self.resume_writing()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by asyncio for memory to receive into."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio after `nbytes` were received: completes the requests of the replies among them."""
         try:
             replies = [wire.decode_reply(body) for body in self._frames.filled(nbytes)]
         except (CodecError, *UNREADABLE) as error:
@@ -137,9 +141,11 @@ class Connection(asyncio.BufferedProtocol):
                 waiting.set_result(reply)
 
     def pause_writing(self) -> None:
+        """Called by asyncio when the socket accepts no more: see `when_writable`."""
         self._uncongested.clear()
 
     def resume_writing(self) -> None:
+        """Called by asyncio when the socket accepts more again: calls the functions passed to `when_writable`."""
         self._uncongested.set()
         resume = self._resume
         self._resume = None

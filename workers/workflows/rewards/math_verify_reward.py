@@ -33,6 +33,7 @@ class MathVerifyReward:
         self._judge = _Judge(timeout_s)
 
     def start_with(self, environ: Mapping[str, str]) -> None:
+        """Sets the environment of the judging process; see `ProcessReward.start_with`."""
         self._judge.process.environ = environ
 
     def score(self, response: str, truth: str, task: Task, rollout: RolloutView | None = None) -> RewardResult:

@@ -44,6 +44,7 @@ class RewardModel:
         self._waiting: list[_Scoring] = []
 
     def start_with(self, environ: Mapping[str, str]) -> None:
+        """Sets the environment of the model's process; see `ProcessReward.start_with`."""
         self._process.environ = environ
 
     @staticmethod

@@ -31,7 +31,7 @@ _VARIABLE: Final = re.compile(r"(?<![A-Za-z\\])([A-Za-z]) ?=")
 
 
 def only_quantity(text: str) -> Quantity | None:
-    """Returns the one number in words, "so she pays 18 dollars", with its unit; None for several numbers.
+    """Returns the only number in a text such as "so she pays 18 dollars", with its unit; None for several numbers.
 
     None also if the text around the number has more than words: signs of mathematics, variables, words that change a
     number.
