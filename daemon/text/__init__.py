@@ -4,5 +4,6 @@ decoding_program  a process for opening tokenizers and decoding ids, under bound
 texts             decoding for the daemon: the process is killed when late, and started again
 row_reader        rows of tasksets, for the messages and the truth of a task
 passages          a rollout's ids in turns and parts, by writer
+step_advantages   the advantage of a rollout in its step, computed from the log
 transcript        an experience as text, with notes about missing parts
 """

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from rftd.daemon.run.operations import TextOrigin
 from rftd.daemon.text.passages import RolloutTurn, turns_of
 from rftd.daemon.text.texts import DecodedText, TokenizerFile, WantedText
@@ -58,6 +60,25 @@ class TextTools(NamedTuple):
         stages = () if self.origin is None else self.origin.spec.stages
         return stages[number] if 0 <= number < len(stages) else None
 
+    async def record(self, partition: int, offset: int) -> ExperienceProduced:
+        """Returns the event of an experience at its position. Raises NotFoundError if the log no longer has it."""
+        # A log without the dropped record answers with the next existing one.
+        records = await self.log.read(Partition(topics.EXPERIENCES, partition), offset, max_records=1)
+        if not records or records[0].offset != offset:
+            raise NotFoundError(f"the log holds no payload of the experience at {partition}@{offset}")
+        return decode_as(records[0], ExperienceProduced)
+
+    async def loaded(self, event: ExperienceProduced) -> ExperienceProduced:
+        """Returns the event with the bytes of its arrays. Raises NotFoundError for dropped or missing ones."""
+        store = self.store
+        arrays = event.arrays
+        if not any(array.artifact for array in arrays.values()):
+            return event
+        if store is None:
+            raise NotFoundError(NO_SPEC)
+        loaded = {name: await asyncio.to_thread(array.loaded, store.read) for name, array in arrays.items()}
+        return msgspec.structs.replace(event, **loaded)
+
     def tokenizer(self, number: int) -> TokenizerFile | None:
         """Returns the tokenizer of a stage; None for tokens that are bytes. Raises NotFoundError without any."""
         stage = self.stage(number)
@@ -83,28 +104,15 @@ class TextTools(NamedTuple):
 
 async def rollout_of(tools: TextTools, row: ExperienceRow) -> ReadRollout:
     """Returns an experience with its payload, or with the reason for the missing one."""
-    # A log without the dropped record answers with the next existing one.
-    records = await tools.log.read(Partition(topics.EXPERIENCES, row.partition), row.offset, max_records=1)
-    if not records or records[0].offset != row.offset:
-        return ReadRollout(row, None, {}, (), (f"no text and no ids: the log holds no payload of experience {row.id}",))
     try:
-        event = decode_as(records[0], ExperienceProduced)
+        event = await tools.record(row.partition, row.offset)
     except RftdError as error:
         return ReadRollout(row, None, {}, (), (f"no text and no ids: {error.what}",))
     try:
-        arrays = event.arrays
-        if any(array.artifact for array in arrays.values()):
-            arrays = await asyncio.to_thread(_loaded, arrays, tools.store)
+        arrays = (await tools.loaded(event)).arrays
         return ReadRollout(row, event, arrays, tuple(turns_of(event, arrays)), ())
     except RftdError as error:
         return ReadRollout(row, event, {}, (), (f"no text and no ids: {error.what}",))
-
-
-def _loaded(arrays: Mapping[str, Array], store: ArtifactStore | None) -> dict[str, Array]:
-    """Returns the arrays with their bytes. Raises NotFoundError for dropped or missing ones. Blocks."""
-    if store is None:
-        raise NotFoundError(NO_SPEC)
-    return {name: array.loaded(store.read) for name, array in arrays.items()}
 
 
 class DecodedTurn(NamedTuple):

@@ -21,6 +21,7 @@ experiences   by step, reward, staleness
 rollout_rows  the rollouts of a group, and of a dataset row
 spent         tokens counted against the budget of an experiment that is not running
 lengths       lengths of responses, generated and trained: the drop bias
+drops         rollouts that were not trained, by reason
 failed_tasks  tasks with too few successful rollouts, and the attempted tasks of a queue
 annotations  notes, stars and labels
 weights       weight versions, checkpoints, workers

@@ -98,9 +98,9 @@ async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: in
     lengths = sorted(generated)
     test = ks_of_counts([generated[length] for length in lengths], [trained.get(length, 0) for length in lengths])
     return Lengths(
-        generated=_summary(generated),
-        trained=_summary(trained),
-        dropped=_summary(dropped),
+        generated=length_summary(generated),
+        trained=length_summary(trained),
+        dropped=length_summary(dropped),
         dropped_by_reason=dict(sorted(reasons.items())),
         undecided=undecided,
         never_ended=await _rollouts(connection, experiment, stage) - closed,
@@ -122,7 +122,8 @@ async def _rollouts(connection: AsyncConnection, experiment: UUID, stage: int | 
     return 0 if total is None else total.rollouts
 
 
-def _summary(counts: Mapping[int, int]) -> LengthSummary:
+def length_summary(counts: Mapping[int, int]) -> LengthSummary:
+    """Returns the summary of lengths in tokens, from their counts."""
     total = sum(counts.values())
     lengths = sorted(counts)
     if not total:

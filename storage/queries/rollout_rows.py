@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.storage.queries.books import ENDED, PRODUCED
+from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.experiences import PREFIX, ROWS, ExperienceRow
 from rftd.storage.queries.rows import fetch
 
@@ -23,6 +24,13 @@ class FailedRollout(msgspec.Struct, frozen=True, kw_only=True):
     rollout: int
     code: str
     reason: str
+
+
+class PlanPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """The position of the plan of a batch on the spine."""
+
+    partition: int
+    offset: int
 
 
 class _GroupId(msgspec.Struct, frozen=True):
@@ -96,3 +104,18 @@ async def rollouts_of_row(
         skip=offset,
         **({} if stage is None else {"stage": stage}),
     )
+
+
+async def plan_of(connection: AsyncConnection, experience: UUID) -> PlanPlace | None:
+    """Returns the position of the plan of the last step planned with an experience; None without one."""
+    rows = await fetch(
+        connection,
+        PlanPlace,
+        f"""SELECT b.planned_partition AS partition, b.planned_offset AS "offset" FROM experiences e, batch_items i
+            JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
+        WHERE e.id = :experience AND {PRODUCED} AND i.experience = e.id AND b.experiment = e.experiment
+            AND NOT {ABANDONED}
+        ORDER BY b.step DESC LIMIT 1""",
+        experience=experience.bytes,
+    )
+    return rows[0] if rows else None

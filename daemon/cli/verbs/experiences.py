@@ -25,6 +25,7 @@ from rftd.daemon.cli.verbs.arguments import (
     steps_named,
 )
 from rftd.daemon.cli.verbs.rollout_file import export
+from rftd.daemon.http.views import drops as drop_views
 from rftd.daemon.http.views import experiences
 from rftd.daemon.http.views import text as text_views
 from rftd.daemon.http.views import tokens as token_views
@@ -32,6 +33,7 @@ from rftd.daemon.http.views.commands import Reason
 from rftd.daemon.http.views.experiences import ExperienceView
 from rftd.daemon.http.views.text import ExperienceText, TextTurn
 from rftd.ops.clock import Clock, SystemClock
+from rftd.storage.queries.drops import Drops
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.lengths import Lengths
 
@@ -292,6 +294,50 @@ def lengths(settings: Settings, name: str, stage: int | None) -> None:
     if emitted(answer.plain(), settings):
         return
     console_of(settings).print(_lengths(answer.value))
+
+
+@command.command("drops")
+@experiment_argument
+@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@shared_options
+@click.pass_obj
+def drops(settings: Settings, name: str, stage: int | None) -> None:
+    """Show which rollouts of experiment NAME were not trained: dropped, failed or given up, by reason.
+
+    LENGTHS are response tokens: median, 90th percentile and maximum, to be compared with those trained.
+    """
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        answer = client.ask(drop_views.drops, name=name, stage=stage)
+    if emitted(answer.plain(), settings):
+        return
+    console = console_of(settings)
+    headers = ("NOT TRAINED", "COUNT", "SHARE", "P50", "P90", "MAX", "EXAMPLES")
+    rows = list(_drop_rows(answer.value))
+    console.print(table(headers, rows, right=headers[1:6], width=console.width))
+    reasons = {failure.code: failure.reason for failure in answer.value.failures}
+    reasons |= {task.code: task.reason for task in answer.value.given_up}
+    for code, reason in reasons.items():
+        if reason:
+            say(f"{code}: {reason}")
+
+
+def _drop_rows(drops: Drops) -> Iterator[tuple[str, ...]]:
+    """Yields a row for the trained experiences, and one for each reason against training."""
+    trained = drops.trained
+    yield ("(trained)", str(trained.count), "", str(trained.p50), str(trained.p90), str(trained.max), "")
+    for drop in drops.reasons:
+        lengths = (str(drop.tokens.p50), str(drop.tokens.p90), str(drop.tokens.max))
+        yield (drop.reason, str(drop.experiences), f"{drop.share:.1%}", *lengths, " ".join(shorts(drop.examples)))
+    for failure in drops.failures:
+        label = f"failed {failure.code}".strip()
+        examples = " ".join(shorts(failure.examples))
+        yield (label, str(failure.rollouts), f"{failure.share:.1%}", "-", "-", "-", examples)
+    for task in drops.given_up:
+        yield (f"tasks {task.code}".strip(), str(task.tasks), "", "-", "-", "-", " ".join(shorts(task.examples)))
+    if drops.undecided:
+        yield ("(undecided)", str(drops.undecided), "", "", "", "", "")
 
 
 def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:

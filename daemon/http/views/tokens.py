@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +13,7 @@ from rftd.daemon.http.views.experiences import ExperienceId
 from rftd.daemon.http.views.route import After, Daemon, Name, Offset, read
 from rftd.ops.errors import RftdError
 from rftd.storage.queries.experiences import ExperienceRow, find_experience, get_experience
+from rftd.storage.queries.rollout_rows import plan_of
 
 if TYPE_CHECKING:
     from rftd.daemon.text.transcript import ReadRollout, TextTools
@@ -58,17 +61,21 @@ async def tokens(
     daemon: Daemon, name: Name, experience: ExperienceId, first: Offset = 0, n: WindowTokens = 1024, after: After = None
 ) -> TokenWindow:
     """A window of an experience's tokens: `n` tokens from `first` on, prompt tokens included."""
+    from rftd.daemon.text.step_advantages import advantages_of_rollout
     from rftd.daemon.text.transcript import TextTools, rollout_of
 
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         row = await get_experience(connection, await find_experience(connection, id, experience))
+        plan_place = await plan_of(connection, UUID(row.id))
     tools = TextTools(daemon.log, daemon.texts, await daemon.operations.text_origin(id))
     rollout = await rollout_of(tools, row)
     if not rollout.turns:
         return _empty(row, first, list(rollout.notes))
     pieces, notes = await _pieces(tools, rollout, first, n)
-    return _window(rollout, first, n, pieces, [*rollout.notes, *notes])
+    advantages, note = await advantages_of_rollout(tools, rollout, plan_place)
+    notes = [*rollout.notes, *notes, *([note] if note else [])]
+    return _window(rollout, first, n, pieces, advantages, notes)
 
 
 async def _pieces(tools: TextTools, rollout: ReadRollout, first: int, n: int) -> tuple[list[str], list[str]]:
@@ -86,7 +93,9 @@ async def _pieces(tools: TextTools, rollout: ReadRollout, first: int, n: int) ->
     return list(texts[wanted].pieces[first - start :]), [note] if note else []
 
 
-def _window(rollout: ReadRollout, first: int, n: int, pieces: list[str], notes: list[str]) -> TokenWindow:
+def _window(
+    rollout: ReadRollout, first: int, n: int, pieces: list[str], advantages: Sequence[float], notes: list[str]
+) -> TokenWindow:
     import numpy as np
 
     from rftd.daemon.text.passages import drawn_tokens
@@ -117,6 +126,7 @@ def _window(rollout: ReadRollout, first: int, n: int, pieces: list[str], notes: 
         picked = values[numbers].tolist() if len(values) else [None] * len(numbers)
         return [value if is_shown else None for value, is_shown in zip(picked, shown.tolist(), strict=True)]
 
+    flags = [flag or 0 for flag in column(mask, response)]
     processed = rollout.arrays.get("processed_logprobs")
     return TokenWindow(
         experience=rollout.row.id,
@@ -128,14 +138,22 @@ def _window(rollout: ReadRollout, first: int, n: int, pieces: list[str], notes: 
         steps=steps[first : first + n].tolist(),
         response=response.tolist(),
         drawn=drawn.tolist(),
-        mask=[flag or 0 for flag in column(mask, response)],
+        mask=flags,
         logprobs=column(rollout.arrays["logprobs"].view(), drawn),
         processed_logprobs=[] if processed is None else column(processed.view(), drawn),
         versions=column(versions, response & (versions[numbers] >= 0) if len(mask) else response),
-        advantages=[],
+        advantages=_advantages(advantages, steps[first : first + n].tolist(), flags),
         next=first + n if first + n < len(ids) else None,
         notes=notes,
     )
+
+
+def _advantages(advantages: Sequence[float], steps: list[int], mask: list[int]) -> list[float | None]:
+    """Returns the advantage of each trained token: of its rollout, or of its step where each step has one."""
+    if not advantages:
+        return []
+    last = len(advantages) - 1
+    return [advantages[min(step, last)] if flag else None for step, flag in zip(steps, mask, strict=True)]
 
 
 def _empty(row: ExperienceRow, first: int, notes: list[str]) -> TokenWindow:

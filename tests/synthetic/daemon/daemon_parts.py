@@ -53,12 +53,16 @@ class DaemonParts:
 
 
 @asynccontextmanager
-async def open_daemon(folder: Path, *, token: str | None = None) -> AsyncIterator[DaemonParts]:
-    """Parts of a daemon with one complete run in its log, named `small`; without the owner's `token` open to all."""
+async def open_daemon(
+    folder: Path, *, token: str | None = None, run: SyntheticRun | None = None
+) -> AsyncIterator[DaemonParts]:
+    """Parts of a daemon with one run in its log, else a complete one named `small`; without the owner's `token` open to
+    all.
+    """
     clock = SystemClock()
     keyring = Keyring(folder, clock=clock, logger=logger(), from_environ=token) if token is not None else None
     job_dir = folder / "job"
-    run = SyntheticRun(Recorder(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
+    run = run or SyntheticRun(Recorder(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
     log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
     for start in range(0, len(run.recorder.drafts), 100):
         await log.append(run.recorder.drafts[start : start + 100])

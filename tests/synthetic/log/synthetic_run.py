@@ -72,6 +72,8 @@ class SyntheticRun:
     job_dir: str = "/jobs"
     artifacts: ArtifactStore | None = None
     """A store for the texts of evaluations; without one they are not kept."""
+    repeat: int = REPEAT
+    """The rollouts of each group."""
     spec: ExperimentSpec | None = None
     """A specification in place of the usual one."""
     tokenizers: tuple[str, ...] = ()
@@ -199,15 +201,15 @@ class SyntheticRun:
             stage=1,
             row=self.groups,
             epoch=0,
-            rollouts=tuple(range(REPEAT)),
-            repeat_times=REPEAT,
+            rollouts=tuple(range(self.repeat)),
+            repeat_times=self.repeat,
             attempt=1,
             deadline_s=60.0,
             min_version=self.version,
         )
         recorder.write(leased, self.id, role="dispatcher", partition=Partition(topics.TASKS, slot))
-        members = [self.produce(group, rollout, lease) for rollout in range(REPEAT - failed)]
-        for rollout in range(REPEAT - failed, REPEAT):
+        members = [self.produce(group, rollout, lease) for rollout in range(self.repeat - failed)]
+        for rollout in range(self.repeat - failed, self.repeat):
             error = experience.RolloutFailed(
                 group=group, rollout=rollout, stage=1, lease=lease, code="RFTD-WRK-003", reason="too\x00late"
             )

@@ -29,6 +29,8 @@ class SyntheticRollout(msgspec.Struct, frozen=True, kw_only=True):
     """One rollout of the run."""
 
     prompt: str = "2+3="
+    prompt_ids: tuple[int, ...] = ()
+    """Ids in place of the prompt's characters."""
     parts: tuple[tuple[str, bool], ...] = (("5", True),)
     """The answer in parts, each with whether the model drew it."""
     reward: float = 1.0
@@ -56,7 +58,7 @@ def tokenizer_json(*, characters: int = 256) -> str:
     return inner.to_str()
 
 
-def text_spec(folder: Path, name: str) -> ExperimentSpec:
+def text_spec(folder: Path, name: str, advantage: str = "grpo") -> ExperimentSpec:
     """The specification of a run below a folder, with three rows of sums."""
     path = folder / "sums.jsonl"
     rows = ({"question": f"2+{number}=", "answer": str(2 + number)} for number in range(1, 4))
@@ -67,12 +69,14 @@ def text_spec(folder: Path, name: str) -> ExperimentSpec:
     spec = spec_of(name, 1, str(folder / f"job-{name}"))
     sft, rft = spec.stages
     model = msgspec.structs.replace(rft.model, path=str(folder / "model"))
-    return msgspec.structs.replace(spec, stages=(sft, msgspec.structs.replace(rft, taskset=taskset, model=model)))
+    algorithm = msgspec.structs.replace(rft.algorithm, advantage=advantage)
+    rft = msgspec.structs.replace(rft, taskset=taskset, model=model, algorithm=algorithm)
+    return msgspec.structs.replace(spec, stages=(sft, rft))
 
 
-def text_run(folder: Path, name: str = "texts", *, tokenizer: str | None = None) -> TextRun:
+def text_run(folder: Path, name: str = "texts", *, tokenizer: str | None = None, advantage: str = "grpo") -> TextRun:
     """A run below a folder, begun; with the copy of a tokenizer, or without any."""
-    spec = text_spec(folder, name)
+    spec = text_spec(folder, name, advantage)
     store = ArtifactStore(Path(spec.job_dir) / "artifacts")
     copies = () if tokenizer is None else ("", store.put(tokenizer.encode()))
     run = TextRun(Recorder(seed=len(name)), name=name, job_dir=spec.job_dir, spec=spec, tokenizers=copies)
@@ -95,7 +99,7 @@ class TextRun(SyntheticRun):
     def produce(self, group: UUID, rollout: int, lease: UUID, *, source: str = "") -> Member:
         """The next rollout of `rollouts`."""
         spoken = self.rollouts.pop(0)
-        prompt = [ord(character) for character in spoken.prompt]
+        prompt = list(spoken.prompt_ids) or [ord(character) for character in spoken.prompt]
         answer = [ord(character) for character in spoken.answer]
         drawn = [by_model for text, by_model in spoken.parts for _ in text]
         tokens = [*prompt, *answer, *spoken.extra]

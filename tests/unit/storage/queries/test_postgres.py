@@ -17,7 +17,7 @@ from rftd.ops.clock import ManualClock, SystemClock
 from rftd.storage.database.engine import open_database
 from rftd.storage.projector.projector import Projector
 from rftd.storage.projector.rebuild import digest, rebuild
-from rftd.storage.queries import batches, experiences, experiments, steps, weights
+from rftd.storage.queries import batches, drops, experiences, experiments, rollout_rows, steps, weights
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
 from rftd.storage.queries.names import resolve_experiment
@@ -47,7 +47,22 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
         await weights.list_checkpoints(connection, run.id),
         await weights.list_workers(connection),
         await experiences.get_experience(connection, run.late),
+        await drops.drops_of(connection, run.id),
+        await rollout_rows.rollouts_of_row(connection, run.id, 1, stage=1, limit=9, offset=0),
+        await _of_group(connection, run),
         [await experiences.list_experiences(connection, run.id, where=where, order=o) for o in experiences.ORDERS],
+    ]
+
+
+async def _of_group(connection: AsyncConnection, run: SyntheticRun) -> list[object]:
+    """The rollouts of the group with a late experience, its failures, and a plan."""
+    row = await experiences.get_experience(connection, run.late)
+    group = await rollout_rows.find_group(connection, run.id, row.group[:13])
+    planned = await experiences.list_experiences(connection, run.id, where=ExperienceFilter(state="planned"), limit=1)
+    return [
+        await rollout_rows.rollouts_of_group(connection, group, first=0, limit=9),
+        await rollout_rows.failed_of_group(connection, group, limit=9),
+        await rollout_rows.plan_of(connection, UUID(planned[0].id)),
     ]
 
 

@@ -18,7 +18,7 @@ from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.two_samples import ks_test
 from rftd.storage.projector.projector import Projector
-from rftd.storage.queries import batches, experiences, experiments, lengths, steps, weights
+from rftd.storage.queries import batches, drops, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.experiences import ExperienceFilter
@@ -209,6 +209,32 @@ async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnec
     assert (none.generated.count, none.trained.p99, none.never_ended, none.p) == (0, 0, 0, 1.0)
     await connection.execute(text("UPDATE groups SET failed = failed + 3 WHERE sequence = 0"))
     assert (await lengths.lengths_of(connection, done.id)).never_ended == 3
+    await connection.rollback()
+
+
+async def test_drops_by_reason_with_lengths_and_examples(connection: AsyncConnection, done: SyntheticRun) -> None:
+    found = await drops.drops_of(connection, done.id)
+    rows = {row.id: row for row in await experiences.list_experiences(connection, done.id, limit=100)}
+    assert [(drop.reason, drop.experiences, drop.share) for drop in found.reasons] == [
+        ("late", 1, 1 / 26),
+        ("stale", 1, 1 / 26),
+    ]
+    late, stale = found.reasons
+    assert late.examples == [str(done.late)]
+    assert rows[stale.examples[0]].retired_reason == "stale"
+    assert stale.tokens.max == rows[stale.examples[0]].response_tokens
+    assert (found.trained.count, found.dropped.count, found.undecided) == (24, 2, 2)
+    [failure] = found.failures
+    assert (failure.code, failure.rollouts, failure.reason) == ("RFTD-WRK-003", 1, "too\ufffdlate")
+    assert found.failed_rollouts == 1
+    assert found.given_up == []
+    assert await drops.drops_of(connection, done.id, stage=1) == found
+    none = await drops.drops_of(connection, done.id, stage=0)
+    assert (none.reasons, none.failures, none.rollouts) == ([], [], 0)
+    await connection.execute(text("UPDATE groups SET failed = failed + 3, members = 0, code = 'X' WHERE sequence = 0"))
+    changed = await drops.drops_of(connection, done.id)
+    assert [(row.code, row.rollouts) for row in changed.failures] == [("", 3), ("RFTD-WRK-003", 1)]
+    assert [(row.code, row.tasks, len(row.examples)) for row in changed.given_up] == [("X", 1, 1)]
     await connection.rollback()
 
 

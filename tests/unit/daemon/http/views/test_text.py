@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from synthetic.daemon.daemon_parts import DaemonParts
+from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
 from synthetic.log.text_run import SyntheticRollout, TextRun, text_run, tokenizer_json
 
 from rftd.daemon.text.texts import Texts, TokenizerFile, WantedText
@@ -245,6 +246,40 @@ async def test_tokens_come_in_windows_with_their_columns(
     assert (last["texts"], last["next"]) == (["d", "<eos>"], None)
     beyond = await fetched(client, f"experiences/{id}/tokens", first=900)
     assert (beyond["ids"], beyond["texts"]) == ([], [])
+
+
+@pytest.fixture
+async def planned(tmp_path: Path, anyio_backend: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A daemon with a run of three groups, of which the first two are planned; the log has no other run."""
+    run = text_run(tmp_path, tokenizer=tokenizer_json())
+    for rewards in ((1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)):
+        run.group([SyntheticRollout(parts=(("ab", True), ("c", False)), reward=reward) for reward in rewards])
+    run.plan(stage=1, take=8)
+    async with open_daemon(tmp_path, run=run) as opened, opened.client() as client:
+        yield client
+
+
+async def test_tokens_have_the_advantage_of_their_step(planned: httpx.AsyncClient) -> None:
+    first, *_, waiting = await ids_of(planned)
+    window = await fetched(planned, f"experiences/{first}/tokens", first=3)
+    assert window["notes"] == []
+    assert window["advantages"] == [None, *[pytest.approx(0.75 / (0.5 + 1e-6))] * 2, None, pytest.approx(1.5, rel=1e-5)]
+    unplanned = await fetched(planned, f"experiences/{waiting}/tokens")
+    assert unplanned["advantages"] == []
+    assert unplanned["notes"] == ["no advantages: no step was planned with this experience"]
+
+
+async def test_advantages_of_single_tokens_need_the_trainer(
+    client: httpx.AsyncClient, parts: DaemonParts, tmp_path: Path
+) -> None:
+    run = text_run(tmp_path, tokenizer=tokenizer_json(), advantage="ppo")
+    run.group([SyntheticRollout()] * 4)
+    run.plan(stage=1, take=4)
+    await written(parts, run)
+    id = (await ids_of(client))[0]
+    window = await fetched(client, f"experiences/{id}/tokens")
+    assert window["advantages"] == []
+    assert "ppo computes each token's by the trainer's models" in window["notes"][0]
 
 
 async def test_tokens_of_fake_engines_are_bytes(client: httpx.AsyncClient, parts: DaemonParts, tmp_path: Path) -> None:

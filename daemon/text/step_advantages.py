@@ -1,0 +1,115 @@
+"""The advantage of an experience in the step that trained it, computed from the log as its trainer computed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from rftd.ops.errors import DataError, NotFoundError, RftdError
+from rftd.streams.events.batch import BatchPlanned
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import GroupClosed
+from rftd.streams.log import topics
+from rftd.streams.log.codec import decode_as
+from rftd.streams.log.topics import Partition
+from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
+from rftd.workers.learning.algorithms.advantages.registry import advantage_function
+from rftd.workers.training.closed_groups import closed_group, of_rollouts
+
+if TYPE_CHECKING:
+    from rftd.daemon.text.transcript import ReadRollout, TextTools
+    from rftd.storage.queries.rollout_rows import PlanPlace
+    from rftd.streams.events.batch import GroupRef
+    from rftd.streams.spec.spec import StageSpec
+    from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
+
+_GROUPS: Final = 1024
+"""Largest batch, in groups, whose advantages are computed for a window of tokens."""
+_MEMBERS: Final = 1024
+"""Maximum number of payloads read for advantage functions of lengths, log-probabilities or parts."""
+
+
+class StepAdvantages(NamedTuple):
+    """The advantages of a rollout: one, or one for each step; and a reason or remark."""
+
+    advantages: tuple[float, ...]
+    note: str = ""
+
+
+async def advantages_of_rollout(tools: TextTools, rollout: ReadRollout, plan_place: PlanPlace | None) -> StepAdvantages:
+    """Returns the advantages of an experience in the last step planned with it, or the reason for none."""
+    stage = tools.stage(rollout.row.stage)
+    if stage is None or tools.origin is None:
+        return StepAdvantages((), "no advantages: the log keeps no specification of this experiment")
+    if plan_place is None:
+        return StepAdvantages((), "no advantages: no step was planned with this experience")
+    if rollout.row.rollout < stage.algorithm.greedy_rollouts:
+        return StepAdvantages((), "no advantages: a greedy rollout, only the baseline of its group")
+    try:
+        function = advantage_function(stage.algorithm)
+        # Not by the protocol: its module is one of those that a trainer imports with torch.
+        if hasattr(function, "token_advantages"):
+            needs_models = f"{stage.algorithm.advantage} computes each token's by the trainer's models: replay the step"
+            return StepAdvantages((), f"no advantages: {needs_models}")
+        closed = await _closed_groups(tools, plan_place, UUID(rollout.row.group), function)
+        members = await _members(tools, closed) if function.member_fields else {}
+        return await asyncio.to_thread(_computed, function, closed, members, stage, tools.origin.spec.seed, rollout)
+    except RftdError as error:
+        return StepAdvantages((), f"no advantages: {error.what}")
+
+
+def _computed(
+    function: AdvantageFunction,
+    closed: Sequence[GroupClosed],
+    members: dict[UUID, ExperienceProduced],
+    stage: StageSpec,
+    seed: int,
+    rollout: ReadRollout,
+) -> StepAdvantages:
+    greedy = stage.algorithm.greedy_rollouts
+    views = [closed_group(event, function.member_fields, members=members, greedy=greedy, seed=seed) for event in closed]
+    number = [str(event.group) for event in closed].index(rollout.row.group)
+    by_rollout = of_rollouts(views[number], function.advantages(views)[number])
+    penalty = stage.algorithm.kl_penalty
+    note = "" if penalty == "none" else f"advantages without the KL penalty {penalty}, which needs the reference model"
+    return StepAdvantages(tuple(by_rollout.get(rollout.row.rollout, ())), note)
+
+
+async def _closed_groups(
+    tools: TextTools, plan_place: PlanPlace, group: UUID, function: AdvantageFunction
+) -> list[GroupClosed]:
+    """Returns the groups needed: of functions of single groups only the experience's own, else all of the batch.
+
+    Raises NotFoundError, DataError.
+    """
+    partition = Partition(topics.EXPERIMENTS, plan_place.partition)
+    records = await tools.log.read(partition, plan_place.offset, max_records=1)
+    if not records or records[0].offset != plan_place.offset:
+        raise NotFoundError("the log holds no plan of the step any more")
+    plan = decode_as(records[0], BatchPlanned)
+    groups = [ref for ref in plan.groups if ref.group == group] if isinstance(function, OneGroup) else plan.groups
+    if group not in {ref.group for ref in groups}:
+        raise DataError("the plan of the step names no group of this experience")
+    if len(groups) > _GROUPS:
+        raise DataError(f"the batch has {len(groups)} groups, more than {_GROUPS}: replay the step")
+    return [await _closed(tools, ref) for ref in groups]
+
+
+async def _closed(tools: TextTools, ref: GroupRef) -> GroupClosed:
+    records = await tools.log.read(Partition(topics.TASKS, ref.partition), ref.offset, max_records=1)
+    if not records or records[0].offset != ref.offset:
+        raise NotFoundError(f"the log holds no close of group {ref.group} any more")
+    return decode_as(records[0], GroupClosed)
+
+
+async def _members(tools: TextTools, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
+    """Returns the payloads of all members. Raises DataError for too many, NotFoundError for a missing one."""
+    count = sum(len(event.members) for event in closed)
+    if count > _MEMBERS:
+        raise DataError(f"the batch's groups have {count} members, more than {_MEMBERS}: replay the step")
+    members: dict[UUID, ExperienceProduced] = {}
+    for member in (member for event in closed for member in event.members):
+        members[member.experience] = await tools.loaded(await tools.record(member.partition, member.offset))
+    return members
