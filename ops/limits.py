@@ -206,6 +206,10 @@ TEXT_MEMORY_SIZE_BYTES: Final = 4096 * MIB
 """Address space of the process for texts: the largest tokenizers in use need a quarter of it."""
 TEXT_CHARS: Final = 200_000
 """Default maximum characters of one text in an answer; longer ones are cut, with their length beside."""
+WORDS_SLICE_S: Final = 1.0
+"""Maximum seconds of indexing by one request for words."""
+WORDS_OPEN_INDICES: Final = 8
+"""Word indices kept open at a time."""
 TEXT_TASKSETS: Final = 8
 """Tasksets kept open for the rows of texts."""
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB

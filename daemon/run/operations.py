@@ -15,6 +15,7 @@ from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.ops.errors import LogLossError
+from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.sweep import Halving, SweepPoint
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Kept, Spine, Status
@@ -93,6 +94,19 @@ class TextOrigin(NamedTuple):
     """The sha256 of each stage's copy; see experiment.accepted."""
     kept: Kept
     """The whereabouts of the experiment's files."""
+    start: tuple[HeadRef, ...] = ()
+    """The heads of the log before the first record of the experiment."""
+    payloads_dropped: bool = False
+    payloads_dropped_through: int = 0
+    """The last step with experiences without payloads."""
+
+    @classmethod
+    def of(cls, spine: Spine) -> TextOrigin | None:
+        """Returns the origin in a folded spine; None without a submission."""
+        if spine.spec is None:
+            return None
+        dropped = spine.payloads_dropped, spine.payloads_dropped_through
+        return cls(spine.spec, spine.tokenizers, spine.kept, spine.start, *dropped)
 
 
 class WantedSweep(msgspec.Struct, frozen=True):

@@ -50,6 +50,8 @@ class DataFolder:
         self.endpoint = self.root / "endpoint.json"
         self.daemon_log = self.root / "daemon.log"
         """File with the daemon's own log lines."""
+        self.words = self.root / "words"
+        """Folder of word indices, a cache."""
         self.archives = self.root / "archives"
         """Default folder of `rftd archive`."""
         self.files = self.root / "files"

@@ -127,6 +127,7 @@ async def running(
             tracer=tracer,
             prices=options.prices,
             daemon_log=folder.daemon_log,
+            words=folder.words,
         )
         door.gate.open(app)
         # Entered after log, database and projector, to be left before them: no task outlives the parts it uses.

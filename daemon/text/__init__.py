@@ -5,5 +5,6 @@ texts             decoding for the daemon: the process is killed when late, and 
 row_reader        rows of tasksets, for the messages and the truth of a task
 passages          a rollout's ids in turns and parts, by writer
 step_advantages   the advantage of a rollout in its step, computed from the log
+word_index        words in the answers of experiments, in a cache of files
 transcript        an experience as text, with notes about missing parts
 """

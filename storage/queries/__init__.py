@@ -18,7 +18,7 @@ courses       the figures of one experiment by step, tokens or time
 curve         the rewards of each step, cached
 batches       batches, items, the lineage of a weight version
 experiences   by step, reward, staleness
-rollout_rows  the rollouts of a group, and of a dataset row
+rollout_rows  the rollouts of a group, of a dataset row, of a step
 spent         tokens counted against the budget of an experiment that is not running
 lengths       lengths of responses, generated and trained: the drop bias
 drops         rollouts that were not trained, by reason

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -119,3 +120,36 @@ async def plan_of(connection: AsyncConnection, experience: UUID) -> PlanPlace | 
         experience=experience.bytes,
     )
     return rows[0] if rows else None
+
+
+async def experiences_with(
+    connection: AsyncConnection, experiment: UUID, experiences: Sequence[UUID]
+) -> list[ExperienceRow]:
+    """Returns the experiences with these ids, in any order."""
+    if not experiences:
+        return []
+    ids = {f"id{number}": id.bytes for number, id in enumerate(experiences)}
+    return await fetch(
+        connection,
+        ExperienceRow,
+        f"{ROWS} AND e.experiment = :experiment AND e.id IN ({', '.join(f':{name}' for name in ids)})",
+        experiment=experiment.bytes,
+        **ids,
+    )
+
+
+async def rollouts_of_step(
+    connection: AsyncConnection, experiment: UUID, step: int, *, limit: int = 4096
+) -> list[ExperienceRow]:
+    """Returns the experiences planned for a step, newest first."""
+    return await fetch(
+        connection,
+        ExperienceRow,
+        f"""{ROWS} AND e.experiment = :experiment AND e.id IN (SELECT i.experience FROM batches b
+            JOIN batch_items i ON i.batch = b.id AND i.planned_offset = b.planned_offset
+            WHERE b.experiment = :experiment AND b.step = :step AND NOT {ABANDONED})
+        ORDER BY e.produced_ns DESC, e.id LIMIT :limit""",
+        experiment=experiment.bytes,
+        step=step,
+        limit=limit,
+    )

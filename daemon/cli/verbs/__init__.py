@@ -19,6 +19,7 @@ logs         log lines of workers
 tasks        tasks for a queue: add, end
 events       events of an experiment
 experiences  experiences: list, show, priority, lengths
+answer_words  experiences find: answers with given words
 rollout_file  experiences export: rollouts as a Parquet file
 report       an experiment as one HTML file
 why          the wait of each role

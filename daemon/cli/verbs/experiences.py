@@ -17,6 +17,7 @@ from rftd.daemon.cli.output.quantity import age, number, shorts
 from rftd.daemon.cli.output.table import LABEL, console_of, labelled, table
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.answer_words import find
 from rftd.daemon.cli.verbs.arguments import (
     experiment_argument,
     page_options,
@@ -150,6 +151,7 @@ def _pieces(client: Client, name: str, page: ExperienceView) -> Iterator[str]:
 
 
 command.add_command(export)
+command.add_command(find)
 
 
 @command.command("rows")

@@ -31,6 +31,8 @@ from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.daemon.run.operations import Operations
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
 from rftd.daemon.serve.reconnecting import Troubles
+from rftd.daemon.text.texts import Texts
+from rftd.daemon.text.word_index import WordIndex
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Health
@@ -151,11 +153,12 @@ def make_app(
     tracer: Tracer | None = None,
     prices: Mapping[str, float] = MappingProxyType({}),
     daemon_log: Path | None = None,
+    words: Path | None = None,
 ) -> FastAPI:
     """Builds the API of a daemon.
 
     Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars per
-    hour of an accelerator, by kind.
+    hour of an accelerator, by kind; `words` is the folder of word indices, None keeps them in memory.
     """
     clock = clock or SystemClock()
     doorkeeper = doorkeeper or Doorkeeper(None)
@@ -171,6 +174,8 @@ def make_app(
         ids=ids or SystemIds(clock),
         version=release_of("rftd"),
         daemon_log=daemon_log,
+        texts=Texts(clock),
+        words=WordIndex(words, clock),
         keyring=doorkeeper.keyring,
     )
     doorkeeper.refused = feed.metrics.http_refused

@@ -24,11 +24,12 @@ from rftd.daemon.observe.metrics_void import foreign_wait
 from rftd.daemon.run.operations import Operations
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.text.texts import Texts
+from rftd.daemon.text.word_index import WordIndex
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
 from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
-from rftd.ops.clock import Clock, iso
+from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.health import Health
 from rftd.ops.ids import Ids
@@ -114,6 +115,7 @@ class Services:
     followers: Followers = field(default_factory=Followers)
     texts: Texts = field(default_factory=Texts)
     """Decoding of token ids, in a process of its own."""
+    words: WordIndex = field(default_factory=lambda: WordIndex(None, SystemClock()))
 
     keyring: Keyring | None = None
     """Tokens with access; None: everybody is the owner."""

@@ -15,6 +15,7 @@ evaluations   the answers of one evaluation, against another version's, of one r
 experiences   by filter, one by one, their lengths; prioritize, give up
 text          experiences as text: one, a group, a dataset row
 tokens        the tokens of an experience in windows
+words         answers with given words, of an experiment or of a step
 drops         rollouts that were not trained, by reason, with lengths and examples
 events        of an experiment, from the log: event_page is the answer, event_pages finds the events, event_json
 logs          lines of the workers' log files, merged by time

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rftd.daemon.run.operations import Operations
     from rftd.daemon.run.why.wait import Wait
     from rftd.daemon.text.texts import Texts
+    from rftd.daemon.text.word_index import WordIndex
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.ops.clock import Clock
     from rftd.storage.queries.curve import RewardCurves
@@ -95,6 +96,9 @@ class Daemon(Protocol):
 
     @property
     def texts(self) -> Texts: ...
+
+    @property
+    def words(self) -> WordIndex: ...
 
     @property
     def version(self) -> str: ...

@@ -64,9 +64,7 @@ class StandingReads:
         `Operations.text_origin`.
         """
         entry = self._registry.entries.get(experiment)
-        if entry is None or entry.spine.spec is None:
-            return None
-        return TextOrigin(entry.spec, entry.spine.tokenizers, entry.spine.kept)
+        return None if entry is None else TextOrigin.of(entry.spine)
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """Returns the resident memory in bytes of the largest live worker by (role, stage), from the last heartbeats.

@@ -178,8 +178,7 @@ class LogOperations:
         return await self._change(event, experiment_id, request_id, (Status.RUNNING,))
 
     async def text_origin(self, experiment: UUID) -> TextOrigin | None:
-        spine = await self._spine(experiment)
-        return None if spine.spec is None else TextOrigin(spine.spec, spine.tokenizers, spine.kept)
+        return TextOrigin.of(await self._spine(experiment))
 
     def spine(self, experiment_id: UUID) -> None:
         """Nothing is under way on a bare log."""

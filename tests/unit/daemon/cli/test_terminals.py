@@ -95,6 +95,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiences prioritize": ("experiences prioritize second {short} 3",),
     "experiences give-up": ("experiences give-up second {short}",),
     "experiences lengths": ("experiences lengths small",),
+    "experiences find": ("experiences find small cat --step 900",),
     "experiences drops": ("experiences drops small",),
     "why": ("why small", "why second", "why second-fork-0"),
     "lineage": ("lineage small/weights/3", "lineage {short} --depth 6", "lineage small/weights/3 --format dot"),

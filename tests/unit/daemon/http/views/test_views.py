@@ -41,6 +41,7 @@ from rftd.daemon.http.views import (
     text,
     tokens,
     version,
+    words,
 )
 from rftd.daemon.http.views.route import Daemon, Limit, Name, ReadRoute, read
 from rftd.daemon.http.views.wire import from_wire, to_wire
@@ -58,6 +59,7 @@ ASKED: dict[Any, dict[str, object]] = {
     experiences.experiences: {"name": "small"},
     experiences.lengths: {"name": "small"},
     drops.drops: {"name": "small"},
+    words.words: {"name": "small", "q": "cat", "step": 900},
     text.experience_text: {"name": "small", "experience": "some"},
     text.group_text: {"name": "small", "group": "group"},
     text.row_text: {"name": "small", "row": 0},
