@@ -50,7 +50,7 @@ async def parts(tmp_path: Path, run: TextRun) -> AsyncIterator[DaemonParts]:
 
 
 async def search(client: httpx.AsyncClient, q: str, **params: object) -> dict:
-    """The answer once the index is complete: a request indexes for a second, in which a busy machine starts no process."""
+    """The answer once the index is complete: one request indexes for a second."""
     while True:
         query = {"q": q, **{name: str(parameter) for name, parameter in params.items()}}
         answer = await client.get("/v1/experiments/texts/words", params=query)
