@@ -43,7 +43,7 @@ _RECORDS: Final = 256
 """Records read and decoded at a time."""
 
 
-class Progress(NamedTuple):
+class IndexProgress(NamedTuple):
     """The indexed part of an experiment."""
 
     experiences: int
@@ -95,7 +95,7 @@ class WordIndex:
 
     async def search(
         self, tools: TextTools, experiment: UUID, expression: str, *, before: int | None, limit: int
-    ) -> tuple[Matches, Progress]:
+    ) -> tuple[Matches, IndexProgress]:
         """Returns matches after indexing for at most a second: repeated requests complete the index.
 
         Raises NotFoundError without a tokenizer.
@@ -123,7 +123,7 @@ class WordIndex:
     async def _run(self, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
 
-    async def _filled(self, tools: TextTools, experiment: UUID) -> Progress:
+    async def _filled(self, tools: TextTools, experiment: UUID) -> IndexProgress:
         origin = tools.origin
         assert origin is not None
         until_s = self._clock.monotonic_s() + limits.WORDS_SLICE_S
@@ -142,7 +142,7 @@ class WordIndex:
             indexed += min(offset, mark.next_offset) - start
             pending += max(0, mark.next_offset - offset)
         count = await self._run(self._count, experiment)
-        return Progress(count, 1.0 if not pending else indexed / (indexed + pending))
+        return IndexProgress(count, 1.0 if not pending else indexed / (indexed + pending))
 
     async def _slice(self, tools: TextTools, experiment: UUID, partition: Partition, offset: int, end: int) -> int:
         """Indexes the next records of a partition; returns the offset after them."""
