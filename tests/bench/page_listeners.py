@@ -30,7 +30,7 @@ from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.projector.projector import Projector
 from rftd.streams.memory import MemoryLog
 
-STEPS, PAIRS, CHANGES, PAUSE_S = 400, 5, 16, 0.5
+STEPS, PAIRS, CHANGES, PAUSE_S = 400, 3, 16, 0.5
 LISTEN: Final = """
 import socket, sys
 reader = socket.create_connection(("127.0.0.1", int(sys.argv[1])))

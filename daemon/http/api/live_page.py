@@ -132,9 +132,9 @@ class PageVersion:
         ends: dict[str, Any] = {}
         for name in changed:
             old, new = before._plain[name], self._plain[name]
-            common = _common(old, new) if isinstance(old, list) and isinstance(new, list) else 0
+            dropped, common = _common(old, new) if isinstance(old, list) and isinstance(new, list) else (0, 0)
             if common:
-                ends[name] = {"from": common, "items": new[common:]}
+                ends[name] = {"drop": dropped, "from": common, "items": new[common:]}
             else:
                 set_parts[name] = msgspec.Raw(self._encoded[name])
         return self._event("change", msgspec.json.encode({"set": set_parts, "ends": ends}))
@@ -212,12 +212,12 @@ def parts_of(page: ExperimentPage) -> dict[str, Any]:
     return opened | plain
 
 
-def _common(old: list[Any], new: list[Any]) -> int:
-    """Returns the length of the common beginning of two lists."""
-    return next(
-        (number for number, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]),
-        min(len(old), len(new)),
-    )
+def _common(old: list[Any], new: list[Any]) -> tuple[int, int]:
+    """Returns how many elements a moving window lost at its beginning, and how many of the others remained."""
+    dropped = next((number for number, element in enumerate(old) if new and element == new[0]), len(old))
+    pairs = zip(old[dropped:], new, strict=False)
+    common = next((number for number, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+    return dropped, min(len(old) - dropped, len(new)) if common is None else common
 
 
 def _digest(body: bytes) -> str:

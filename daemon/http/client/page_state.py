@@ -24,7 +24,7 @@ class PageState:
             for name, part in content["set"].items():
                 self._set(name, part)
             for name, end in content["ends"].items():
-                self._set(name, [*self._part(name)[: end["from"]], *end["items"]])
+                self._set(name, [*self._part(name)[end["drop"] :][: end["from"]], *end["items"]])
         self.id = id
         return msgspec.json.encode(self._page)
 

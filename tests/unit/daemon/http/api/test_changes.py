@@ -165,8 +165,12 @@ async def test_longer_lists_are_sent_by_their_ends(client: httpx.AsyncClient) ->
     data = json.loads(event.decode().splitlines()[2].removeprefix("data: "))
     assert data["set"] == {}
     assert data["ends"]["evals"]["from"] == len(page.evals)
-    assert len(data["ends"]["evals"]["items"]) == 1
-    assert parts_of(longer)["evals"][-1] == data["ends"]["evals"]["items"][0]
+    assert data["ends"]["evals"]["items"] == parts_of(longer)["evals"][-1:]
+    moved = msgspec.structs.replace(longer, evals=longer.evals[1:])
+    event = PageVersion(3, moved, second).event_after(2, second.id)
+    assert event is not None
+    data = json.loads(event.decode().splitlines()[2].removeprefix("data: "))
+    assert data["ends"]["evals"] == {"drop": 1, "from": len(page.evals), "items": []}
 
 
 async def test_an_unchanged_answer_is_not_sent_again(client: httpx.AsyncClient, parts: DaemonParts) -> None:
