@@ -176,8 +176,7 @@ class Broadcast:
         """Returns the newest state of the page, at most half a second old."""
         async with self._looking:
             now_s = self._clock.monotonic_s()
-            # Slightly less: listeners wake up at their own moments, each half a second after the last.
-            recent = self._looked_s is not None and now_s - self._looked_s < 0.9 * INTERVAL_S
+            recent = self._looked_s is not None and now_s - self._looked_s < INTERVAL_S
             if self._version is not None and recent:
                 return self._version
             page = await self._live.look()

@@ -34,9 +34,9 @@ _EVENT: Final[dict[str, Any]] = {
             "type": "string",
             "description": (
                 "Of `page` an ExperimentPage. Of `change` an object: `set` has new parts by name, those of the field "
-                "`experiment` as `experiment.FIELD`; `ends` has lists with a new end: "
-                "`drop` elements go at the "
-                "beginning, of the others the first `from` stay, and `items` follow. Of `end` the state in which the experiment ended."
+                "`experiment` as `experiment.FIELD`; `ends` has lists with a new end: `drop` elements at the beginning "
+                "go, the first `from` of the others stay, and `items` follow. Of `end` the state in which the "
+                "experiment ended."
             ),
             "contentMediaType": "application/json",
             "contentSchema": {

@@ -15,6 +15,7 @@ from rftd.ops.errors import UsageError
 
 if TYPE_CHECKING:
     from rftd.daemon.run.operations import Accepted, Done
+    from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 MOST_PRIORITY: Final = 1_000_000
 """Largest absolute priority of an experiment, as in an experiment file."""
@@ -98,6 +99,57 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
 
 
+class StageCost(msgspec.Struct, frozen=True, kw_only=True):
+    """The work of one stage, if no task is repeated and none is left out."""
+
+    stage: str
+    steps: int
+    rollouts: int
+    """Rollouts of training tasks, dropped ones not counted."""
+    response_tokens: int
+    """Tokens drawn for them at most, if every answer has the greatest length."""
+    evaluations: int
+    """Evaluations of each held-out taskset."""
+    evaluation_rows: int
+    """Answers to held-out rows in all, repeated tries included."""
+    checkpoints: int
+    """Checkpoints saved; fewer are kept at a time if the file says so."""
+    checkpoints_kept: int
+    weights_bytes: int | None
+    """Size of the trained weights in memory; null if unknown. A checkpoint of full weights is two to four times as
+    large with the state of the optimizer.
+    """
+
+
+def cost_of(spec: ExperimentSpec) -> list[StageCost]:
+    """Returns the work of each stage of a specification."""
+    return [_stage_cost(spec, stage) for stage in spec.stages]
+
+
+def _stage_cost(spec: ExperimentSpec, stage: StageSpec) -> StageCost:
+    if stage.kind == "explore":
+        rollouts = stage.collect_groups * stage.algorithm.repeat_times
+    else:
+        rollouts = stage.total_steps * stage.experiences_per_step
+    interval = stage.eval_interval
+    between = (stage.total_steps - 1) // interval if interval else 0
+    evaluations = between + stage.eval_on_startup + stage.eval_at_end if stage.evals else 0
+    saved = stage.total_steps // stage.trainer.save_interval if stage.trainer.save_interval else 0
+    checkpoints = max(saved, 1) if stage.total_steps else 0
+    needs = [need for row in spec.memory if row.stage == stage.name and row.role == "trainer" for need in row.needs]
+    return StageCost(
+        stage=stage.name,
+        steps=stage.total_steps,
+        rollouts=rollouts,
+        response_tokens=rollouts * stage.model.max_response_tokens,
+        evaluations=evaluations,
+        evaluation_rows=evaluations * sum(taskset.rows * taskset.repeat_times for taskset in stage.evals),
+        checkpoints=checkpoints,
+        checkpoints_kept=min(checkpoints, stage.trainer.max_checkpoints_to_keep or checkpoints),
+        weights_bytes=next((need.size_bytes for need in needs if need.what == "weights"), None),
+    )
+
+
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """The experiment would be accepted as described here; nothing was appended."""
 
@@ -107,6 +159,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     memory: list[MemoryRow]
     """Expected memory of workers on their devices, with the longest texts."""
+    resolved: dict[str, Any]
+    """The effective experiment: every default and argument, and the figures derived from them under `derived`."""
+    cost: list[StageCost]
 
 
 class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
@@ -149,7 +204,17 @@ async def submit(daemon: Commanded, body: Submit, key: UUID) -> SubmitReceipt:
 async def check(daemon: Daemon, body: Submit) -> CheckReport:
     """Check an experiment exactly as a submission would, and append nothing."""
     spec = await daemon.operations.check(_with_labels(body))
-    return CheckReport(name=spec.name, job_dir=spec.job_dir, warnings=list(spec.warnings), memory=rows_of(spec.memory))
+    # Late: the command line imports the bodies of commands, and neither specification nor its defaults.
+    from rftd.daemon.config.effective.experiment import effective_config
+
+    return CheckReport(
+        name=spec.name,
+        job_dir=spec.job_dir,
+        warnings=list(spec.warnings),
+        memory=rows_of(spec.memory),
+        resolved=effective_config(spec),
+        cost=cost_of(spec),
+    )
 
 
 @command("/v1/experiments/{name}/fork", Fork, ForkReceipt, tag=_TAG, submits=True)

@@ -134,7 +134,12 @@ def test_warnings_are_those_of_the_machine_that_judged(
     alone = rftd(*verb, str(experiment_file), "--server", NOBODY)
     assert runs in alone.err
     stranger.answers = [
-        Said(200, msgspec.json.encode(CheckReport(name="mine", job_dir="/c", warnings=[there], memory=[])))
+        Said(
+            200,
+            msgspec.json.encode(
+                CheckReport(name="mine", job_dir="/c", warnings=[there], memory=[], resolved={}, cost=[])
+            ),
+        )
     ]
     asked = rftd(*verb, str(experiment_file), "--server", stranger.url)
     assert [line for line in asked.err.splitlines() if "trainer_type" in line] == [f"warning: {there}"]
@@ -144,7 +149,7 @@ def test_a_name_that_only_the_daemon_has_is_the_daemons_to_judge(
     rftd: Rftd, stranger: Stranger, experiment_file: Path
 ) -> None:
     experiment_file.write_text(experiment_file.read_text().replace("math_workflow", "their_workflow"))
-    report = CheckReport(name="mine", job_dir="/c/p/mine", warnings=[], memory=[])
+    report = CheckReport(name="mine", job_dir="/c/p/mine", warnings=[], memory=[], resolved={}, cost=[])
     receipt = SubmitReceipt(id="i", name="mine", event="e", position="p", warnings=[])
     stranger.answers = [Said(200, msgspec.json.encode(report))]
     checked = rftd("submit", "--dry-run", str(experiment_file), "--server", stranger.url)
