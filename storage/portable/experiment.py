@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.clock import Clock, iso
-from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.errors import ArchiveError, ConflictError, NotFoundError
 from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.database.tables.base import Row, is_local
 from rftd.storage.files.folder_owner import disown
@@ -136,6 +136,7 @@ async def import_experiment(
     before_append: Callable[[UUID], None] = lambda experiment: None,
     taken_folders: Sequence[Taken] = (),
     log_id: str = "",
+    allow_code: bool = False,
     on_records: Progress = lambda records: None,
 ) -> ImportReport:
     """Appends the experiment of a file to the log and writes its files: first the checks, then the files, then the
@@ -143,14 +144,16 @@ async def import_experiment(
 
     `moves` maps folders of the export to folders on this machine. A job folder outside of `moves` stays in place if
     complete and not used by an experiment of `taken_folders`; otherwise a folder below `home` is used. Tables of
-    databases go into the table folder of the log `log_id`. Raises ArchiveError before any change, and ConflictError if
-    the log holds another experiment under the id or in the requested folder, or lacks the parent of a fork.
+    databases go into the table folder of the log `log_id`. Raises ArchiveError before any change, also for Python
+    code in the experiment without `allow_code`, and ConflictError if the log holds another experiment under the id or
+    in the requested folder, or lacks the parent of a fork.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
     try:
         experiment = archive.manifest.experiment
         checked = await asyncio.to_thread(check, archive)
         await asyncio.to_thread(check_files, archive, checked)
+        _check_code(archive, checked, allowed=allow_code)
         await _check_parent(log, archive.manifest.name, checked)
         submitted = await submitted_in(log, experiment)
         present_job_dir = submitted.spec.job_dir if submitted is not None else None
@@ -218,6 +221,17 @@ def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
     put_memory_aside(job)
     disown(job)  # the experiment continues here: the next daemon that runs it owns the folder
     put_workplaces_aside(Path(folders.path(str(folder))) for folder in stage_folders(spec))
+
+
+def _check_code(archive: ArchiveReader, checked: Checked, *, allowed: bool) -> None:
+    sources = sorted({file for stage in checked.spec.stages for file in stage.sources})
+    if sources and not allowed:
+        # A daemon continues an unfinished experiment by itself, and its workers would run the code.
+        raise ArchiveError(
+            f"the experiment brings Python code of its rewards or workflows: {', '.join(sources)}",
+            where=str(archive.path),
+            fix="add --allow-code if it comes from somebody you trust",
+        )
 
 
 async def _check_parent(log: EventLog, name: str, checked: Checked) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 
+from rftd.ops.errors import ArchiveError
+from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
+from rftd.streams.memory import MemoryLog
 
 REWARD = """
 def by_length(response, truth, weight, task):
@@ -36,7 +39,7 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 
 @pytest.mark.anyio
-async def test_a_run_is_scored_by_the_text_that_was_submitted(desk: ForkDesk, fake_world) -> None:
+async def test_a_run_is_scored_by_the_text_that_was_submitted(desk: ForkDesk, fake_world, clock) -> None:
     (desk.folder / "mine.py").write_text(REWARD)
     (desk.folder / "flow.py").write_text(WORKFLOW)
     async with desk.open() as supervisor:
@@ -55,3 +58,11 @@ async def test_a_run_is_scored_by_the_text_that_was_submitted(desk: ForkDesk, fa
         assert event.reward == event.metrics["right"] + event.metrics["short"]
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
+    file = desk.folder / "sums.rftd"
+    await export_experiment(desk.log, experiment, file, release="1", clock=clock, checkpoints="none")
+    elsewhere = MemoryLog()
+    with pytest.raises(ArchiveError, match=r"brings Python code .*: flow\.py, mine\.py"):
+        await import_experiment(elsewhere, file, home=desk.folder / "home", clock=clock)
+    assert await elsewhere.heads() == {}
+    imported = await import_experiment(elsewhere, file, home=desk.folder / "home", clock=clock, allow_code=True)
+    assert imported.spec.stages[-1].sources["mine.py"] == REWARD

@@ -135,10 +135,13 @@ def _lock_unless_ended(entry: Entry, folder: Any, log_at: LogUrl | None, force: 
     default=True,
     help="Compare the tables of the exported and the imported log.  [default: verify]",
 )
+@click.option("--allow-code", is_flag=True, help="Import Python files of rewards and workflows, which workers run.")
 @log_option
 @shared_options
 @click.pass_context
-def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, log_at: LogUrl | None) -> None:
+def import_(
+    ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, allow_code: bool, log_at: LogUrl | None
+) -> None:
     """Import the experiment in FILE into the log of --data, or on Kafka, while no daemon runs. Safe to repeat."""
     import asyncio
     from pathlib import Path
@@ -166,6 +169,7 @@ def import_(ctx: click.Context, file: str, maps: tuple[str, ...], verify: bool, 
                 before_append=lambda experiment: _mark(folder, experiment, path),
                 taken_folders=await _taken(log),
                 log_id=identity.id if identity is not None else "",
+                allow_code=allow_code,
             )
 
     done = asyncio.run(load())
