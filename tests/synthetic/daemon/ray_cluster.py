@@ -25,6 +25,10 @@ for each in ray.util.placement_group_table().values():
 """
 
 
+_SLOW = ("timed out during startup", "Timed out waiting for file", "Failed to connect to GCS")
+"""Texts of Ray's errors for a node slower than 30 s."""
+
+
 def ask_for_a_token() -> None:
     """Clusters that this process makes ask for a token from now on. To be called before ray is imported."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -95,7 +99,7 @@ def _made(make: Callable[[], Any]) -> Any:
         try:
             return make()
         except Exception as error:
-            if "timed out during startup" not in str(error):
+            if not any(text in str(error) for text in _SLOW):
                 raise
 
 
