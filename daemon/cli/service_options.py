@@ -49,6 +49,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the person accepting the loss."""
     prices: dict[str, float] = {}
     """Dollars per hour of an accelerator, by kind."""
+    alerts_to: tuple[str, ...] = ()
+    """Addresses of receivers of alerts, checked; an address may be a secret: never printed."""
     launching: Launching = Launching()
     """Roles with workers started here, and their hosts."""
     allowances: Allowances = NOTHING_MORE

@@ -24,6 +24,7 @@ from rftd.daemon.run.supervisor.folder_claims import FolderClaims
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.run.supervisor.trackers import Trackers
+from rftd.daemon.serve.alerts import Alerts
 from rftd.daemon.serve.claim import Claim
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.entrance import Entrance, check_reach
@@ -135,6 +136,8 @@ async def running(
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
         work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
         work |= _upkeep(owned.log, supervisor, guard, clock)
+        if options.alerts_to:
+            work["alerts"] = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger).run
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:

@@ -5,6 +5,7 @@ counting      the batches and steps that count
 books         which experiences count; the books
 buffer        counts of waiting, cooling and open experiences
 experiments   lists of experiments, and one experiment in detail
+live          state and signal of experiments that have not ended
 last_event    the time of an experiment's newest event
 shares        the owners of the steps in a fork's history
 steps         steps, evaluations

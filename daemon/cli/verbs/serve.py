@@ -184,6 +184,14 @@ def _claim_folder(data_path: Path, host: str, port: int, *, embedded: bool) -> C
     envvar="RFTD_PRICE",
     help="Dollars per hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
 )
+@click.option(
+    "--alerts-to",
+    "alerts_to",
+    multiple=True,
+    metavar="URL",
+    envvar="RFTD_ALERTS_TO",
+    help="Post alerts (signal lost, failed, completed, stalled, disk) as JSON to this address. Repeatable.",
+)
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="End with standard input, as for a private daemon.")
 @shared_options
 @click.pass_obj
@@ -209,12 +217,14 @@ def command(
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
+    alerts_to: tuple[str, ...],
     end_with_stdin: bool,
     claim: Claim,
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
     from rftd.daemon.cli.service_options import ServiceOptions
     from rftd.daemon.run.supervisor.disk_guard import DiskLimits
+    from rftd.daemon.serve.alerts import checked_alert_url
     from rftd.daemon.serve.data_folder import DataFolder
     from rftd.ops.log_file import LogFile
     from rftd.ops.logs import configure
@@ -244,6 +254,7 @@ def command(
         traces=traces,
         allowances=allowances,
         prices=dict(prices),
+        alerts_to=tuple(checked_alert_url(url) for url in alerts_to),
     )
     _run(options, claim, file, end_with_stdin=end_with_stdin)
 
