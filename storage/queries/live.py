@@ -27,6 +27,6 @@ async def live_experiments(connection: AsyncConnection) -> list[LiveRow]:
     return await fetch(
         connection,
         LiveRow,
-        """SELECT id, state, signal_cause, signal_step FROM experiments
-        WHERE state NOT IN ('completed', 'failed', 'cancelled', 'rejected')""",
+        """SELECT id, COALESCE(state, 'submitted') AS state, signal_cause, signal_step FROM experiments
+        WHERE COALESCE(state, '') NOT IN ('completed', 'failed', 'cancelled', 'rejected')""",
     )

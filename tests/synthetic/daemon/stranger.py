@@ -28,6 +28,8 @@ class Stranger:
     url: str
     answers: list[Said]
     asked: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    """The body of each request that was answered with success."""
 
 
 @contextmanager
@@ -38,8 +40,10 @@ def stranger_at_work() -> Iterator[Stranger]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             told.asked.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             said = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
+            if 200 <= said.status < 300:
+                told.bodies.append(body)
             if said.status == HANGS_UP:
                 self.close_connection = True
                 return

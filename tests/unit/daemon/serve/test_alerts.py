@@ -1,0 +1,149 @@
+"""Alerts: which changes are told, with the figures around them; a receiver that fails, is slow, or stays away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
+from synthetic.daemon.stranger import Said, Stranger, stranger_at_work
+from synthetic.until import until
+
+from rftd.daemon.run.supervisor.disk_guard import DiskGuard, DiskLimits
+from rftd.daemon.serve.alerts import MOST_WAITING, Alert, Alerts, _Outbox, checked_alert_url
+from rftd.ops.clock import SystemClock
+from rftd.ops.errors import UsageError
+from rftd.ops.logs import logger
+from rftd.storage.files.disk import LocalDisk
+from rftd.workers.control.hold import Obstacle
+
+pytestmark = pytest.mark.anyio
+
+
+class Hurried(SystemClock):
+    """A clock whose pauses are over at once, and remembered."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Stranger]:
+    with stranger_at_work() as at_work:
+        at_work.answers = [Said(200)]
+        yield at_work
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[DaemonParts]:
+    async with open_daemon(tmp_path) as opened:
+        yield opened
+
+
+def alerts_of(parts: DaemonParts, receiver: Stranger, folder: Path) -> tuple[Alerts, DiskGuard]:
+    clock = Hurried()
+    guard = DiskGuard(LocalDisk(), folder, DiskLimits(), clock=clock, logger=logger())
+    urls = [f"{receiver.url}/hook?token=s3cret"]
+    return Alerts(urls, parts.engine, parts.operations, guard, clock=clock, logger=logger()), guard
+
+
+async def become(parts: DaemonParts, **columns: object) -> None:
+    async with parts.engine.begin() as connection:
+        assignments = ", ".join(f"{name} = :{name}" for name in columns)
+        await connection.execute(text(f"UPDATE experiments SET {assignments}"), columns)
+
+
+async def test_each_change_of_a_run_is_told_once_with_its_figures(
+    parts: DaemonParts, receiver: Stranger, tmp_path: Path
+) -> None:
+    alerts, guard = alerts_of(parts, receiver, tmp_path)
+    await become(parts, state="running")
+    await alerts.look()
+    await become(parts, signal_cause="equal_rewards", signal_reason="all rewards are equal", signal_step=3)
+    await alerts.look()
+    await alerts.look()
+    await become(parts, signal_cause="", signal_reason="", signal_step=None)
+    await alerts.look()
+    guard.shortage = Obstacle(cause="disk_full", reason="1 MB is free", fix="free some")
+    await alerts.look()
+    await become(parts, state="failed", state_reason="it broke", state_code="RFTD-X")
+    await alerts.look()
+    [outbox] = alerts._queues.values()
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(outbox.run())
+        await until(lambda: len(receiver.bodies) == 4)
+        sending.cancel()
+    told = [json.loads(body) for body in receiver.bodies]
+    assert [alert["kind"] for alert in told] == ["signal_lost", "signal_regained", "disk", "failed"]
+    assert told[0]["text"] == "small lost its learning signal at step 3: all rewards are equal"
+    assert told[0]["experiment"]["name"] == "small"
+    assert told[0]["steps"][-1]["metrics"]
+    assert told[2]["text"] == "1 MB is free"
+    assert told[3]["text"] == "small failed: RFTD-X: it broke"
+
+
+async def test_runs_that_ended_before_the_daemon_began_are_not_told(
+    parts: DaemonParts, receiver: Stranger, tmp_path: Path
+) -> None:
+    alerts, _ = alerts_of(parts, receiver, tmp_path)
+    await alerts.look()
+    await alerts.look()
+    [outbox] = alerts._queues.values()
+    assert not outbox._waiting
+
+
+async def test_a_failing_receiver_is_asked_again_and_then_passed_over(receiver: Stranger) -> None:
+    receiver.answers = [Said(503), Said(302, headers={"Location": "http://127.0.0.1:9/"}), Said(200)]
+    clock = Hurried()
+    outbox = _Outbox(f"{receiver.url}/hook", clock=clock, logger=logger())
+    outbox.add(Alert(kind="disk", text="first", time_ns=0))
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(outbox.run())
+        await until(lambda: not outbox._waiting)
+        assert clock.slept == [1.0, 5.0]
+        receiver.answers = [Said(500)]
+        outbox.add(Alert(kind="disk", text="second", time_ns=0))
+        await until(lambda: not outbox._waiting)
+        receiver.answers = [Said(200)]
+        outbox.add(Alert(kind="disk", text="third", time_ns=0))
+        await until(lambda: not outbox._waiting)
+        sending.cancel()
+    last = json.loads(receiver.bodies[-1])
+    assert (last["text"], last["dropped"]) == ("third", 1)
+
+
+async def test_alerts_for_a_receiver_that_stays_away_are_bounded() -> None:
+    outbox = _Outbox("http://127.0.0.1:9/", clock=Hurried(), logger=logger())
+    for number in range(MOST_WAITING + 7):
+        outbox.add(Alert(kind="disk", text=str(number), time_ns=0))
+    assert len(outbox._waiting) == MOST_WAITING
+    assert outbox._dropped == 7
+    assert outbox._waiting[0].text == "7"
+
+
+async def test_the_address_of_a_receiver_is_not_in_the_log(
+    receiver: Stranger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outbox = _Outbox("http://127.0.0.1:9/hook/s3cret", clock=Hurried(), logger=logger())
+    outbox.add(Alert(kind="disk", text="x", time_ns=0))
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(outbox.run())
+        await until(lambda: not outbox._waiting)
+        sending.cancel()
+    said = capsys.readouterr()
+    assert "s3cret" not in said.out + said.err
+
+
+@pytest.mark.parametrize("url", ["ftp://a", "hook", "http://", "http://a:x", "file:///etc/passwd"])
+def test_an_impossible_address_is_refused_without_being_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        checked_alert_url(url)
+    assert url not in str(raised.value)
