@@ -83,7 +83,9 @@ class Alerts:
         self._short = False
 
     async def run(self) -> None:
-        """Watches and posts until cancelled."""
+        """Watches and posts until cancelled; returns at once without a receiver."""
+        if not self._queues:
+            return
         async with asyncio.TaskGroup() as tasks:
             for outbox in self._queues.values():
                 tasks.create_task(outbox.run())

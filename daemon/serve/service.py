@@ -136,8 +136,7 @@ async def running(
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
         work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
         work |= _upkeep(owned.log, supervisor, guard, clock)
-        if options.alerts_to:
-            work["alerts"] = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger).run
+        work["alerts"] = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger).run
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:
