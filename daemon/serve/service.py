@@ -135,8 +135,8 @@ async def running(
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
         work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
-        work |= _upkeep(owned.log, supervisor, guard, clock)
-        work["alerts"] = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger).run
+        alerts = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger)
+        work |= _upkeep(owned.log, supervisor, guard, clock) | {"alerts": alerts.run}
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:
@@ -146,8 +146,7 @@ async def running(
         finally:
             for task in background:
                 task.cancel()
-            # Before the parts used by requests are closed, although entered before them.
-            await front.aclose()
+            await front.aclose()  # before the parts used by requests are closed, although entered before them
 
 
 async def _claimed(
