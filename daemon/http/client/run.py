@@ -24,6 +24,8 @@ from rftd.daemon.http.client.rollouts import (
 from rftd.daemon.http.client.rows import RowDict, RowList
 from rftd.daemon.http.client.submission import overrides_of
 from rftd.daemon.http.views import commands, comparison, evaluations, experiences, experiments, history
+from rftd.daemon.http.views import drops as drops_views
+from rftd.daemon.http.views import moment as moment_views
 from rftd.daemon.http.views import series as series_views
 from rftd.daemon.http.views import text as text_views
 from rftd.daemon.http.views import tokens as token_views
@@ -32,11 +34,12 @@ from rftd.daemon.http.views.comparison import Basis, ComparedStep
 from rftd.daemon.http.views.evaluations import PairedAnswer, Which
 from rftd.daemon.http.views.experiences import ExperienceView, Order, State
 from rftd.daemon.http.views.experiments import ExperimentPage
-from rftd.daemon.http.views.moment import ENDED
+from rftd.daemon.http.views.moment import ENDED, Moment
 from rftd.daemon.http.views.route import CommandRoute, ReadRoute
 from rftd.daemon.http.views.series import SeriesBasis
 from rftd.daemon.run.why.wait import Why
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
+from rftd.storage.queries.drops import Drops
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.storage.queries.lengths import Lengths
@@ -231,6 +234,14 @@ class AsyncRunHandle:
         """Returns one experience, with token ids, mask and log-probabilities unless `tokens` is false."""
         return (await self._connection.ask(experiences.experience, name=self.id, experience=id, tokens=tokens)).value
 
+    async def drops(self) -> Drops:
+        """Returns the experiences that were not trained by reason: counts, shares, lengths and examples."""
+        return (await self._connection.ask(drops_views.drops, name=self.id)).value
+
+    async def moment(self) -> Moment:
+        """Returns the present work in one sentence, with progress, pace and remaining time."""
+        return (await self._connection.ask(moment_views.moment, name=self.id, after=self._position)).value
+
     async def lengths(self) -> Lengths:
         """Returns the lengths of responses generated, trained and dropped."""
         return (await self._connection.ask(experiences.lengths, name=self.id)).value
@@ -360,6 +371,8 @@ class RunHandle:
     group = blocking(AsyncRunHandle.group)
     tokens = blocking(AsyncRunHandle.tokens)
     series = blocking(AsyncRunHandle.series)
+    drops = blocking(AsyncRunHandle.drops)
+    moment = blocking(AsyncRunHandle.moment)
     lengths = blocking(AsyncRunHandle.lengths)
     compared = blocking(AsyncRunHandle.compared)
     pause = blocking(AsyncRunHandle.pause)

@@ -37,6 +37,8 @@ def test_a_program_reads_runs_steps_evaluations_and_experiences(served: Served) 
         assert {row.step for row in planned} == {last}
         assert run.experience(best.id).tokens
         assert run.why().waits
+        assert run.moment().sentence
+        assert run.drops()
 
 
 def test_pages_of_a_list_are_joined_up_to_the_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
