@@ -4,6 +4,7 @@ rows          SQL rows converted to structs
 counting      the batches and steps that count
 books         which experiences count; the books
 buffer        counts of waiting, cooling and open experiences
+run_figures   figures of an experiment in a list, cached
 experiments   lists of experiments, and one experiment in detail
 live          state and signal of experiments that have not ended
 last_event    the time of an experiment's newest event
@@ -18,7 +19,9 @@ marks         publications, checkpoints, transitions and lost workers
 courses       the figures of one experiment by step, tokens or time
 curve         the rewards of each step, cached
 batches       batches, items, the lineage of a weight version
-experiences   by step, reward, staleness
+experiences   one by one
+cursor        opaque keys of the next page of a list
+experience_pages  lists by filter, in several orders
 rollout_rows  the rollouts of a group, of a dataset row, of a step
 spent         tokens counted against the budget of an experiment that is not running
 lengths       lengths of responses, generated and trained: the drop bias

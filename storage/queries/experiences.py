@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Experiences by step, reward and staleness."""
+"""Single experiences, and their tasks."""
 
 from __future__ import annotations
 
@@ -46,76 +46,16 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a list; bounds are inclusive."""
-
-    first_step: int | None = None
-    last_step: int | None = None
-    min_reward: float | None = None
-    max_reward: float | None = None
-    min_staleness_versions: int | None = None
-    max_staleness_versions: int | None = None
-    stage: int | None = None
-    state: str | None = None
-
-
-ORDERS: Final = {
-    "oldest": "produced_ns, id",
-    "newest": "produced_ns DESC, id",
-    "reward": "reward, produced_ns, id",
-    "-reward": "reward DESC, produced_ns, id",
-    "staleness": "staleness_versions, produced_ns, id",
-    "-staleness": "staleness_versions DESC, produced_ns, id",
-}
-"""Names of orders; those with a minus sign are descending."""
-
 PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
 _CANDIDATES: Final = 8
 
-_CONDITIONS: Final = {
-    "first_step": "step >= :first_step",
-    "last_step": "step <= :last_step",
-    "min_reward": "reward >= :min_reward",
-    "max_reward": "reward <= :max_reward",
-    "min_staleness_versions": "staleness_versions >= :min_staleness_versions",
-    "max_staleness_versions": "staleness_versions <= :max_staleness_versions",
-    "stage": "stage = :stage",
-    "state": "state = :state",
-}
-
-ROWS: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.stage, e.state,
+COLUMNS: Final = """e.id, e.group_id AS "group", e.rollout, e.stage, e.state,
     e.retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
     e.response_tokens, e.oldest_version, e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns,
-    e.produced_partition AS partition, e.produced_offset AS "offset", e.step, e.staleness_versions, e.uses
-FROM experiences e {GROUP} WHERE {COUNTED}"""
+    e.produced_partition AS partition, e.produced_offset AS "offset", e.step, e.staleness_versions, e.uses"""
+"""Columns of an `ExperienceRow`, of `experiences e` with their `GROUP`."""
+ROWS: Final = f"SELECT {COLUMNS} FROM experiences e {GROUP} WHERE {COUNTED}"
 """SQL of every `ExperienceRow`, to be continued by conditions on `experiences e`."""
-
-
-async def list_experiences(
-    connection: AsyncConnection,
-    experiment: UUID,
-    *,
-    where: ExperienceFilter = ExperienceFilter(),  # noqa: B008 - frozen
-    order: str = "newest",
-    limit: int = 50,
-    offset: int = 0,
-) -> list[ExperienceRow]:
-    """Returns the experiences selected by the filter. Raises UsageError for an order outside of `ORDERS`."""
-    if order not in ORDERS:
-        raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
-    # Only names from the table above become SQL; values are parameters.
-    bounds = {name: bound for name, bound in msgspec.structs.asdict(where).items() if bound is not None}
-    conditions = " AND ".join(["1 = 1", *(_CONDITIONS[name] for name in bounds)])
-    return await fetch(
-        connection,
-        ExperienceRow,
-        f"""SELECT * FROM ({ROWS} AND e.experiment = :experiment) s WHERE {conditions}
-        ORDER BY {ORDERS[order]} LIMIT :limit OFFSET :skip""",
-        experiment=experiment.bytes,
-        limit=limit,
-        skip=offset,
-        **bounds,
-    )
 
 
 async def get_experience(connection: AsyncConnection, experience: UUID) -> ExperienceRow:

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.books import HELD, Books, books_of
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.books import Books, books_of
 from rftd.storage.queries.counting import EXECUTED
+from rftd.storage.queries.cursor import cursor_of, key_of
 from rftd.storage.queries.rows import fetch, fetch_one
+from rftd.storage.queries.run_figures import RunFigures, figures_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
-
-RECENT_EXPERIENCES: Final = 256
-"""Number of newest experiences in an experiment's mean reward."""
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,9 +40,9 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The newest trained weight version."""
     total_steps: int
     generation: int | None
-    reward_mean: float | None
+    reward_mean: float | None = None
     """The mean reward of the newest 256 experiences."""
-    staleness_p95: int | None
+    staleness_p95: int | None = None
     """The 95th percentile of staleness, in versions, in the newest trained batch of experiences."""
     submitted_ns: int
     started_ns: int | None
@@ -58,6 +58,16 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     forked_step: int | None
     starred: bool = False
     """True for an experiment starred by a command."""
+    signal: str | None = None
+    """Name of the cause for which nothing is learnt; null while there is a learning signal."""
+    reward_curve: list[float] = []
+    """Mean rewards of at most 24 steps, evenly spaced, the newest last."""
+    held_out: dict[str, float] = {}
+    """The newest score on each held-out taskset."""
+    trainer_idle: float | None = None
+    """Share of the time between the newest steps without training."""
+    left_s: float | None = None
+    """Seconds until the last step at the pace of the newest steps; null unless running."""
 
 
 class StageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +138,10 @@ class _Warning(msgspec.Struct, frozen=True):
 STEP: Final = f"""COALESCE((SELECT t.step FROM {EXECUTED} t WHERE t.experiment = x.id ORDER BY t.step DESC LIMIT 1),
         x.forked_step, 0)"""
 """SQL expression of the newest weight version trained by `experiments x`, or at which its fork began."""
-QUEUE_POSITION: Final = """CASE WHEN x.state = 'queued' THEN 1 + (SELECT COUNT(*) FROM experiments q
-        WHERE q.state = 'queued' AND (-COALESCE(q.prioritized, q.priority, 0), q.submitted_ns, q.id)
-            < (-COALESCE(x.prioritized, x.priority, 0), x.submitted_ns, x.id)) END"""
-"""SQL expression of the queue position of `experiments x`, 1 for the next to start; null if not queued."""
+QUEUE: Final = """LEFT JOIN (SELECT id, ROW_NUMBER() OVER (
+        ORDER BY COALESCE(prioritized, priority, 0) DESC, submitted_ns, id) AS queue_position
+    FROM experiments WHERE state = 'queued') q ON q.id = x.id"""
+"""SQL join of the queue position of `experiments x`, 1 for the next to start; null if not queued."""
 
 LABELS: Final = """COALESCE((SELECT l.labels FROM annotations l WHERE l.experiment = x.id AND l.experience = x.id),
         x.labels)"""
@@ -146,50 +156,163 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
     COALESCE(x.kept, 'here') AS kept, NULLIF(x.kept_path, '') AS kept_path,
     x.submitted_ns, x.started_ns, COALESCE(x.state_ns, x.submitted_ns) AS state_ns,
     x.total_steps, {LABELS} AS labels, {STARRED} AS starred, x.parent, x.forked_step,
-    COALESCE(x.prioritized, x.priority, 0) AS priority,
-    {QUEUE_POSITION} AS queue_position,
+    COALESCE(x.prioritized, x.priority, 0) AS priority, NULLIF(x.signal_cause, '') AS signal, q.queue_position,
     (SELECT s.name FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL
         ORDER BY s.stage DESC LIMIT 1) AS stage,
     {STEP} AS step,
-    (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation,
-    (SELECT AVG(r.reward) FROM (SELECT e.reward FROM experiences e WHERE e.experiment = x.id AND {HELD}
-        ORDER BY e.produced_ns DESC LIMIT :recent) r) AS reward_mean,
-    (SELECT b.staleness_p95 FROM {EXECUTED} t JOIN batches b ON b.id = t.batch
-        WHERE t.experiment = x.id AND b.staleness_p95 IS NOT NULL
-        ORDER BY t.step DESC, t.generation DESC LIMIT 1) AS staleness_p95
-FROM experiments x WHERE x.submitted_offset IS NOT NULL
+    (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation
+FROM experiments x {QUEUE}
 """
+_REWARD: Final = f"""COALESCE((SELECT {{metric}} FROM {EXECUTED} t WHERE t.experiment = x.id
+    ORDER BY t.step DESC, t.generation DESC LIMIT 1), {{lowest}})"""
+"""SQL expression of the mean reward of the newest trained batch."""
+_METRIC_IN_FILE: Final = """json_extract(t.metrics, '$."critic/rewards/mean"')"""
+_METRIC_ON_SERVER: Final = "CAST(CAST(t.metrics AS JSON) ->> 'critic/rewards/mean' AS DOUBLE PRECISION)"
+_LOWEST: Final = "-1.0e300"
+"""Stands for a missing reward: experiments without a trained batch of rollouts are below all others."""
+
+
+class _Order(NamedTuple):
+    """An order by an SQL expression of `experiments x`, then by submission and id, all in one direction."""
+
+    expression: str
+    kind: type
+    descending: bool
+
+
+ORDERS: Final = {
+    "newest": _Order("x.submitted_ns", int, True),
+    "oldest": _Order("x.submitted_ns", int, False),
+    "name": _Order("COALESCE(x.name, '')", str, False),
+    "project": _Order("COALESCE(x.project, '')", str, False),
+    "state": _Order("COALESCE(x.state, 'submitted')", str, False),
+    "reward": _Order("reward", float, False),
+    "-reward": _Order("reward", float, True),
+}
+"""Names of orders; the reward is that of the newest trained batch."""
+_LIST: Final = "experiments"
+
+
+class ExperimentFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """The conditions of a list of experiments."""
+
+    states: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    """`KEY=VALUE` or `KEY`; a returned experiment has all labels."""
+    project: str | None = None
+    words: str | None = None
+    """Pieces of the name, in any order and case."""
+    signal: str | None = None
+    """`lost` or `present`: whether the newest batches have a learning signal."""
+    min_reward: float | None = None
+    max_reward: float | None = None
+    removed: bool = False
+    """True to include removed experiments."""
+
+
+class ExperimentPageOfList(NamedTuple):
+    """Some experiments in order, and the cursor of the next page; None at the end."""
+
+    items: list[ExperimentSummary]
+    next: str | None
+
+
+class _SortKey(msgspec.Struct, frozen=True):
+    id: str
+    sorted_by: int | float | str
+    submitted_ns: int
 
 
 async def list_experiments(
     connection: AsyncConnection,
     *,
-    states: tuple[str, ...] = (),
-    labels: tuple[str, ...] = (),
-    removed: bool = False,
+    where: ExperimentFilter = ExperimentFilter(),  # noqa: B008 - frozen
+    order: str = "newest",
     limit: int = 50,
-    offset: int = 0,
-) -> list[ExperimentSummary]:
-    """Returns the experiments, newest first, optionally only in some states, or including removed experiments.
-
-    `labels` are `KEY=VALUE` or `KEY`; a returned experiment has all labels.
-    """
-    parameters = {f"state{number}": state for number, state in enumerate(states)}
-    chosen = ", ".join(f":{name}" for name in parameters)
-    where = f" AND COALESCE(x.state, 'submitted') IN ({chosen})" if states else ""
-    for number, label in enumerate(labels):
-        # A piece of the column's JSON: quotes within a text are escaped there, so no text can contain a label.
-        where += f" AND REPLACE({LABELS}, :label{number}, '') <> {LABELS}"
-        parameters[f"label{number}"] = _label_in_json(label)
-    where += "" if removed else " AND COALESCE(x.kept, 'here') <> 'removed'"
-    return await fetch(
+    cursor: str | None = None,
+    figures: Callable[[UUID], Awaitable[RunFigures]] | None = None,
+) -> ExperimentPageOfList:
+    """Returns a page of experiments; `figures` returns cached figures. Raises UsageError, CursorError."""
+    if order not in ORDERS:
+        raise UsageError(f"no order {order!r}", field="order", fix="use one of " + ", ".join(ORDERS))
+    sorting = ORDERS[order]
+    metric = _METRIC_IN_FILE if connection.dialect.name == "sqlite" else _METRIC_ON_SERVER
+    reward = _REWARD.format(metric=metric, lowest=_LOWEST)
+    conditions, parameters = _conditions(where, reward)
+    expression = reward if sorting.expression == "reward" else sorting.expression
+    if cursor is not None:
+        key = key_of(cursor, _LIST, order, (sorting.kind, int, str))
+        conditions.append(
+            f"({expression}, x.submitted_ns, x.id) {'<' if sorting.descending else '>'} (:key, :submitted, :id)"
+        )
+        parameters |= {"key": key[0], "submitted": key[1], "id": UUID(str(key[2])).bytes}
+    down = " DESC" if sorting.descending else ""
+    keys = await fetch(
         connection,
-        ExperimentSummary,
-        f"{_SUMMARY}{where} ORDER BY x.submitted_ns DESC, x.id LIMIT :limit OFFSET :skip",
-        recent=RECENT_EXPERIENCES,
-        limit=limit,
-        skip=offset,
+        _SortKey,
+        f"""SELECT x.id AS id, {expression} AS sorted_by, x.submitted_ns FROM experiments x
+        WHERE {" AND ".join(conditions)}
+        ORDER BY 2{down}, x.submitted_ns{down}, x.id{down} LIMIT :limit""",
+        limit=limit + 1,
         **parameters,
+    )
+    shown = keys[:limit]
+    if not shown:
+        return ExperimentPageOfList([], None)
+    marks = ", ".join(f":id{number}" for number in range(len(shown)))
+    ids = {f"id{number}": UUID(row.id).bytes for number, row in enumerate(shown)}
+    summaries = {
+        row.id: row for row in await fetch(connection, ExperimentSummary, f"{_SUMMARY} WHERE x.id IN ({marks})", **ids)
+    }
+    rows = []
+    for row in shown:
+        id = UUID(row.id)
+        rows.append(with_figures(summaries[row.id], await (figures(id) if figures else figures_of(connection, id))))
+    last = shown[-1]
+    next_key = (last.sorted_by, last.submitted_ns, last.id)
+    return ExperimentPageOfList(rows, cursor_of(_LIST, order, next_key) if len(keys) > limit else None)
+
+
+def _conditions(where: ExperimentFilter, reward: str) -> tuple[list[str], dict[str, Any]]:
+    """Returns the SQL conditions of a filter, and their parameters."""
+    parameters: dict[str, Any] = {f"state{number}": state for number, state in enumerate(where.states)}
+    conditions = ["x.submitted_offset IS NOT NULL"]
+    if where.states:
+        conditions.append(f"COALESCE(x.state, 'submitted') IN ({', '.join(f':{name}' for name in parameters)})")
+    for number, label in enumerate(where.labels):
+        # A piece of the column's JSON: quotes within a text are escaped there, so no text can contain a label.
+        conditions.append(f"REPLACE({LABELS}, :label{number}, '') <> {LABELS}")
+        parameters[f"label{number}"] = _label_in_json(label)
+    if where.project is not None:
+        conditions.append("x.project = :project")
+        parameters["project"] = where.project
+    for number, word in enumerate((where.words or "").lower().split()):
+        conditions.append(f"REPLACE(LOWER(x.name), :word{number}, '') <> LOWER(x.name)")
+        parameters[f"word{number}"] = word
+    if where.signal is not None:
+        conditions.append(f"COALESCE(x.signal_cause, '') {'<>' if where.signal == 'lost' else '='} ''")
+    for name, bound, sign in (("least", where.min_reward, ">="), ("most", where.max_reward, "<=")):
+        if bound is not None:
+            conditions.append(f"{reward} {sign} :{name} AND {reward} > {_LOWEST}")
+            parameters[name] = bound
+    if not where.removed:
+        conditions.append("COALESCE(x.kept, 'here') <> 'removed'")
+    return conditions, parameters
+
+
+def with_figures(summary: ExperimentSummary, figures: RunFigures) -> ExperimentSummary:
+    """Returns a line of the list with the experiment's figures."""
+    left_s = None
+    if summary.state == "running" and figures.step_s is not None:
+        left_s = figures.step_s * max(0, summary.total_steps - summary.step)
+    return msgspec.structs.replace(
+        summary,
+        reward_mean=figures.reward_mean,
+        staleness_p95=figures.staleness_p95,
+        reward_curve=figures.reward_curve,
+        held_out=figures.held_out,
+        trainer_idle=figures.trainer_idle,
+        left_s=left_s,
     )
 
 
@@ -205,13 +328,12 @@ async def get_summary(connection: AsyncConnection, experiment: UUID) -> Experime
     summary = await fetch_one(
         connection,
         ExperimentSummary,
-        f"{_SUMMARY} AND x.id = :experiment",
-        recent=RECENT_EXPERIENCES,
+        f"{_SUMMARY} WHERE x.submitted_offset IS NOT NULL AND x.id = :experiment",
         experiment=experiment.bytes,
     )
     if summary is None:
         raise NotFoundError(f"no experiment {experiment}")
-    return summary
+    return with_figures(summary, await figures_of(connection, experiment))
 
 
 async def get_experiment(connection: AsyncConnection, experiment: UUID, books: Books | None = None) -> ExperimentDetail:

@@ -12,7 +12,7 @@ import msgspec
 
 from rftd.storage.queries.books import HELD, ITEM
 from rftd.storage.queries.counting import EXECUTED
-from rftd.storage.queries.experiments import QUEUE_POSITION, STEP
+from rftd.storage.queries.experiments import QUEUE, STEP
 from rftd.storage.queries.rows import fetch, fetch_one
 from rftd.storage.queries.steps import NEWEST, list_evals
 from rftd.storage.queries.weights import ON_SPINE
@@ -98,7 +98,7 @@ _NUMBER: Final = """(SELECT COUNT(*) FROM experiments o WHERE o.name = x.name AN
     AND (o.submitted_ns, o.id) <= (x.submitted_ns, x.id))"""
 _STANDING: Final = f"""
 SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
-    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, {QUEUE_POSITION} AS queue_position,
+    COALESCE(x.state_ns, x.submitted_ns) AS state_ns, q.queue_position,
     x.started_ns - x.submitted_ns AS queue_wait_ns, x.submitted_ns, x.signal_cause,
     COALESCE((SELECT MAX(s.stage) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL), 0)
         AS stage,
@@ -114,7 +114,7 @@ SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted
             AND w.stopped_offset IS NULL AND w.lost_offset IS NULL GROUP BY w.id) v) AS served_version,
     (SELECT MAX(a.committed_ns) FROM checkpoints a WHERE a.experiment = x.id AND a.committed_offset IS NOT NULL
         AND {ON_SPINE.format(version="a.step")}) AS checkpoint_ns
-FROM experiments x WHERE x.submitted_offset IS NOT NULL
+FROM experiments x {QUEUE} WHERE x.submitted_offset IS NOT NULL
     AND (COALESCE(x.state, 'submitted') NOT IN {_ENDED} OR x.state_ns > :since)
 ORDER BY CASE WHEN x.state IN ('running', 'paused') THEN 0 ELSE 1 END, x.submitted_ns DESC, x.id LIMIT :most
 """

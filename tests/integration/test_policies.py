@@ -19,7 +19,7 @@ from rftd.ops.logs import logger
 from rftd.storage.database.engine import open_database
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.books import Books, books_of
-from rftd.storage.queries.experiences import list_experiences
+from rftd.storage.queries.experience_pages import list_experiences
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.folds.run_state import RunState, partitions_of
 from rftd.streams.folds.spine import Status
@@ -89,7 +89,7 @@ async def tabled(log: EventLog, experiment: UUID, clock: SystemClock) -> tuple[B
     await projector.close()
     async with engine.connect() as connection:
         books = await books_of(connection, experiment)
-        rows = await list_experiences(connection, experiment, limit=10_000)
+        rows = (await list_experiences(connection, experiment, limit=10_000)).items
     await engine.dispose()
     return books, Counter(row.uses for row in rows if row.state != "late")
 

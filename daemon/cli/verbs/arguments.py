@@ -63,11 +63,11 @@ reason_option = click.option("--reason", default="", help="Reason, kept with the
 
 
 def page_options(function: F) -> F:
-    """Adds `--limit` and `--offset` of a list."""
+    """Adds `--limit` and `--cursor` of a list."""
     limit = click.option(
         "-n", "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines."
     )
-    return limit(click.option("--offset", type=click.IntRange(0), default=0, help="Number of lines to skip.")(function))
+    return limit(click.option("--cursor", metavar="TEXT", help="Continue behind the page before.")(function))
 
 
 def steps_named(text: str | None) -> tuple[int | None, int | None]:

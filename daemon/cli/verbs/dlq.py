@@ -50,7 +50,7 @@ def dlq() -> None:
 @shared_options
 @click.pass_obj
 def ls(
-    settings: Settings, experiment: str | None, everything: bool, limit: int, offset: int, log_at: LogUrl | None
+    settings: Settings, experiment: str | None, everything: bool, limit: int, cursor: str | None, log_at: LogUrl | None
 ) -> None:
     """List the open dead letters, newest first. Without a daemon, the log itself is read."""
     from rftd.daemon.http.client.client import asked_or_read
@@ -61,10 +61,10 @@ def ls(
 
         dead = await dead_offline(log)
         id = (await find_entry(log, experiment)).id if experiment else None
-        return listed(dead, everything=everything, experiment=id, limit=limit, offset=offset)
+        return listed(dead, everything=everything, experiment=id, limit=limit, cursor=cursor)
 
     def ask(client: Client) -> Answer[DeadLetterList]:
-        return client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, offset=offset)
+        return client.ask(dead_letters.many, experiment=experiment, all=everything, limit=limit, cursor=cursor)
 
     letters, plain = asked_or_read(settings, log_at, ask, read)
     if not emitted(plain, settings):
@@ -157,7 +157,7 @@ def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> N
     go = ("ATTEMPTS", "WHAT", "AGE")
     console.print(table(headers, rows, right=right, whole=whole, width=console.width, first_to_go=go))
     if letters.next is not None and settings.verbosity >= 0:
-        say(f"next page: --offset {letters.next}", err=True)
+        say(f"next page: --cursor {letters.next}", err=True)
 
 
 def _page(shown: DeadLetterPage, settings: Settings) -> None:

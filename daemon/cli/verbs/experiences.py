@@ -64,6 +64,11 @@ def command() -> None:
 @click.option("--staleness", metavar="'>4'", help="Only this staleness, in weight versions when it was planned.")
 @click.option("--state", type=click.Choice(STATES), help="Only this state.")
 @click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
+@click.option("--group", metavar="ID", help="Only this group: its whole id.")
+@click.option("--row", type=click.IntRange(0), help="Only this row of the taskset.")
+@click.option("--finish", help="Only answers that ended so: stop, length.")
+@click.option("--weights", type=click.IntRange(0), metavar="VERSION", help="Only answers by this weight version.")
+@click.option("--part", metavar="'NAME>0.5'", help="Only with this part of the reward, or with it in these bounds.")
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
 @page_options
 @shared_options
@@ -76,9 +81,14 @@ def ls(
     staleness: str | None,
     state: str | None,
     stage: int | None,
+    group: str | None,
+    row: int | None,
+    finish: str | None,
+    weights: int | None,
+    part: str | None,
     order: str,
     limit: int,
-    offset: int,
+    cursor: str | None,
 ) -> None:
     """List the experiences of experiment NAME."""
     from rftd.daemon.http.client.client import Client
@@ -86,6 +96,9 @@ def ls(
     first, last = steps_named(step)
     low, high = bounds_of(reward, "--reward")
     least, most = bounds_of(staleness, "--staleness")
+    part_name = re.split(r"[<>=]", part, maxsplit=1)[0].strip() if part is not None else None
+    comparison = part[len(part_name) :].strip() if part is not None and part_name is not None else ""
+    least_part, most_part = bounds_of(comparison or None, "--part")
     with Client(settings) as client:
         answer = client.ask(
             experiences.experiences,
@@ -99,9 +112,16 @@ def ls(
             max_staleness=None if most is None else math.floor(most),
             state=state,
             stage=stage,
+            group=group,
+            row=row,
+            finish=finish,
+            version=weights,
+            part=part_name,
+            min_part=least_part,
+            max_part=most_part,
             order=order,
             limit=limit,
-            offset=offset,
+            cursor=cursor,
         )
     if emitted(answer.plain(), settings):
         return
@@ -114,7 +134,7 @@ def ls(
     go = ("USES", "AGE", "VERSIONS", "FINISH")
     console.print(table(headers, rows, right=right, whole=("ID", "STATE"), width=console.width, first_to_go=go))
     if answer.value.next is not None and settings.verbosity >= 0:
-        say(f"next page: --offset {answer.value.next}", err=True)
+        say(f"next page: --cursor {answer.value.next}", err=True)
 
 
 @command.command("show")
@@ -210,8 +230,8 @@ def _ids(
     time.
     """
     groups: dict[str, list[ExperienceRow]] = {}
-    offset: int | None = 0
-    while offset is not None:
+    cursor: str | None = None
+    while True:
         page = client.ask(
             experiences.experiences,
             name=name,
@@ -220,14 +240,16 @@ def _ids(
             stage=stage,
             order="oldest",
             limit=_PAGE,
-            offset=offset,
+            cursor=cursor,
         ).value
         if not by_group:
             yield from (row.id for row in page.items)
         else:
             for row in page.items:
                 groups.setdefault(row.group, []).append(row)
-        offset = page.next
+        cursor = page.next
+        if cursor is None:
+            break
     for rows in groups.values():
         yield from (row.id for row in sorted(rows, key=lambda row: row.rollout))
 

@@ -26,6 +26,7 @@ _MODULES: Final = (
     "rftd.daemon.trust.quota",
     "rftd.daemon.trust.token_file",
     "rftd.ops.tls",
+    "rftd.storage.queries.cursor",
     "rftd.workers.generation.endpoint.call_error",
 )
 """Modules defining errors."""

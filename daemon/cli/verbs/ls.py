@@ -10,6 +10,7 @@ import click
 from rftd.daemon.cli.output.data import emitted
 from rftd.daemon.cli.output.terminal import plain, say
 from rftd.daemon.cli.settings import Settings, shared_options
+from rftd.daemon.cli.verbs.arguments import page_options
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
 
+ORDERS: Final = ("newest", "oldest", "name", "project", "state", "reward", "-reward")
 _INDENT: Final = 4
 _LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 
@@ -26,21 +28,35 @@ _LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
 @click.command("ls")
 @click.option("--state", "states", metavar="STATE[,STATE]", help=f"Only these states: {', '.join(STATES)}.")
 @click.option("--label", "labels", multiple=True, metavar="KEY[=VALUE]", help="Only with this label; repeatable.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of lines.")
+@click.option("--project", help="Only this project.")
+@click.option("--words", metavar="TEXT", help="Only names with each of these words, in any case.")
+@click.option("--signal", type=click.Choice(("lost", "present")), help="Only without, or with, a learning signal.")
+@click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
+@page_options
 @click.option("--all", "removed", is_flag=True, help="Include removed experiments.")
 @click.option("--refused", is_flag=True, help="List refused requests of external producers instead.")
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, states: str | None, labels: tuple[str, ...], limit: int, removed: bool, refused: bool
+    settings: Settings,
+    states: str | None,
+    labels: tuple[str, ...],
+    project: str | None,
+    words: str | None,
+    signal: str | None,
+    order: str,
+    limit: int,
+    cursor: str | None,
+    removed: bool,
+    refused: bool,
 ) -> None:
     """List the experiments, newest first; a fork is shown below its parent."""
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.views import experiments
 
     if refused:
-        if states or labels or removed:
-            raise click.UsageError("--refused lists requests, of which --state, --label and --all say nothing")
+        if states or labels or removed or project or words or signal or cursor:
+            raise click.UsageError("--refused lists requests, of which only --limit holds")
         _refused(settings, limit)
         return
     chosen = [state.strip() for state in states.split(",")] if states else []
@@ -48,7 +64,16 @@ def command(
         raise click.BadParameter(f"no state {wrong!r}; use one of {', '.join(STATES)}", param_hint="--state")
     with Client(settings) as client:
         answer = client.ask(
-            experiments.listed, state=chosen or None, label=list(labels) or None, removed=removed or None, limit=limit
+            experiments.listed,
+            state=chosen or None,
+            label=list(labels) or None,
+            project=project,
+            words=words,
+            signal=signal,
+            removed=removed or None,
+            order=order,
+            limit=limit,
+            cursor=cursor,
         )
     if emitted(answer.plain(), settings):
         return
@@ -96,7 +121,7 @@ def command(
     )
     console.print(listing)
     if answer.value.next is not None:
-        say(f"more than {limit}; give --limit", err=True)
+        say(f"next page: --cursor {answer.value.next}", err=True)
 
 
 def _refused(settings: Settings, limit: int) -> None:

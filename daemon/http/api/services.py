@@ -35,6 +35,7 @@ from rftd.ops.health import Health
 from rftd.ops.ids import Ids
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.names import resolve_experiment
+from rftd.storage.queries.run_figures import FiguresCache, RunFigures
 from rftd.storage.queries.spent import spent_tokens
 from rftd.storage.queries.step_columns import StepColumns
 from rftd.streams.log.envelope import Position
@@ -112,6 +113,7 @@ class Services:
     """File of the daemon's own log, if it has one."""
     curves: RewardCurves = field(default_factory=RewardCurves)
     columns: StepColumns = field(default_factory=StepColumns)
+    figures_cache: FiguresCache = field(default_factory=FiguresCache)
     followers: Followers = field(default_factory=Followers)
     texts: Texts = field(default_factory=Texts)
     """Decoding of token ids, in a process of its own."""
@@ -163,6 +165,10 @@ class Services:
         # One transaction per answer: its parts must not come from different moments of the fold.
         async with self.engine.connect() as connection, connection.begin():
             yield connection
+
+    async def figures(self, connection: AsyncConnection, experiment: UUID) -> RunFigures:
+        """Returns the figures of an experiment in a list, cached while nothing is new."""
+        return await self.figures_cache.of(connection, experiment, self.applied.applied_of)
 
     def waiting(self, experiment: UUID) -> str | None:
         """Returns why the experiment stands still, whatever the tables say: a log failure, else opening engines."""

@@ -98,14 +98,16 @@ class AsyncClient:
         from rftd.daemon.http.views import experiments
 
         rows: list[ExperimentSummary] = []
-        offset: int | None = 0
-        while offset is not None and (limit is None or len(rows) < limit):
+        cursor: str | None = None
+        while limit is None or len(rows) < limit:
             most = 1000 if limit is None else min(1000, limit - len(rows))
             page = await self.connection.ask(
-                experiments.listed, state=_several(state), label=_several(label), limit=most, offset=offset
+                experiments.listed, state=_several(state), label=_several(label), limit=most, cursor=cursor
             )
             rows += page.value.items
-            offset = page.value.next
+            cursor = page.value.next
+            if cursor is None:
+                break
         return RowList.of(rows)
 
     async def run(self, name: str) -> AsyncRunHandle:

@@ -145,7 +145,7 @@ class AsyncRunHandle:
         first, last = _bounds(step)
         rows = await self._all(
             experiences.experiences,
-            "offset",
+            "cursor",
             limit,
             first_step=first,
             last_step=last,

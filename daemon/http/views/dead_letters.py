@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.http.views.commands import Said, Text
-from rftd.daemon.http.views.route import After, Daemon, Limit, Offset, command, read
+from rftd.daemon.http.views.route import After, Cursor, Daemon, Limit, command, read
 from rftd.daemon.run.dlq.letter import (
     FORMS,
     Dead,
@@ -57,13 +57,13 @@ async def many(
     experiment: Annotated[str | None, Meta(description="Only tasks of this one.")] = None,
     all: Annotated[bool, Meta(description="Those that were retried or dropped too.")] = False,
     limit: Limit = 50,
-    offset: Offset = 0,
+    cursor: Cursor = None,
     after: After = None,
 ) -> DeadLetterList:
     """Records unusable by every reader, and tasks with too few successful rollouts; newest first."""
     # The wait for `after` comes once, before the name lookup: an experiment submitted just now has to be found.
     id = await daemon.find(experiment, after) if experiment is not None else None
-    return listed(await _dead(daemon, after), everything=all, experiment=id, limit=limit, offset=offset)
+    return listed(await _dead(daemon, after), everything=all, experiment=id, limit=limit, cursor=cursor)
 
 
 @read("/v1/dead-letters/one", DeadLetterPage, tag=_TAG)

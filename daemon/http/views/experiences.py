@@ -10,15 +10,14 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.http.views.commands import Reason, Receipt, Text, receipt_of
-from rftd.daemon.http.views.route import After, Daemon, Int, Limit, Name, Offset, Real, command, read
+from rftd.daemon.http.views.route import After, Cursor, Daemon, Int, Limit, Name, Real, Word, command, read
 from rftd.ops.errors import NotFoundError
+from rftd.storage.queries.experience_pages import ExperienceFilter, list_experiences
 from rftd.storage.queries.experiences import (
-    ExperienceFilter,
     ExperienceRow,
     TaskRow,
     find_experience,
     get_experience,
-    list_experiences,
     task_of,
 )
 from rftd.storage.queries.lengths import Lengths, lengths_of
@@ -43,8 +42,8 @@ class ExperienceList(msgspec.Struct, frozen=True, kw_only=True):
     """Some experiences passing the filter, in the requested order."""
 
     items: list[ExperienceRow]
-    next: int | None
-    """`offset` of the next page; null at the end."""
+    next: str | None
+    """`cursor` of the next page; null at the end. A page with fewer experiences than `limit` may have a next one."""
 
 
 class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,12 +136,21 @@ async def experiences(
     max_staleness: Int = None,
     stage: Int = None,
     state: State | None = None,
+    group: Annotated[UUID | None, Meta(description="Only those of this group.")] = None,
+    row: Int = None,
+    finish: Word = None,
+    version: Int = None,
+    part: Word = None,
+    min_part: Real = None,
+    max_part: Real = None,
     order: Order = "newest",
     limit: Limit = 50,
-    offset: Offset = 0,
+    cursor: Cursor = None,
     after: After = None,
 ) -> ExperienceList:
-    """Experiences passing the filter; bounds are inclusive, staleness in versions."""
+    """Experiences passing the filter; bounds are inclusive, staleness in versions. `row` is the row of the task,
+    `version` a weight version that generated tokens; `min_part` and `max_part` bound the reward's part named by `part`.
+    """
     where = ExperienceFilter(
         first_step=first_step,
         last_step=last_step,
@@ -152,12 +160,18 @@ async def experiences(
         max_staleness_versions=max_staleness,
         stage=stage,
         state=state,
+        group=group,
+        row=row,
+        finish=finish,
+        version=version,
+        part=part,
+        min_part=min_part,
+        max_part=max_part,
     )
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
-        # One more than requested tells whether a next page exists, without a count over all rows.
-        rows = await list_experiences(connection, id, where=where, order=order, limit=limit + 1, offset=offset)
-    return ExperienceList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
+        page = await list_experiences(connection, id, where=where, order=order, limit=limit, cursor=cursor)
+    return ExperienceList(items=page.items, next=page.next)
 
 
 @read("/v1/experiments/{name}/lengths", Lengths, tag="experiences")

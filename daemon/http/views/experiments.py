@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import Meta
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.memory import MemoryRow, with_peaks
 from rftd.daemon.http.views.moment import ENDED, Moment, moment_of
-from rftd.daemon.http.views.route import After, Daemon, Limit, Name, Offset, read
+from rftd.daemon.http.views.route import After, Cursor, Daemon, Limit, Name, Real, Word, read
 from rftd.daemon.http.views.trackers import TrackerRow
 from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.ops.errors import NotFoundError, UnreachableError
@@ -20,6 +20,7 @@ from rftd.storage.queries.books import Books
 from rftd.storage.queries.curve import RewardCurves, RewardPoint
 from rftd.storage.queries.experiments import (
     ExperimentDetail,
+    ExperimentFilter,
     ExperimentSummary,
     StageRow,
     get_experiment,
@@ -54,12 +55,16 @@ SHOWN_WORKERS: Final = 32
 SHOWN_EVALS: Final = 100
 
 
+RunOrder = Literal["newest", "oldest", "name", "project", "state", "reward", "-reward"]
+"""Order of the list; a name with a minus sign sorts from the highest down."""
+
+
 class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
-    """Some experiments, newest first, with the offset of the next page."""
+    """Some experiments in order, with the cursor of the next page."""
 
     items: list[ExperimentSummary]
-    next: int | None
-    """`offset` of the next page; null at the end."""
+    next: str | None
+    """`cursor` of the next page; null at the end."""
 
 
 class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,18 +105,40 @@ async def listed(
     daemon: Daemon,
     state: Annotated[list[Status] | None, Meta(description="Only those in one of these states.")] = None,
     label: Annotated[list[str] | None, Meta(description="Only those with each of these: KEY=VALUE, or KEY.")] = None,
+    project: Word = None,
+    words: Word = None,
+    signal: Annotated[
+        Literal["lost", "present"] | None, Meta(description="Only those without, or with, a learning signal.")
+    ] = None,
+    min_reward: Real = None,
+    max_reward: Real = None,
     removed: Annotated[bool, Meta(description="Also those that were removed.")] = False,
+    order: RunOrder = "newest",
     limit: Limit = 50,
-    offset: Offset = 0,
+    cursor: Cursor = None,
     after: After = None,
 ) -> ExperimentList:
-    """Experiments, newest first, filtered by state and label."""
+    """Experiments in the order asked for, filtered; rewards are those of the newest trained batch."""
+    where = ExperimentFilter(
+        states=tuple(status.value for status in state or ()),
+        labels=tuple(label or ()),
+        project=project,
+        words=words,
+        signal=signal,
+        min_reward=min_reward,
+        max_reward=max_reward,
+        removed=removed,
+    )
     async with daemon.read(after) as connection:
-        states = tuple(status.value for status in state or ())
-        rows = await list_experiments(
-            connection, states=states, labels=tuple(label or ()), removed=removed, limit=limit + 1, offset=offset
+        page = await list_experiments(
+            connection,
+            where=where,
+            order=order,
+            limit=limit,
+            cursor=cursor,
+            figures=lambda id: daemon.figures(connection, id),
         )
-    return ExperimentList(items=rows[:limit], next=offset + limit if len(rows) > limit else None)
+    return ExperimentList(items=page.items, next=page.next)
 
 
 @read("/v1/experiments/{name}", ExperimentPage, tag="experiments")

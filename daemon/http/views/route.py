@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.ops.ids import Ids
+from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.ops.clock import Clock
     from rftd.storage.queries.curve import RewardCurves
+    from rftd.storage.queries.run_figures import RunFigures
     from rftd.storage.queries.step_columns import StepColumns
     from rftd.streams.log.log import EventLog
 
@@ -60,6 +62,9 @@ After = Annotated[
     Meta(max_length=POSITION_CHARACTERS, description="Wait until the tables hold the record at this position."),
 ]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+Cursor = Annotated[
+    str | None, Meta(max_length=CURSOR_CHARACTERS, description="`next` of the page before, in the same order.")
+]
 Offset = Annotated[int, Meta(ge=0, le=MOST)]
 Step = Annotated[int, Meta(ge=0, le=MOST)]
 Int = Annotated[int | None, Meta(ge=0, le=MOST)]
@@ -135,6 +140,10 @@ class Daemon(Protocol):
 
     async def resolve(self, connection: AsyncConnection, name_or_id: str) -> UUID:
         """Returns the experiment with this name or id, within an open snapshot. Raises NotFoundError, UsageError."""
+        ...
+
+    async def figures(self, connection: AsyncConnection, experiment: UUID) -> RunFigures:
+        """Returns the figures of an experiment in a list, cached while nothing is new."""
         ...
 
     def waiting(self, experiment: UUID) -> str | None:

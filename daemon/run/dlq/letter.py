@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.cursor import Key, cursor_of, key_of
 
 if TYPE_CHECKING:
     from rftd.streams.folds.failed_tasks import FailedTask
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMS: Final = "an ID of rftd dlq ls, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id"
 _SHORTEST: Final = 8
+_LIST: Final = "dead letters"
+_ORDER: Final = "newest"
 
 
 class State(StrEnum):
@@ -61,7 +64,8 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     items: list[DeadLetter]
     open: int
     """Number of open letters, over all pages."""
-    next: int | None
+    next: str | None
+    """`cursor` of the next page; null at the end."""
 
 
 class TryView(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,21 +108,29 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
     task: FailedTask | None = None
 
 
-def listed(dead: list[Dead], *, everything: bool, experiment: UUID | None, limit: int, offset: int) -> DeadLetterList:
-    """Returns a page of dead letters: open ones, or all if `everything`; with `experiment`, only that experiment's
-    tasks.
-    """
+def listed(
+    dead: list[Dead], *, everything: bool, experiment: UUID | None, limit: int, cursor: str | None
+) -> DeadLetterList:
+    """Returns a page of dead letters: open ones or all, optionally only tasks of one experiment. Raises CursorError."""
+    after = None if cursor is None else key_of(cursor, _LIST, _ORDER, (int, str, int, int))
     letters = [
-        letter.letter
+        letter
         for letter in dead
         if (everything or letter.letter.state is State.OPEN)
         and (experiment is None or letter.letter.experiment == str(experiment))
+        and (after is None or _key(letter) < after)
     ]
+    page = letters[:limit]
     return DeadLetterList(
-        items=letters[offset : offset + limit],
+        items=[letter.letter for letter in page],
         open=sum(letter.letter.state is State.OPEN for letter in dead),
-        next=offset + limit if len(letters) > offset + limit else None,
+        next=cursor_of(_LIST, _ORDER, _key(page[-1])) if len(letters) > limit else None,
     )
+
+
+def _key(dead: Dead) -> Key:
+    """Returns the position of a letter in the order of the list."""
+    return (dead.letter.found_ns, *dead.place)
 
 
 def meant(dead: list[Dead], name_or_id: str) -> Dead:

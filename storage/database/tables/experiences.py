@@ -26,6 +26,14 @@ class Experiences(Row, table=True):
         Index("experiences_id", "id"),
         Index("experiences_experiment", "experiment", "produced_ns"),
         Index("experiences_versions", "experiment", "oldest_version"),
+        Index("experiences_reward", "experiment", "reward", "produced_ns"),
+        Index(
+            "experiences_staleness",
+            "experiment",
+            "staleness_versions",
+            "produced_ns",
+            **_where("staleness_versions IS NOT NULL"),
+        ),
         # Partial: most experiences end as planned, and are listed by time.
         Index("experiences_state", "experiment", "state", "produced_ns", **_where("state <> 'planned'")),
         # Not clustered: appending such wide rows is a third cheaper than inserting them among others, at 300,000 rows.

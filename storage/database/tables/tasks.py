@@ -11,7 +11,12 @@ class Leases(Row, table=True):
     """One lease of a group of rollouts (`task`) or of a range of held-out rows (`eval`)."""
 
     __tablename__ = "leases"
-    __table_args__ = (Index("leases_subject", "subject"), Index("leases_worker", "worker", "leased_ns"), CLUSTERED)
+    __table_args__ = (
+        Index("leases_subject", "subject"),
+        Index("leases_worker", "worker", "leased_ns"),
+        Index("leases_row", "experiment", "row_start"),
+        CLUSTERED,
+    )
 
     id: Key
     kind: Text

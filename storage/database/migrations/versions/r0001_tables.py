@@ -214,18 +214,24 @@ _INDEXES: Final = (
     ("evals_experiment", "evals", ["experiment", "version"]),
     ("experiences_experiment", "experiences", ["experiment", "produced_ns"]),
     ("experiences_id", "experiences", ["id"]),
+    ("experiences_reward", "experiences", ["experiment", "reward", "produced_ns"]),
+    ("experiences_staleness", "experiences", ["experiment", "staleness_versions", "produced_ns"]),
     ("experiences_state", "experiences", ["experiment", "state", "produced_ns"]),
     ("experiences_versions", "experiences", ["experiment", "oldest_version"]),
     ("experiments_name", "experiments", ["name"]),
     ("experiments_parent", "experiments", ["parent"]),
     ("groups_experiment", "groups", ["experiment", "stage", "sequence"]),
+    ("leases_row", "leases", ["experiment", "row_start"]),
     ("leases_subject", "leases", ["subject"]),
     ("leases_worker", "leases", ["worker", "leased_ns"]),
     ("workers_experiment", "workers", ["experiment"]),
 )
 
 
-_PARTIAL: Final = {"experiences_state": "state <> 'planned'"}
+_PARTIAL: Final = {
+    "experiences_staleness": "staleness_versions IS NOT NULL",
+    "experiences_state": "state <> 'planned'",
+}
 """Conditions of the partial indexes."""
 
 

@@ -19,7 +19,8 @@ from rftd.storage.projector.projector import Projector
 from rftd.storage.projector.rebuild import digest, rebuild
 from rftd.storage.queries import batches, drops, experiences, experiments, rollout_rows, steps, weights
 from rftd.storage.queries.curve import RewardCurves
-from rftd.storage.queries.experiences import ExperienceFilter
+from rftd.storage.queries.experience_pages import ORDERS, ExperienceFilter, list_experiences
+from rftd.storage.queries.experiments import ExperimentFilter
 from rftd.storage.queries.names import resolve_experiment
 from rftd.streams.events import worker
 from rftd.streams.log import topics
@@ -35,8 +36,8 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
     where = ExperienceFilter(first_step=3, min_reward=0.0, max_staleness_versions=9, stage=1, state="planned")
     return [
         await resolve_experiment(connection, "small"),
-        await experiments.list_experiments(connection, states=("completed", "failed")),
-        await experiments.list_experiments(connection, labels=("nobody", "has=this")),
+        await experiments.list_experiments(connection, where=ExperimentFilter(states=("completed", "failed"))),
+        await experiments.list_experiments(connection, where=ExperimentFilter(labels=("nobody", "has=this"))),
         await experiments.get_experiment(connection, run.id),
         await steps.list_steps(connection, run.id),
         await RewardCurves().of(connection, run.id),
@@ -50,7 +51,7 @@ async def answers(connection: AsyncConnection, run: SyntheticRun) -> list[object
         await drops.drops_of(connection, run.id),
         await rollout_rows.rollouts_of_row(connection, run.id, 1, stage=1, limit=9, offset=0),
         await _of_group(connection, run),
-        [await experiences.list_experiences(connection, run.id, where=where, order=o) for o in experiences.ORDERS],
+        [await list_experiences(connection, run.id, where=where, order=order) for order in ORDERS],
     ]
 
 
@@ -58,7 +59,7 @@ async def _of_group(connection: AsyncConnection, run: SyntheticRun) -> list[obje
     """The rollouts of the group with a late experience, its failures, and a plan."""
     row = await experiences.get_experience(connection, run.late)
     group = await rollout_rows.find_group(connection, run.id, row.group[:13])
-    planned = await experiences.list_experiences(connection, run.id, where=ExperienceFilter(state="planned"), limit=1)
+    planned = (await list_experiences(connection, run.id, where=ExperienceFilter(state="planned"), limit=1)).items
     return [
         await rollout_rows.rollouts_of_group(connection, group, first=0, limit=9),
         await rollout_rows.failed_of_group(connection, group, limit=9),

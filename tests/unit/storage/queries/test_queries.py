@@ -21,7 +21,8 @@ from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import batches, drops, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
-from rftd.storage.queries.experiences import ExperienceFilter
+from rftd.storage.queries.experience_pages import ExperienceFilter, list_experiences
+from rftd.storage.queries.experiments import ExperimentFilter
 from rftd.storage.queries.names import resolve_experiment
 from rftd.streams.events.batch import BatchAbandoned
 from rftd.streams.events.experiment import ExperimentPaused, ExperimentResumed
@@ -70,7 +71,7 @@ async def connection(
 
 
 async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begun: SyntheticRun) -> None:
-    newest, oldest = await experiments.list_experiments(connection)
+    newest, oldest = (await experiments.list_experiments(connection)).items
     assert (newest.name, newest.state, newest.stage, newest.step, newest.total_steps) == (
         "begun",
         "running",
@@ -81,9 +82,11 @@ async def test_list_shows_state_stage_and_step(connection: AsyncConnection, begu
     assert newest.staleness_p95 is None
     assert newest.reward_mean is not None
     assert (oldest.name, oldest.state, oldest.step, oldest.staleness_p95) == ("done", "completed", 5, 0)
-    only = await experiments.list_experiments(connection, states=("running", "paused"))
+    only = (await experiments.list_experiments(connection, where=ExperimentFilter(states=("running", "paused")))).items
     assert [row.id for row in only] == [str(begun.id)]
-    assert await experiments.list_experiments(connection, limit=1, offset=1) == [oldest]
+    first = await experiments.list_experiments(connection, limit=1)
+    assert first.items == [newest]
+    assert await experiments.list_experiments(connection, limit=1, cursor=first.next) == ([oldest], None)
 
 
 @pytest.mark.parametrize("cause", ["", "refused"])
@@ -168,7 +171,7 @@ async def test_batches_and_their_items(connection: AsyncConnection, done: Synthe
 
 async def test_experiences_by_filter_and_order(connection: AsyncConnection, done: SyntheticRun) -> None:
     async def ids(where: ExperienceFilter, order: str = "oldest", limit: int = 100) -> list[experiences.ExperienceRow]:
-        return await experiences.list_experiences(connection, done.id, where=where, order=order, limit=limit)
+        return (await list_experiences(connection, done.id, where=where, order=order, limit=limit)).items
 
     everything = await ids(ExperienceFilter())
     assert len(everything) == 28
@@ -193,7 +196,7 @@ async def test_experiences_by_filter_and_order(connection: AsyncConnection, done
 
 async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnection, done: SyntheticRun) -> None:
     found = await lengths.lengths_of(connection, done.id)
-    rows = await experiences.list_experiences(connection, done.id, limit=100)
+    rows = (await list_experiences(connection, done.id, limit=100)).items
     trained = sorted(row.response_tokens for row in rows if row.uses)
     dropped = [row.response_tokens for row in rows if row.state in ("retired", "late")]
     assert (found.trained.count, found.dropped.count, found.undecided) == (24, 2, 2)

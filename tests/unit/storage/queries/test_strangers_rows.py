@@ -16,7 +16,7 @@ from rftd.storage.queries.books import books_of
 from rftd.storage.queries.buffer import count_buffer
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.evaluations import score_places
-from rftd.storage.queries.experiences import list_experiences
+from rftd.storage.queries.experience_pages import list_experiences
 from rftd.storage.queries.experiments import get_summary
 from rftd.storage.queries.lengths import lengths_of
 from rftd.storage.queries.standing import list_figures
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 async def figures(connection: AsyncConnection, run: SyntheticRun) -> dict[str, object]:
     """What the tables say of a run, without places in the log and times."""
-    rows = await list_experiences(connection, run.id, order="oldest", limit=1000)
+    rows = (await list_experiences(connection, run.id, order="oldest", limit=1000)).items
     [standing] = await list_figures(connection, since_ns=0)
     items = [await list_items(connection, batch) for batch in run.batches]
     return {

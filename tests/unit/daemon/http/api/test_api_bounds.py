@@ -31,14 +31,12 @@ def refused(answer: httpx.Response, field: str) -> None:
 async def test_whole_numbers_beyond_the_tables_are_refused(client: httpx.AsyncClient, number: int) -> None:
     refused(await client.get(f"{SMALL}/batches/{number}"), "step")
     for path, field in (
-        ("/v1/experiments", "offset"),
         (f"{SMALL}/steps", "first"),
         (f"{SMALL}/steps", "last"),
-        (f"{SMALL}/experiences", "offset"),
+        (f"{SMALL}/experiences", "row"),
         (f"{SMALL}/experiences", "first_step"),
         (f"{SMALL}/experiences", "min_staleness"),
         (f"{SMALL}/lengths", "stage"),
-        ("/v1/dead-letters", "offset"),
     ):
         refused(await client.get(path, params={field: str(number)}), field)
 
@@ -46,7 +44,7 @@ async def test_whole_numbers_beyond_the_tables_are_refused(client: httpx.AsyncCl
 async def test_the_largest_numbers_of_the_document_are_answered(client: httpx.AsyncClient) -> None:
     most = 2**53 - 1
     assert (await client.get(f"{SMALL}/batches/{most}")).status_code == 404
-    for path, field in ((f"{SMALL}/steps", "first"), ("/v1/experiments", "offset"), (f"{SMALL}/lengths", "stage")):
+    for path, field in ((f"{SMALL}/steps", "first"), (f"{SMALL}/experiences", "row"), (f"{SMALL}/lengths", "stage")):
         assert (await client.get(path, params={field: str(most)})).status_code == 200
 
 

@@ -1,0 +1,64 @@
+"""Cursors of lists: the key of the last row read, as opaque text, bound to a list, an order and a release.
+
+A page after a key is the same whatever rows arrived before it, and costs the same at any depth of the list.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+import msgspec
+
+from rftd.ops.errors import UsageError
+
+FORM: Final = 1
+"""Number of the present form of keys; another release may have another one."""
+CURSOR_CHARACTERS: Final = 1000
+
+KeyPart = int | float | str
+Key = tuple[KeyPart, ...]
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    form: int
+    list: str
+    order: str
+    key: tuple[int | float | str, ...]
+
+
+class CursorError(UsageError):
+    """The cursor belongs to another list, order or release, or is no cursor."""
+
+    code = "RFTD-API-010"
+    http_status = 400
+    remedy = "Start again without a cursor, or use the cursor of an answer of the same list in the same order."
+
+
+def cursor_of(name: str, order: str, key: Key) -> str:
+    """Returns the cursor behind a row with this key, in a list with this name and order."""
+    text = msgspec.msgpack.encode(_Cursor(FORM, name, order, key))
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...]) -> Key:
+    """Returns the key in a cursor. Raises CursorError, unless list, order and kinds of key parts are these."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        decoded = msgspec.msgpack.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=_Cursor)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise CursorError("this is no cursor of a list", field="cursor") from error
+    if decoded.form != FORM:
+        raise CursorError("the cursor is of another release", field="cursor")
+    if decoded.list != name:
+        raise CursorError("the cursor is of another list", field="cursor")
+    if decoded.order != order:
+        raise CursorError(f"the cursor is of the order {decoded.order[:40]!r}, not {order!r}", field="cursor")
+    if len(decoded.key) != len(kinds) or any(
+        not isinstance(part, (int, float) if kind is float else kind)
+        for part, kind in zip(decoded.key, kinds, strict=True)
+    ):
+        raise CursorError("the cursor is damaged", field="cursor")
+    if any(isinstance(part, int) and not -(1 << 63) <= part < 1 << 63 for part in decoded.key):
+        raise CursorError("the cursor is damaged", field="cursor")
+    return decoded.key
