@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import UsageError
 
 FORM: Final = 1
@@ -45,7 +46,7 @@ def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...]) -> Key:
     """Returns the key in a cursor. Raises CursorError, unless list, order and kinds of key parts are these."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        decoded = msgspec.msgpack.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=_Cursor)
+        decoded = msgpack_decoder(_Cursor).decode(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, msgspec.DecodeError) as error:
         raise CursorError("this is no cursor of a list", field="cursor") from error
     if decoded.form != FORM:

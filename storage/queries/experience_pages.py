@@ -58,7 +58,7 @@ class ExperiencePage(NamedTuple):
     next: str | None
 
 
-class _Order(NamedTuple):
+class ExperienceOrder(NamedTuple):
     """An order by columns, all in one direction, so that one index serves both directions."""
 
     key: tuple[str, ...]
@@ -80,12 +80,12 @@ _BY_TIME: Final = ("produced_ns", "id"), (int, str)
 _BY_REWARD: Final = ("reward", "produced_ns", "id"), (float, int, str)
 _BY_STALENESS: Final = ("staleness_versions", "produced_ns", "id"), (int, int, str)
 ORDERS: Final = {
-    "oldest": _Order(*_BY_TIME, False),
-    "newest": _Order(*_BY_TIME, True),
-    "reward": _Order(*_BY_REWARD, False),
-    "-reward": _Order(*_BY_REWARD, True),
-    "staleness": _Order(*_BY_STALENESS, False),
-    "-staleness": _Order(*_BY_STALENESS, True),
+    "oldest": ExperienceOrder(*_BY_TIME, False),
+    "newest": ExperienceOrder(*_BY_TIME, True),
+    "reward": ExperienceOrder(*_BY_REWARD, False),
+    "-reward": ExperienceOrder(*_BY_REWARD, True),
+    "staleness": ExperienceOrder(*_BY_STALENESS, False),
+    "-staleness": ExperienceOrder(*_BY_STALENESS, True),
 }
 """Names of orders; those with a minus sign are descending. Only planned experiences have a staleness."""
 
@@ -120,7 +120,7 @@ _BY_STEPS: Final = """SELECT DISTINCT i.group_id FROM batches b JOIN batch_items
 WHERE b.experiment = :experiment AND b.step BETWEEN :first_step AND :last_step"""
 
 
-class _Count(msgspec.Struct, frozen=True):
+class _StateTotal(msgspec.Struct, frozen=True):
     count: int
 
 
@@ -184,7 +184,7 @@ async def list_experiences(
     return ExperiencePage(rows, None if last is None else cursor_of(name, order, _key(sorting, last)))
 
 
-class _Source(NamedTuple):
+class _CandidateSource(NamedTuple):
     """The tables of candidate rows, with conditions, and the filters served by them."""
 
     tables: str = "experiences e"
@@ -195,8 +195,13 @@ class _Source(NamedTuple):
 
 
 async def _source(
-    connection: AsyncConnection, where: ExperienceFilter, sorting: _Order, parameters: dict[str, Any], *, in_file: bool
-) -> _Source:
+    connection: AsyncConnection,
+    where: ExperienceFilter,
+    sorting: ExperienceOrder,
+    parameters: dict[str, Any],
+    *,
+    in_file: bool,
+) -> _CandidateSource:
     """Returns the narrowest source for a filter."""
     groups = None
     if where.group is not None:
@@ -206,23 +211,23 @@ async def _source(
     elif where.first_step is not None and where.last_step is not None:
         groups = _BY_STEPS if where.last_step - where.first_step < NEAR_STEPS else None
     if groups is not None:
-        return _Source(f"({groups}) k CROSS JOIN experiences e", ("e.group_id = k.group_id",), few=True)
+        return _CandidateSource(f"({groups}) k CROSS JOIN experiences e", ("e.group_id = k.group_id",), few=True)
     if where.state is None or where.state == "planned":
-        return _Source()
+        return _CandidateSource()
     if where.state not in STATES:
         raise UsageError(f"no state {where.state!r}", field="state", fix="use one of " + ", ".join(STATES))
     # As a literal, so that SQLite recognises the partial index.
     conditions = (f"e.state = '{where.state}' AND e.state <> 'planned'",)
     tables = "experiences e INDEXED BY experiences_state" if in_file else "experiences e"
     if sorting.column == "produced_ns":
-        return _Source(tables, conditions, ("state",))
+        return _CandidateSource(tables, conditions, ("state",))
     sql = "SELECT count FROM counts WHERE experiment = :experiment AND kind = :state"
-    totals = await fetch(connection, _Count, sql, experiment=parameters["experiment"], state=where.state)
+    totals = await fetch(connection, _StateTotal, sql, experiment=parameters["experiment"], state=where.state)
     few = sum(total.count for total in totals) <= SCAN
-    return _Source(tables, conditions, ("state",), few=True) if few else _Source()
+    return _CandidateSource(tables, conditions, ("state",), few=True) if few else _CandidateSource()
 
 
-def _beyond(sorting: _Order, after: Key, parameters: dict[str, Any]) -> str:
+def _beyond(sorting: ExperienceOrder, after: Key, parameters: dict[str, Any]) -> str:
     """Returns the condition for rows beyond a key."""
     for number, (column, part) in enumerate(zip(sorting.key, after, strict=True)):
         parameters[f"after{number}"] = UUID(str(part)).bytes if column == "id" else part
@@ -231,5 +236,5 @@ def _beyond(sorting: _Order, after: Key, parameters: dict[str, Any]) -> str:
     return f"({columns}) {'<' if sorting.descending else '>'} ({marks})"
 
 
-def _key(sorting: _Order, row: ExperienceRow | _LastKey) -> Key:
+def _key(sorting: ExperienceOrder, row: ExperienceRow | _LastKey) -> Key:
     return tuple(getattr(row, column) for column in sorting.key)

@@ -172,7 +172,7 @@ _LOWEST: Final = "-1.0e300"
 """Stands for a missing reward: experiments without a trained batch of rollouts are below all others."""
 
 
-class _Order(NamedTuple):
+class ExperimentOrder(NamedTuple):
     """An order by an SQL expression of `experiments x`, then by submission and id, all in one direction."""
 
     expression: str
@@ -181,13 +181,13 @@ class _Order(NamedTuple):
 
 
 ORDERS: Final = {
-    "newest": _Order("x.submitted_ns", int, True),
-    "oldest": _Order("x.submitted_ns", int, False),
-    "name": _Order("COALESCE(x.name, '')", str, False),
-    "project": _Order("COALESCE(x.project, '')", str, False),
-    "state": _Order("COALESCE(x.state, 'submitted')", str, False),
-    "reward": _Order("reward", float, False),
-    "-reward": _Order("reward", float, True),
+    "newest": ExperimentOrder("x.submitted_ns", int, True),
+    "oldest": ExperimentOrder("x.submitted_ns", int, False),
+    "name": ExperimentOrder("COALESCE(x.name, '')", str, False),
+    "project": ExperimentOrder("COALESCE(x.project, '')", str, False),
+    "state": ExperimentOrder("COALESCE(x.state, 'submitted')", str, False),
+    "reward": ExperimentOrder("reward", float, False),
+    "-reward": ExperimentOrder("reward", float, True),
 }
 """Names of orders; the reward is that of the newest trained batch."""
 _LIST: Final = "experiments"

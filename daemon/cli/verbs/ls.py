@@ -77,12 +77,23 @@ def command(
         )
     if emitted(answer.plain(), settings):
         return
+    if not answer.value.items:
+        filters = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
+        say(" ".join(["no experiments", *filters]) + "; start with `rftd submit FILE`" * (not filters), err=True)
+        return
+    _show(answer.value.items, settings)
+    if answer.value.next is not None:
+        say(f"next page: --cursor {answer.value.next}", err=True)
+
+
+def _show(items: Sequence[ExperimentSummary], settings: Settings) -> None:
+    """Prints the experiments as a table."""
     from rftd.daemon.cli.output.quantity import age, number, short, shorts
     from rftd.daemon.cli.output.table import console_of, table
     from rftd.ops.clock import SystemClock
 
     clock = SystemClock()
-    names = {row.id: row.name for row in answer.value.items}
+    names = {row.id: row.name for row in items}
     ids = dict(zip(names, shorts(list(names)), strict=True))
     rows: list[tuple[str | Text, ...]] = [
         (
@@ -98,12 +109,8 @@ def command(
             ", ".join(f"{key}={label}" for key, label in sorted(row.labels.items())),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
         )
-        for depth, row in tree_of(answer.value.items)
+        for depth, row in tree_of(items)
     ]
-    if not rows:
-        filters = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
-        say(" ".join(["no experiments", *filters]) + "; start with `rftd submit FILE`" * (not filters), err=True)
-        return
     headers = ("NAME", "STATE", "STAGE", "STEP", "REWARD", "STALE-P95", "AGE", "ID", "TURN", "LABELS", "FORKED-AT")
     shown = [
         number
@@ -120,8 +127,6 @@ def command(
         first_to_go=("STALE-P95", "STAGE", "AGE", "REWARD", "LABELS"),
     )
     console.print(listing)
-    if answer.value.next is not None:
-        say(f"next page: --cursor {answer.value.next}", err=True)
 
 
 def _refused(settings: Settings, limit: int) -> None:
