@@ -96,9 +96,8 @@ def ls(
     first, last = steps_named(step)
     low, high = bounds_of(reward, "--reward")
     least, most = bounds_of(staleness, "--staleness")
-    part_name = re.split(r"[<>=]", part, maxsplit=1)[0].strip() if part is not None else None
-    comparison = part[len(part_name) :].strip() if part is not None and part_name is not None else ""
-    least_part, most_part = bounds_of(comparison or None, "--part")
+    part_name = re.split("[<>=]", part)[0] if part is not None else None
+    least_part, most_part = bounds_of((part or "")[len(part_name or "") :] or None, "--part")
     with Client(settings) as client:
         answer = client.ask(
             experiences.experiences,
@@ -127,8 +126,7 @@ def ls(
         return
     headers = ("ID", "STATE", "REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "FINISH", "AGE")
     right = ("REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "AGE")
-    console = console_of(settings)
-    clock = SystemClock()
+    console, clock = console_of(settings), SystemClock()
     ids = shorts([row.id for row in answer.value.items])
     rows = [(id, *_row(row, clock)) for id, row in zip(ids, answer.value.items, strict=True)]
     go = ("USES", "AGE", "VERSIONS", "FINISH")
@@ -247,8 +245,7 @@ def _ids(
         else:
             for row in page.items:
                 groups.setdefault(row.group, []).append(row)
-        cursor = page.next
-        if cursor is None:
+        if (cursor := page.next) is None:
             break
     for rows in groups.values():
         yield from (row.id for row in sorted(rows, key=lambda row: row.rollout))

@@ -217,7 +217,7 @@ async def test_lengths_of_what_was_generated_and_trained(connection: AsyncConnec
 
 async def test_drops_by_reason_with_lengths_and_examples(connection: AsyncConnection, done: SyntheticRun) -> None:
     found = await drops.drops_of(connection, done.id)
-    rows = {row.id: row for row in await experiences.list_experiences(connection, done.id, limit=100)}
+    rows = {row.id: row for row in (await list_experiences(connection, done.id, limit=100)).items}
     assert [(drop.reason, drop.experiences, drop.share) for drop in found.reasons] == [
         ("late", 1, 1 / 26),
         ("stale", 1, 1 / 26),
