@@ -408,3 +408,15 @@ async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[Sta
         FROM stages WHERE experiment = :experiment AND submitted_offset IS NOT NULL ORDER BY stage""",
         experiment=experiment.bytes,
     )
+
+
+class _StateCount(msgspec.Struct, frozen=True):
+    state: str
+    number: int
+
+
+async def count_states(connection: AsyncConnection) -> dict[str, int]:
+    """Returns the numbers of experiments by state, without removed ones."""
+    text = """SELECT COALESCE(x.state, 'submitted') AS state, COUNT(*) AS number FROM experiments x
+        WHERE x.submitted_offset IS NOT NULL AND COALESCE(x.kept, '') <> 'removed' GROUP BY 1 ORDER BY 1"""
+    return {row.state: row.number for row in await fetch(connection, _StateCount, text)}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -150,22 +151,52 @@ async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[Ov
     )
 
 
+_WORKER_STATE: Final = """CASE WHEN w.stopped_offset IS NOT NULL THEN 'stopped' WHEN w.lost_offset IS NOT NULL
+    THEN 'lost' ELSE 'live' END"""
+_WORKERS: Final = f"""SELECT w.id, w.experiment, w.role, w.slot, w.host, w.pid, w.capacity, w.started_ns,
+    {_WORKER_STATE} AS state, COALESCE(w.stopped_ns, w.lost_ns) AS ended_ns, w.stopped_code AS code,
+    COALESCE(w.stopped_reason, w.lost_reason) AS reason,
+    (SELECT MAX(h.version) FROM activations h WHERE h.worker = w.id) AS version
+FROM workers w WHERE w.started_offset IS NOT NULL"""
+
+
 async def list_workers(connection: AsyncConnection, experiment: UUID | None = None) -> list[WorkerRow]:
     """Returns the workers of an experiment, or of all, in order of start."""
     chosen = "AND w.experiment = :experiment" if experiment is not None else ""
     parameters = {"experiment": experiment.bytes} if experiment is not None else {}
-    return await fetch(
-        connection,
-        WorkerRow,
-        f"""SELECT w.id, w.experiment, w.role, w.slot, w.host, w.pid, w.capacity, w.started_ns,
-            CASE WHEN w.stopped_offset IS NOT NULL THEN 'stopped' WHEN w.lost_offset IS NOT NULL THEN 'lost'
-                ELSE 'live' END AS state,
-            COALESCE(w.stopped_ns, w.lost_ns) AS ended_ns, w.stopped_code AS code,
-            COALESCE(w.stopped_reason, w.lost_reason) AS reason,
-            (SELECT MAX(h.version) FROM activations h WHERE h.worker = w.id) AS version
-        FROM workers w WHERE w.started_offset IS NOT NULL {chosen} ORDER BY w.started_ns, w.id""",
-        **parameters,
-    )
+    return await fetch(connection, WorkerRow, f"{_WORKERS} {chosen} ORDER BY w.started_ns, w.id", **parameters)
+
+
+async def newest_workers(connection: AsyncConnection, *, state: str | None, limit: int) -> list[WorkerRow]:
+    """Returns the workers of all experiments started last, in one `state` or in any."""
+    chosen = f"AND {_WORKER_STATE} = :state" if state is not None else ""
+    parameters = {"state": state} if state is not None else {}
+    order = "ORDER BY w.started_ns DESC, w.id DESC LIMIT :limit"
+    return await fetch(connection, WorkerRow, f"{_WORKERS} {chosen} {order}", limit=limit, **parameters)
+
+
+async def worker_names(connection: AsyncConnection, workers: Sequence[WorkerRow]) -> dict[str, str]:
+    """Returns the names of the workers' experiments by id."""
+    names: dict[str, str] = {}
+    for experiment in {worker.experiment for worker in workers if worker.experiment is not None}:
+        rows = await fetch(connection, _Named, "SELECT name FROM experiments WHERE id = :id", id=UUID(experiment).bytes)
+        names[experiment] = next((row.name for row in rows if row.name is not None), "")
+    return names
+
+
+async def count_live_workers(connection: AsyncConnection) -> int:
+    """Returns the number of workers that have neither stopped nor been lost."""
+    live = "SELECT COUNT(*) AS number FROM workers w WHERE w.started_offset IS NOT NULL AND"
+    [row] = await fetch(connection, _Number, f"{live} w.stopped_offset IS NULL AND w.lost_offset IS NULL")
+    return row.number
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str | None
+
+
+class _Number(msgspec.Struct, frozen=True):
+    number: int
 
 
 async def memory_peaks(connection: AsyncConnection, experiment: UUID) -> dict[str, int]:

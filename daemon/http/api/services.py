@@ -31,7 +31,7 @@ from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.errors import UnreachableError, UsageError
-from rftd.ops.health import Health
+from rftd.ops.health import Health, Verdict
 from rftd.ops.ids import Ids
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.names import resolve_experiment
@@ -169,6 +169,14 @@ class Services:
     async def figures(self, connection: AsyncConnection, experiment: UUID) -> RunFigures:
         """Returns the figures of an experiment in a list, cached while nothing is new."""
         return await self.figures_cache.of(connection, experiment, self.applied.applied_of)
+
+    def applied_offsets(self) -> Mapping[Partition, int]:
+        """Returns the next offset of each partition not yet in the tables."""
+        return self.applied.positions
+
+    async def verdict(self) -> Verdict:
+        """Returns the results of the checks of readiness."""
+        return await self.health.ready()
 
     def waiting(self, experiment: UUID) -> str | None:
         """Returns why the experiment stands still, whatever the tables say: a log failure, else opening engines."""

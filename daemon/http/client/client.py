@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from rftd.daemon.http.views.comparison import Basis, ComparedStep
     from rftd.daemon.http.views.experiments import ExperimentPage
     from rftd.daemon.http.views.route import CommandRoute, ReadRoute
+    from rftd.daemon.http.views.system import StreamRow, SystemView, WorkerState
     from rftd.storage.queries.experiments import ExperimentSummary
+    from rftd.storage.queries.weights import WorkerRow
     from rftd.streams.log.backend import LogUrl
     from rftd.streams.log.log import EventLog
 
@@ -161,6 +163,26 @@ class AsyncClient:
         run = AsyncRunHandle(self.connection, receipt.id, receipt.name, position=receipt.position)
         return run, list(dict.fromkeys([*notes, *receipt.warnings]))
 
+    async def workers(self, *, state: WorkerState | None = "live") -> RowList[WorkerRow]:
+        """Returns the workers of all experiments, the newest first; `state` None for ended ones too."""
+        from rftd.daemon.http.client.rows import RowList
+        from rftd.daemon.http.views import system
+
+        return RowList.of((await self.connection.ask(system.workers, state=state, limit=1000)).value.items)
+
+    async def streams(self) -> RowList[StreamRow]:
+        """Returns the streams of the log, with the number of records not yet in the tables."""
+        from rftd.daemon.http.client.rows import RowList
+        from rftd.daemon.http.views import system
+
+        return RowList.of((await self.connection.ask(system.streams)).value.items)
+
+    async def system(self) -> SystemView:
+        """Returns the daemon's version, checks, machine, experiments by state, and the lag of its tables."""
+        from rftd.daemon.http.views import system
+
+        return (await self.connection.ask(system.system)).value
+
     async def compare(
         self, *runs: AsyncRunHandle | RunHandle | str, by: Basis = "steps", points: int = 10
     ) -> RowList[ComparedStep]:
@@ -258,6 +280,9 @@ class Client:
 
     runs = blocking(AsyncClient.runs)
     compare = blocking(AsyncClient.compare)
+    workers = blocking(AsyncClient.workers)
+    streams = blocking(AsyncClient.streams)
+    system = blocking(AsyncClient.system)
 
     def run(self, name: str) -> RunHandle:
         """Returns the experiment with this name, `NAME@2`, id or beginning of an id. Raises NotFoundError."""

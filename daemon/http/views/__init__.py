@@ -27,6 +27,7 @@ keeping       the rules for dropping payloads and archiving files
 trackers      the progress of an experiment's trackers
 budgets       amounts spent of each budget, and the pause for it
 version       of the daemon
+system        workers, streams and their lag, the machine and the checks
 
 A new read needs its query in `rftd.storage.queries`, with the declared row; a function here, marked `read`; and a verb,
 with its line in `rftd.daemon.cli.cli`. Route and document are derived from the function.

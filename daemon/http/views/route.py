@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.trust.asker import AccessRole, Asker
+from rftd.ops.health import Verdict
 from rftd.ops.ids import Ids
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from rftd.storage.queries.run_figures import RunFigures
     from rftd.storage.queries.step_columns import StepColumns
     from rftd.streams.log.log import EventLog
+    from rftd.streams.log.topics import Partition
 
 R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
@@ -116,6 +118,14 @@ class Daemon(Protocol):
 
     @property
     def daemon_log(self) -> Path | None: ...
+
+    def applied_offsets(self) -> Mapping[Partition, int]:
+        """Returns the next offset of each partition not yet in the tables."""
+        ...
+
+    async def verdict(self) -> Verdict:
+        """Returns the results of the checks of readiness."""
+        ...
 
     @property
     def asker(self) -> Asker:

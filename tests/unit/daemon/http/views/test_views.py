@@ -37,6 +37,7 @@ from rftd.daemon.http.views import (
     refusals,
     series,
     sweeps,
+    system,
     tasks,
     text,
     tokens,
@@ -87,6 +88,9 @@ ASKED: dict[Any, dict[str, object]] = {
     moment.moment: {"name": "small"},
     annotations.annotated: {"name": "small"},
     version.version: {},
+    system.workers: {"state": "live"},
+    system.streams: {},
+    system.system: {},
     experiments.why: {"name": "small"},
 }
 """Every read, with parameters that it has an answer for."""
