@@ -22,6 +22,7 @@ judging   the recorded answers of an evaluation, scored by another reward
 recorded_rows  rows of text from recorded experiences, for a later experiment
 page_state  the page kept by a follower, renewed by the parts of each event
 page_feed  pages read in a thread beside the displaying program; and the absence of a daemon
+function_source  a function of a program as the text of a file
 dry_run   a submission as judged by the daemon, or by this machine without one
 pulling   fetches models and datasets missing in the daemon's cache of the Hugging Face hub
 errors    problem+json back to the errors of `rftd.ops.errors`

@@ -15,14 +15,17 @@ from rftd.daemon.http.client.address import NoDaemonError
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
 from rftd.daemon.http.client.driving import blocking, driven, each_of
 from rftd.daemon.http.client.errors import CertificateError
+from rftd.daemon.http.client.submission import submission_of
 from rftd.daemon.http.views.wire import to_wire
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from rftd.daemon.config.loading import Submission
     from rftd.daemon.http.client.address import Address
     from rftd.daemon.http.client.local import LocalClient
     from rftd.daemon.http.client.rows import RowList
     from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
+    from rftd.daemon.http.client.submission import Part
     from rftd.daemon.http.client.transport import Transport
     from rftd.daemon.http.views.comparison import Basis, ComparedStep
     from rftd.daemon.http.views.experiments import ExperimentPage
@@ -124,33 +127,35 @@ class AsyncClient:
         self,
         experiment: str | os.PathLike[str] | Mapping[str, Any],
         *,
+        reward: Part | None = None,
+        workflow: Part | None = None,
         labels: Mapping[str, str] | None = None,
         request_id: str | None = None,
         **fields: Any,
     ) -> AsyncRunHandle:
         """Submits an experiment file, or a mapping with an equal content, with `fields` set.
 
-        A field is `name="x"`, `buffer__batch_size=8`, or `buffer={"batch_size": 8}`. Repeated with one `request_id`, a
-        submission takes effect once. Warnings are issued as Python warnings. Raises ConfigErrors with every error.
+        `reward` and `workflow` replace those of all tasksets: a name, `PATH.py:NAME`, or a function or class, whose
+        source text goes along. A field is `name="x"`, `buffer__batch_size=8`, or `buffer={"batch_size": 8}`. Repeated
+        with one `request_id`, a submission takes effect once. Warnings are issued as Python warnings. Raises
+        ConfigErrors with every error, and UsageError for a function that cannot travel.
         """
-        run, notes = await self._submitted(experiment, labels, request_id, fields)
+        submission = submission_of(experiment, fields, reward=reward, workflow=workflow)
+        run, notes = await self._submitted(submission, labels, request_id)
         _warn(notes)
         return run
 
     async def _submitted(
         self,
-        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        submission: Submission,
         labels: Mapping[str, str] | None,
         request_id: str | None,
-        fields: Mapping[str, Any],
     ) -> tuple[AsyncRunHandle, list[str]]:
         """Returns the submitted run, and the warnings about the experiment."""
         from rftd.daemon.config.issue import say_where
         from rftd.daemon.http.client.run import AsyncRunHandle
-        from rftd.daemon.http.client.submission import submission_of
         from rftd.daemon.http.views import commands
 
-        submission = submission_of(experiment, fields)
         body = commands.Submit(config=submission.config, labels=dict(labels or {}))
         try:
             receipt = (await self.connection.send(commands.submit, body, request_id=request_id)).value
@@ -294,6 +299,8 @@ class Client:
         self,
         experiment: str | os.PathLike[str] | Mapping[str, Any],
         *,
+        reward: Part | None = None,
+        workflow: Part | None = None,
         labels: Mapping[str, str] | None = None,
         request_id: str | None = None,
         **fields: Any,
@@ -304,7 +311,8 @@ class Client:
         """
         from rftd.daemon.http.client.run import RunHandle
 
-        run, notes = driven(self._twin._submitted(experiment, labels, request_id, fields))
+        submission = submission_of(experiment, fields, reward=reward, workflow=workflow)
+        run, notes = driven(self._twin._submitted(submission, labels, request_id))
         _warn(notes)
         return RunHandle(run)
 

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from rftd.ops.errors import UsageError
 
 if TYPE_CHECKING:
     from rftd.daemon.config.loading import Submission
 
 
-def submission_of(experiment: str | os.PathLike[str] | Mapping[str, Any], fields: Mapping[str, Any]) -> Submission:
-    """Returns the submission of a file or of a mapping, with `fields` set, see `overrides_of`. Raises ConfigErrors.
+Part = str | Callable[..., Any]
+"""A reward or a workflow: a registered name, `PATH.py:NAME`, or a function or class of the program."""
 
-    Paths are relative to the working directory, as on the command line.
+
+def submission_of(
+    experiment: str | os.PathLike[str] | Mapping[str, Any],
+    fields: Mapping[str, Any],
+    *,
+    reward: Part | None = None,
+    workflow: Part | None = None,
+) -> Submission:
+    """Returns the submission of a file or of a mapping, with `fields` set, see `overrides_of`.
+
+    `reward` and `workflow` replace those of all tasksets. Paths are relative to the working directory, as on the
+    command line. Raises ConfigErrors, and UsageError for a function that cannot travel.
     """
     from rftd.daemon.config.loading import load_text, read_text
+    from rftd.daemon.config.yaml_source import parse_yaml
     from rftd.workers.devices.host import ANY_HOST
 
     if isinstance(experiment, Mapping):
@@ -26,7 +40,52 @@ def submission_of(experiment: str | os.PathLike[str] | Mapping[str, Any], fields
         text, origin = msgspec.json.encode(experiment).decode(), "<mapping>"
     else:
         text, origin = read_text(Path(experiment)), os.fspath(experiment)
-    return load_text(text, origin, overrides=overrides_of(fields), host=ANY_HOST, drafts=True)
+    overrides = overrides_of(fields)
+    if reward is not None or workflow is not None:
+        tree = parse_yaml(text, origin)[0]
+        overrides += _parts(tree if isinstance(tree, dict) else {}, {_REWARD: reward, _WORKFLOW: workflow})
+    return load_text(text, origin, overrides=overrides, host=ANY_HOST, drafts=True)
+
+
+_REWARD: Final = "default_reward_fn_type"
+_WORKFLOW: Final = "default_workflow_type"
+_INPUT: Final = "buffer.explorer_input"
+
+
+def _parts(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
+    """Returns overrides setting a reward or workflow for all tasksets, with the source of each function."""
+    from rftd.daemon.http.client.function_source import function_source
+
+    sources = dict(tree.get("sources") or {})
+    overrides: list[str] = []
+    for field, part in parts.items():
+        if part is None:
+            continue
+        name = part
+        if not isinstance(part, str):
+            text = function_source(part)
+            file = f"{part.__name__}.py"
+            if sources.setdefault(file, text) != text:
+                raise UsageError(f"two sources are called {file}", field=field, fix="rename one of the functions")
+            name = f"{file}:{part.__name__}"
+        setting = msgspec.json.encode(name).decode()
+        overrides.append(f"{_INPUT}.{field}={setting}")
+        # The name of a taskset, or of a stage's, would otherwise win.
+        overrides += [f"{path}={setting}" for path in _written(tree, "", field) if path != f"{_INPUT}.{field}"]
+    return [*overrides, f"sources={msgspec.json.encode(sources).decode()}"] if sources else overrides
+
+
+def _written(node: Any, path: str, field: str) -> Iterator[str]:
+    """Yields the paths at which a field is written."""
+    for key, below in node.items() if isinstance(node, dict) else ():
+        here = f"{path}.{key}".lstrip(".")
+        if key == field:
+            yield here
+        elif isinstance(below, list):
+            for number, section in enumerate(below):
+                yield from _written(section, f"{here}[{number}]", field)
+        else:
+            yield from _written(below, here, field)
 
 
 def overrides_of(fields: Mapping[str, Any]) -> list[str]:
