@@ -72,6 +72,8 @@ def _show(found: view.AnnotationList) -> None:
     labels = " ".join(f"{key}={label_text}" for key, label_text in found.labels.items())
     if star or labels:
         say(one_line(f"{star}{labels}"))
+    elif not found.rollouts and not found.notes:
+        say("no note, star or label")
     for mark in found.rollouts:
         marks = " ".join(f"{key}={label_text}" for key, label_text in mark.labels.items())
         say(one_line(f"rollout {mark.experience}  {'starred  ' if mark.starred else ''}{marks}"))

@@ -46,9 +46,11 @@ def export(
     first, last = steps_named(step)
     low, high = bounds_of(reward, "--reward")
     filters: dict[str, Any] = {"step": (first, last), "min_reward": low, "max_reward": high, "state": state}
-    with Client(settings) as client, RolloutFile(file) as written:
-        for rollout in client.run(name).each_rollout(order=order, limit=limit, batch=_BATCH, **filters):
-            written.add(rollout)
+    with Client(settings) as client:
+        run = client.run(name)  # first: a daemon that is away and a name of nobody are told before an existing file
+        with RolloutFile(file) as written:
+            for rollout in run.each_rollout(order=order, limit=limit, batch=_BATCH, **filters):
+                written.add(rollout)
     if not emitted({"file": file, "rollouts": written.count}, settings) and settings.verbosity >= 0:
         say(f"wrote {written.count:,} rollouts to {file}")
         for note, count in written.notes.items():

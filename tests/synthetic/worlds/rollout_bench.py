@@ -249,7 +249,7 @@ class Bench:
 
     def stage(self) -> StageSpec:
         """A stage with as much as an evaluation reads."""
-        return cast(StageSpec, SimpleNamespace(model=self.model, evals=(self.spec,), rollout=self.rollout))
+        return cast(StageSpec, SimpleNamespace(model=self.model, evals=(self.spec,), rollout=self.rollout, sources={}))
 
     def ids(self, way: str) -> list[UUID]:
         """The ids of the rollouts' first requests."""

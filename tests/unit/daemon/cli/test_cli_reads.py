@@ -43,13 +43,15 @@ def test_schemas_stay(rftd: Rftd) -> None:
     """Programs read these; a field that goes or changes its name breaks them."""
     summary = json.loads(rftd("ls", "--json").out)["items"][0]
     assert sorted(summary) == [
-        *("code", "forked_step", "generation", "id", "kept", "kept_path", "labels", "name", "parent", "priority"),
-        *("project", "queue_position", "reason", "reward_mean", "stage"),
-        *("staleness_p95", "started_at", "state", "state_at", "step", "submitted_at", "total_steps"),
+        *("code", "forked_step", "generation", "held_out", "id", "kept", "kept_path", "labels", "left_s", "name"),
+        *("parent", "priority", "project", "queue_position", "reason", "reward_curve", "reward_mean", "signal"),
+        *("stage", "staleness_p95", "starred", "started_at", "state", "state_at", "step", "submitted_at"),
+        *("total_steps", "trainer_idle"),
     ]
     page = json.loads(rftd("get", "small", "--json").out)
     assert sorted(page) == [
-        *("budgets", "checkpoints", "evals", "experiment", "memory", "overdue", "overdue_windows", "pace"),
+        *("budgets", "checkpoints", "evals", "experiment", "memory", "moment", "overdue"),
+        *("overdue_windows", "pace"),
         *("queues", "resolved", "reward_curve", "signal", "trackers", "waiting", "weights", "why", "workers"),
     ]
     assert page["resolved"]["name"] == "small"

@@ -91,7 +91,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "experiences ls": ("experiences ls small", "experiences ls small --state retired", "experiences ls small -n 2"),
     "experiences show": ("experiences show small {short}", "experiences show small {experience} --tokens"),
     "experiences rows": ("experiences rows small --reward >5",),
-    "experiences export": ("experiences export small -n 2 -o {empty}/rollouts.parquet",),
+    "experiences export": ("experiences export small -n 2 -o {empty}/rollouts-{size}.parquet",),
     "experiences prioritize": ("experiences prioritize second {short} 3",),
     "experiences give-up": ("experiences give-up second {short}",),
     "experiences lengths": ("experiences lengths small",),

@@ -59,7 +59,9 @@ def shown(*, row: int = 1) -> ExperienceView:
 
 def text_of(page: ExperienceView, *turns: TextTurn) -> RolloutText:
     """The text of an experience with these turns."""
-    return RolloutText(experience=page.experience, turns=list(turns), ids=[], spans=[], auxiliary=[], notes=[])
+    return RolloutText(
+        experience=page.experience, turns=list(turns), extracted=None, ids=[], spans=[], auxiliary=[], notes=[]
+    )
 
 
 def turn(prompt: str, answer: str, *parts: tuple[str, str]) -> TextTurn:

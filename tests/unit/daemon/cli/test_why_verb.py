@@ -11,7 +11,8 @@ from synthetic.daemon.command_line import Rftd
 from rftd.daemon.cli.output.terminal import one_line, plain
 from rftd.daemon.cli.settings import Settings
 from rftd.daemon.cli.verbs.why import _show
-from rftd.daemon.run.why.wait import Wait, Why, sentence_of
+from rftd.daemon.http.views.experiments import WhyNow
+from rftd.daemon.run.why.wait import Wait, sentence_of
 from rftd.ops.words import Level
 
 HOSTILE = 'boom\n{"level":"error","event":"forged"}\r\x1b[2J\x1b]0;owned\x07\u202e\u2028\x9b31m end'
@@ -24,7 +25,7 @@ def test_an_ended_experiment(rftd: Rftd) -> None:
     assert " is completed" in said.out
     assert "experiment  completed" in said.out
     data = json.loads(rftd("why", "small", "-o", "json").out)
-    assert sorted(data) == ["asked_at", "experiment", "live", "name", "status", "waits"]
+    assert sorted(data) == ["asked_at", "experiment", "live", "moment", "name", "status", "waits"]
     [wait] = data["waits"]
     assert (wait["role"], wait["state"], wait["level"]) == ("experiment", "completed", 3)
     assert sorted(wait) == [
@@ -54,7 +55,10 @@ def test_what_a_third_party_raised_begins_no_line_and_orders_no_terminal(
         Wait("experiment", "failed", HOSTILE, "you", HOSTILE, Level.STUCK, since_ns=1),
         Wait("explorer", "restarting", f"its process; {HOSTILE}", "fleet", "soon", Level.WAITS, slot=0, since_ns=1),
     ]
-    _show(Why(experiment="0" * 32, name="n", status="failed", live=True, asked_ns=1, waits=waits), Settings())
+    _show(
+        WhyNow(experiment="0" * 32, name="n", status="failed", live=True, asked_ns=1, waits=waits, moment=None),
+        Settings(),
+    )
     shown = capsys.readouterr().out
     assert shown.replace("\n", "").isprintable()
     assert "boom\\n{" in "".join(shown.split())

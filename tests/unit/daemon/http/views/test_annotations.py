@@ -15,7 +15,7 @@ from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries.annotations import list_marks, list_notes
-from rftd.storage.queries.experiments import list_experiments
+from rftd.storage.queries.experiments import ExperimentFilter, list_experiments
 from rftd.streams.events.experiment import ExperimentAnnotated
 from rftd.streams.memory import MemoryLog
 
@@ -101,9 +101,9 @@ async def test_the_last_star_and_labels_hold_on_each_database(either: AsyncEngin
     projector = Projector(log, either, clock=ManualClock())
     await projector.catch_up()
     async with either.connect() as connection:
-        [row] = await list_experiments(connection, labels=("b=2",))
+        [row] = (await list_experiments(connection, where=ExperimentFilter(labels=("b=2",)))).items
         assert (row.starred, row.labels) == (False, {"b": "2"})
-        assert await list_experiments(connection, labels=("a",)) == []
+        assert (await list_experiments(connection, where=ExperimentFilter(labels=("a",)))).items == []
         notes = await list_notes(connection, run.id)
         assert [(note.text, note.author, note.experience) for note in notes] == [
             ("two", "ann", str(experience)),
