@@ -86,6 +86,8 @@ class WeightsLoader:
         if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
             return None
         awaited = self._gate.awaited
+        if awaited == self._gate.weights:
+            return None  # the evaluation waiting for them begins
         if awaited is not None:
             return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
         if self._member.clock.monotonic_s() < self._lingers_until_s:
@@ -107,7 +109,8 @@ class WeightsLoader:
     async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
         """Loads weights within a span; False on failure."""
         with nullcontext() if self._traces is None else self._traces.loading(target) as span:
-            error = await self._loaded(engine, target)
+            async with self._gate.changing():  # entered without an await since `_due`: nothing began in between
+                error = await self._loaded(engine, target)
             if error is not None and span is not None:
                 span.fail(error)
         return error is None

@@ -37,6 +37,8 @@ class VersionGate:
         self._weights = (-1, -1)
         self._running: Counter[int] = Counter()
         """Number of running unpinned rollouts by the least version required at their beginning."""
+        self._changing = False
+        """True during a load: the engine swaps at any time, so nothing needing exact weights may begin."""
         self._evaluating = 0
         self._evaluations: list[_Evaluation] = []
         """Evaluations waiting for their weights, in the order of arrival."""
@@ -69,7 +71,7 @@ class VersionGate:
         await self.notify()
         try:
             async with self._changed:
-                await self._wait_until(lambda: version in self._serves)
+                await self._wait_until(lambda: self.fits(version, pinned=True))
                 self._pinned_running += 1
         finally:
             self._pinned_waiting[version] -= 1
@@ -92,7 +94,9 @@ class VersionGate:
         try:
             async with self._changed:
                 await self._changed.wait_for(
-                    lambda: evaluation.refused is not None or self._weights == evaluation.weights
+                    lambda: (
+                        evaluation.refused is not None or (self._weights == evaluation.weights and not self._changing)
+                    )
                 )
                 if evaluation.refused is not None:
                     raise RolloutError(
@@ -118,6 +122,11 @@ class VersionGate:
     def evaluates(self) -> bool:
         """True while an evaluation uses the loaded weights."""
         return self._evaluating > 0
+
+    @property
+    def weights(self) -> tuple[int, int]:
+        """The (version, generation) loaded last; (-1, -1) before the first."""
+        return self._weights
 
     @property
     def awaited(self) -> tuple[int, int] | None:
@@ -154,7 +163,7 @@ class VersionGate:
 
     def fits(self, version: int, *, pinned: bool) -> bool:
         """True if a rollout requiring `version` (exactly, if `pinned`) could begin now."""
-        return version in self._serves if pinned else self._lets_begin(version)
+        return (version in self._serves and not self._changing) if pinned else self._lets_begin(version)
 
     @property
     def may_change(self) -> bool:
@@ -171,6 +180,16 @@ class VersionGate:
             return None
         # The oldest, because training waits for the groups of an older version first.
         return min(waiting)
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """A context for one load of weights; until its exit no evaluation and no pinned rollout begins."""
+        self._changing = True
+        try:
+            yield
+        finally:
+            self._changing = False
+            await self.notify()
 
     async def set_version(self, version: int, generation: int = 0) -> None:
         """Records the weights just loaded, and wakes everything waiting."""

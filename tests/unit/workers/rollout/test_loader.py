@@ -22,11 +22,13 @@ from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.memory import MemoryLog
 from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
 from rftd.workers.hosts.membership import Membership
+from rftd.workers.rollout import loader as loader_module
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.version_gate import VersionGate
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights import checkpoint
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.tensor_bytes import TensorBytes
 
 
@@ -71,3 +73,62 @@ async def test_phases_come_with_the_activation_and_failures_with_heartbeats(tmp_
     ((reason, failures),) = beat.sync_failures
     assert reason == "load"
     assert failures >= 1
+
+
+class SlowEngine(FakeRolloutEngine):
+    """Loads only once it is released, as a large model does."""
+
+    def __init__(self, clock: SystemClock) -> None:
+        super().__init__(FakeArgs(), clock)
+        self.began = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def load_weights(self, weights: WeightsRef) -> str:
+        self.began.set()
+        await self.release.wait()
+        self._version = (weights.version, weights.generation)
+        return weights.checksum
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ["evaluation", "pinned rollout"])
+async def test_exact_weights_are_not_used_while_others_are_loaded(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(loader_module, "as_ref", lambda published, spec: published)  # the engine reads no file
+    run = SyntheticRun(Recorder()).write()
+    log, clock = MemoryLog(), SystemClock()
+    member = Membership(log, experiment=run.id, role="explorer", slot=0, clock=clock, ids=SystemIds(clock))
+    view = ExplorerView(member.id)
+    for record in run.recorder.records:
+        view.apply(decode(record))
+    gate, outbox, engine = VersionGate(), Outbox(log, clock), SlowEngine(clock)
+    newest = view.weights.newest(view.spine)
+    assert newest is not None
+    older = min(published for published in view.weights.published if published < (newest.version, 0))
+    engine._version = older
+    await gate.set_version(*older)
+    versions: list[tuple[int, int]] = []
+
+    async def use() -> None:
+        of_older = gate.evaluating(*older) if kind == "evaluation" else gate.passing(older[0], pinned=True)
+        async with of_older:
+            versions.append(engine.version)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            versions.append(engine.version)
+
+    async def use_newest() -> None:
+        async with gate.evaluating(newest.version, newest.generation):
+            assert engine.version == (newest.version, newest.generation)
+
+    loader = WeightsLoader(member, view, gate, outbox, logger(), device=asyncio.Lock)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        loading = tasks.create_task(loader.run(engine))
+        tasks.create_task(use_newest())
+        await engine.began.wait()
+        using = tasks.create_task(use())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        engine.release.set()
+        await using
+        assert versions == [older, older], "its weights were exchanged under it"
+        loading.cancel()
