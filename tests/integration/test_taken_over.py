@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 async def leads(run: Run) -> None:
     """Returns once it decides: while it fences, what it was appending might land after its end."""
-    await until(lambda: run.scene().phase is Phase.LEADING)
+    await until(lambda: run.snapshot().phase is Phase.LEADING)
 
 
 async def test_what_another_daemon_took_over_is_not_taken_back(
