@@ -58,7 +58,7 @@ class _Reading(NamedTuple):
 
 
 class Projected(Protocol):
-    """How far the tables reach, as known by the projector."""
+    """Positions of the log applied to the tables, as reported by the projector."""
 
     @property
     def positions(self) -> Mapping[Partition, int]:

@@ -13,7 +13,7 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStage:
-    """What metrics need of one stage's specification."""
+    """Fields of one stage's specification used by metrics."""
 
     taskset: str
     """Name of the taskset as a label; empty without one."""
@@ -24,12 +24,12 @@ class DeclaredStage:
     max_staleness_versions: int | None
     """Maximum staleness in a batch; None without a bound."""
     at_work: tuple[str, ...]
-    """Roles that always have work in the stage, unlike those that serve or evaluate."""
+    """Roles with permanent work in the stage; serving and evaluating roles may be idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What metrics need of an experiment's specification: its stages' labels and limits, and GPUs per worker."""
+    """Fields of an experiment's specification used by metrics: labels and limits of stages, GPUs per worker."""
 
     stages: tuple[DeclaredStage, ...]
     accelerators: Mapping[str, int]

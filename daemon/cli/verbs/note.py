@@ -45,20 +45,22 @@ def command(
             if not emitted(present.plain(), settings):
                 _show(present.value)
             return
-        known = present.value.labels
+        present_labels = present.value.labels
         if experience is not None:
-            known = next((mark.labels for mark in present.value.rollouts if mark.experience == str(experience)), {})
+            present_labels = next(
+                (mark.labels for mark in present.value.rollouts if mark.experience == str(experience)), {}
+            )
         body = view.Annotate(
-            experience=experience, note=text, star=star, labels=_with(known, labels) if labels else None
+            experience=experience, note=text, star=star, labels=_with(present_labels, labels) if labels else None
         )
         sent = client.send(view.annotate, body, name=name, request_id=request_id)
     if not emitted(sent.plain(), settings) and settings.verbosity >= 0:
         say(f"noted  {sent.value.event}")
 
 
-def _with(known: dict[str, str], changes: tuple[str, ...]) -> dict[str, str]:
+def _with(present_labels: dict[str, str], changes: tuple[str, ...]) -> dict[str, str]:
     """Returns the labels with changes `KEY=VALUE`; `KEY=` removes a label."""
-    labels = dict(known)
+    labels = dict(present_labels)
     for change in changes:
         key, _, label_text = change.partition("=")
         labels.pop(key, None)

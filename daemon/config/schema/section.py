@@ -246,7 +246,7 @@ def _listed(element: Any, *further_elements: Any) -> Any:
 
 
 def any_of(kinds: Mapping[str, type[Section]]) -> Any:
-    """Returns the union type of these section classes, told apart by their field `kind`."""
+    """Returns the union type of section classes distinguished by their field `kind`."""
     # Discriminated by a function and not by the field: sections convert their fields before validation.
     union = reduce(or_, (Annotated[section_type, Tag(kind)] for kind, section_type in kinds.items()))
     return Annotated[union, Discriminator(_kind)]

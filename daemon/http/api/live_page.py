@@ -75,7 +75,8 @@ class LivePage:
                 page = await page_now()
             page = await with_moment(services, connection, page)
         self._last_standing = standing
-        self._page, self._moment_s = page, now_s
+        self._page = page
+        self._moment_s = now_s
         self._state = page.experiment.summary.state
         self._reused = books is not None
         if books is None:
@@ -131,7 +132,8 @@ class PageVersion:
         set_parts: dict[str, msgspec.Raw] = {}
         ends: dict[str, Any] = {}
         for name in changed:
-            old, new = before._plain[name], self._plain[name]
+            old = before._plain[name]
+            new = self._plain[name]
             dropped, common = _common(old, new) if isinstance(old, list) and isinstance(new, list) else (0, 0)
             if common:
                 ends[name] = {"drop": dropped, "from": common, "items": new[common:]}

@@ -111,8 +111,8 @@ def respond_to(request: Request, answer: Any) -> Response:
     body = encode(answer)
     etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    known = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
-    if etag in known:
+    tags = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
+    if etag in tags:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)
 

@@ -134,14 +134,16 @@ def _stream(services: Services) -> Handler:
 
 async def _follow(services: Services, broadcast: Broadcast, last_event_id: str) -> AsyncGenerator[bytes, None]:
     clock = services.clock
-    number, id = 0, last_event_id
+    number = 0
+    id = last_event_id
     sent_s = clock.monotonic_s()
     with services.follower():
         while True:
             # A disconnecting client cancels this at any moment.
             version = await undisturbed(broadcast.newest())
             event = version.event_after(number, id)
-            number, id = version.number, version.id
+            number = version.number
+            id = version.id
             if event is not None:
                 sent_s = clock.monotonic_s()
                 yield event

@@ -75,7 +75,8 @@ class AsyncClient:
         if token is not None:
             environ = {**environ, "RFTD_TOKEN": token}
         if isinstance(server, Settings):
-            settings, patience_s = server, 0.0
+            settings = server
+            patience_s = 0.0
         else:
             settings = Settings(server, data=None if data is None else os.fspath(data), timeout_s=timeout_s)
         self.connection: DaemonConnection = DaemonConnection(

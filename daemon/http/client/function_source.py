@@ -29,7 +29,7 @@ def function_source(function: Callable[..., Any]) -> str:
     except (OSError, TypeError):
         problem = f"the source text of {name!r} is not known here"
         raise UsageError(problem, fix=f"write it into a file: ./my_parts.py:{name}") from None
-    imports = dict.fromkeys(line for part in _functions(function) for line in _imports(name, part))
+    imports = dict.fromkeys(line for used_function in _functions(function) for line in _imports(name, used_function))
     text = "\n".join([_LAZY, "", *imports, "", text])
     try:
         exec(compile(text, f"<{name}>", "exec"), {"__name__": f"<{name}>"})  # noqa: S102 - the caller's own function

@@ -38,7 +38,8 @@ class LocalClient(Client):
         super().close()
         if self._host is not None:
             atexit.unregister(self.close)
-            host, self._host = self._host, None
+            host = self._host
+            self._host = None
             host.stop()
 
 

@@ -29,7 +29,7 @@ class RowDict(dict[str, Any]):
     __slots__ = ("view",)
 
     def __init__(self, view: msgspec.Struct, *, metrics: Sequence[str] | None = None, **more: Any) -> None:
-        """With `metrics`, columns are these figures and the row's name; `more` are further columns, placed first."""
+        """With `metrics`, the columns are the named figures and the row's name; `more` adds columns in front."""
         columns = dict(_columns(view, metrics))
         if metrics is not None:
             columns = {name: columns[name] for name in (*_NAMES, *metrics) if name in columns}

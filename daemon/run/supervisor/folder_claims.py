@@ -89,7 +89,7 @@ class FolderClaims:
         return error
 
     def take_over(self, entry: Entry) -> None:
-        """Makes this log the owner of the folder, whoever owned it before. Raises OSError. Blocks."""
+        """Makes this log the owner of the folder, replacing any other owner. Raises OSError. Blocks."""
         if self.own is None:
             return
         folder = Path(entry.job_dir)

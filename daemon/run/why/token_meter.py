@@ -37,7 +37,8 @@ class TokenMeter:
         if ends != self._ends:
             # Of the first call nothing is known about earlier ends: tokens of ended rollouts would be counted.
             first_of_all = self._ends is None and not ends
-            self._ends, self._drawn_at_end = ends, 0 if first_of_all else self._drawn
+            self._ends = ends
+            self._drawn_at_end = 0 if first_of_all else self._drawn
         self._samples.append((snapshot.now_s, self._drawn))
         while snapshot.now_s - self._samples[0][0] > _WINDOW_S:
             self._samples.popleft()
