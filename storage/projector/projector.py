@@ -274,6 +274,9 @@ class Projector:
                 # much as the largest batch since the start needed.
                 records = await subscription.next(wait_s=1.0, max_records=self._followed_records)
                 if not records:
+                    if await self._sole.is_lost():
+                        self._fold = None  # a killed server may have lost the newest commits
+                        raise UnreachableError("Postgres closed the connection")
                     self.last_error = None
                     continue
                 for few in _of_few_rows(records):

@@ -78,6 +78,13 @@ class SoleWriter:
         if not served and not self.keeps:
             await self.close()
 
+    async def is_lost(self) -> bool:
+        """True if the server ended the connection since the last transaction."""
+        if self._connection is None or self._engine.dialect.name != "postgresql":
+            return False
+        driver = (await self._connection.get_raw_connection()).driver_connection
+        return driver is None or bool(driver.is_closed())
+
     def _wal_lengths(self) -> float:
         """Returns the size of the write-ahead file in units of the bound."""
         try:
