@@ -4,6 +4,9 @@
 A state follows from rows of several events: the experience, its lease, its group, batches and retirement. Only
 experiences touched by a transaction are evaluated again, so the costs do not grow with the history. States and counts
 are functions of the other tables, and therefore equal after any interleaving of the partitions.
+
+An ordinary experience, the only record of its rollout, is inserted together with its state, and changes state with
+narrow reads of its group and plans. Every other case is evaluated by the whole rule, from all rows of the rollout.
 """
 
 from __future__ import annotations
@@ -33,6 +36,16 @@ FROM {{keys}}experiences e {GROUP} {RETIRED}
     LEFT JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset AND b.experiment = e.experiment
         AND NOT {ABANDONED}
 WHERE """
+_PRESENT: Final = "SELECT e.group_id, e.rollout FROM experiences e WHERE "
+_LEASED: Final = "SELECT l.id, l.worker, l.subject FROM leases l WHERE "
+_MAPS: Final = "SELECT g.id, g.member_map FROM groups g WHERE g.closed_offset IS NOT NULL AND "
+_ITEMS: Final = """SELECT i.experience, i.batch, i.planned_offset, i.use, i.staleness_versions
+FROM batch_items i WHERE """
+_STANDING: Final = f"""SELECT b.id, b.planned_offset, b.experiment, b.step, b.max_uses FROM batches b
+WHERE b.planned_offset IS NOT NULL AND NOT {ABANDONED} AND """
+_RETIRED: Final = "SELECT r.experience, r.reason, r.uses FROM retirements r WHERE "
+_UNPLANNED: Final = """SELECT {place}, e.group_id, e.rollout, e.experiment, e.state FROM {keys}experiences e
+WHERE e.state IN ('open', 'waiting', 'late') AND """
 _CLOSED: Final = """SELECT g.experiment, g.members, g.failed, g.code FROM groups g
 WHERE g.closed_offset IS NOT NULL AND """
 _ABANDONED: Final = """SELECT i.experience FROM batches b JOIN batch_items i ON i.batch = b.id
@@ -46,6 +59,9 @@ _STATE_ON_SERVER: Final = """UPDATE experiences e SET state = n.state, retired_r
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
     AS n(state, retired_reason, retired_used, step, staleness_versions, uses, place)
 WHERE e.ctid = n.place::tid"""
+_CLOSED_IN_FILE: Final = "UPDATE experiences SET state = ? WHERE rowid = ?"
+_CLOSED_ON_SERVER: Final = """UPDATE experiences e SET state = n.state
+FROM unnest($1::text[], $2::text[]) AS n(state, place) WHERE e.ctid = n.place::tid"""
 _COUNT_IN_FILE: Final = """INSERT INTO counts (experiment, kind, reason, count) VALUES (?, ?, ?, ?)
 ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
 _COUNT_ON_SERVER: Final = """INSERT INTO counts (experiment, kind, reason, count)
@@ -115,14 +131,25 @@ _WITHOUT_EFFECT: Final[_State] = (None,) * 6
 
 
 class StateUpdate:
-    """The update of states and counts after some row changes: `before` the rows are written, and `after`."""
+    """The update of states and counts after some row changes.
+
+    `before` runs before any row is written, `insert` once the rows of every upsert except `produced` are, and `after`
+    at the end.
+    """
 
     def __init__(self, rows: Mapping[Upsert, Sequence[Values]]) -> None:
         """Collects the ids touched by the row changes."""
+        self._rows = rows
+        self._produced: Upsert | None = None
+        self._fresh: Sequence[Values] = ()
+        """Experiences not in the table yet, each the only record of its rollout."""
+        self._repeated: list[Values] = []
+        """Experiences of rollouts with other records."""
+        self._leased_groups: set[bytes] = set()
         self._groups: set[bytes] = set()
-        """Groups with new leases, or a close."""
-        self._rollouts: set[tuple[bytes, int]] = set()
-        """Rollouts, by group and number, with new experiences or failures."""
+        """Groups with rows and with new leases."""
+        self._rollouts: set[tuple[Any, Any]] = set()
+        """Rollouts, by group and number, with failures or several records."""
         self._closed: set[bytes] = set()
         self._experiences: set[bytes] = set()
         """Experiences with new plans or retirements."""
@@ -131,22 +158,32 @@ class StateUpdate:
         self._plans: set[bytes] = set()
         self._leases: set[bytes] = set()
         for upsert, changes in rows.items():
-            for name, touched in _TOUCHING.get((upsert.table.name, upsert.partition), ()):
+            written = upsert.table.name, upsert.partition
+            if written == _PRODUCED:
+                self._produced, self._fresh = upsert, changes
+            elif written == _FAILED:
+                self._rollouts.update([(row[0], row[1]) for row in changes])
+            for name, touched in _TOUCHING.get(written, ()):
                 index = upsert.columns.index(name)
-                if name == "rollout":  # after the group, the first columns of the key
-                    self._rollouts.update([row[:2] for row in changes])  # type: ignore[misc]
-                else:
-                    getattr(self, touched).update([row[index] for row in changes])
+                getattr(self, touched).update([row[index] for row in changes])
         self._experiences.discard(None)
         self._counts: Counter[_Count] = Counter()
 
     def before(self) -> Dialogue:
-        """Takes the present counts of touched groups away, and notes the ids in rows about to be replaced."""
+        """Takes the present counts of touched rows away, and notes the ids in rows about to be replaced."""
         # A lease or a plan at a lower position may replace another one with the same id.
         if self._leases:
             rows = yield Query("SELECT l.subject FROM leases l WHERE ", "l.id", list(self._leases))
-            self._groups.update(bytes(row[0]) for row in rows if row[0])
-        self._rollouts = {rollout for rollout in self._rollouts if rollout[0] not in self._groups}
+            self._leased_groups.update(bytes(row[0]) for row in rows if row[0])
+        if touched := self._leased_groups.union([row[0] for row in self._fresh]):
+            rows = yield Query(_PRESENT, "e.group_id", list(touched))
+            self._split({(bytes(group), rollout) for group, rollout in rows})
+        ids = Counter([row[self._produced.columns.index("id")] for row in self._fresh] if self._produced else ())
+        if planned := self._experiences.intersection(ids):
+            # Their plans are read for the insertion already.
+            rows = yield Query("SELECT e.id FROM experiences e WHERE ", "e.id", list(planned))
+            present = {bytes(row[0]) for row in rows}
+            self._experiences -= {id for id in planned if ids[id] == 1 and id not in present}
         for keys, column in self._keys():
             self._count((yield Query(_COUNTED, column, keys)), -1)
         if self._closed:
@@ -155,10 +192,66 @@ class StateUpdate:
             rows = yield Query("SELECT i.experience FROM batch_items i WHERE ", "i.batch", list(self._plans))
             self._experiences.update(bytes(row[0]) for row in rows if row[0])
 
+    def _split(self, present: set[tuple[bytes, int]]) -> None:
+        """Divides the experiences into fresh ones and those of rollouts with other records."""
+        self._groups = self._leased_groups.intersection([group for group, _ in present])
+        taken = self._rollouts | present
+        records = Counter([row[:2] for row in self._fresh])
+        fresh: list[Values] = []
+        for row in self._fresh:
+            alone = records[row[:2]] == 1 and row[:2] not in taken and row[0] not in self._groups
+            (fresh if alone else self._repeated).append(row)
+        self._fresh = fresh
+        self._rollouts.update([(row[0], row[1]) for row in self._repeated])
+        self._rollouts = {rollout for rollout in self._rollouts if rollout[0] not in self._groups}
+
+    def insert(self) -> Dialogue:
+        """Inserts the fresh experiences together with their states."""
+        upsert = self._produced
+        if upsert is None or not self._fresh:
+            return
+        lease, experience, experiment = map(upsert.columns.index, ("lease", "id", "experiment"))
+        states: list[tuple[Any, ...]] = []
+        leases = {row[lease] for row in self._fresh}
+        held: set[Any] = {
+            (bytes(id), bytes(worker or b""), bytes(subject or b""))
+            for id, worker, subject in (yield Query(_LEASED, "l.id", list(leases)))
+        }
+        groups = {row[0] for row in self._fresh}
+        maps: dict[Any, str] = {bytes(id): digits or "" for id, digits in (yield Query(_MAPS, "g.id", list(groups)))}
+        ids = [row[experience] for row in self._fresh]
+        items = yield Query(_ITEMS, "i.experience", ids)
+        batches = (yield Query(_STANDING, "b.id", list({item[1] for item in items}))) if items else []
+        plans = _plans_of(items, batches)
+        retired = {bytes(id): (reason, uses) for id, reason, uses in (yield Query(_RETIRED, "r.experience", ids))}
+        inserted: list[Values] = []
+        row: Any
+        for row in self._fresh:
+            id, group, run = row[experience], row[0], row[experiment]
+            state = _WITHOUT_EFFECT
+            if (row[lease], row[2], group) in held:
+                digits = maps.get(group)
+                state = _state_of(
+                    retired.get(id), plans.get((id, run), ()), digits is not None, _is_member(digits, row[1])
+                )
+                states.append((run, *state[:3]))
+            inserted.append(row + state)
+        for (run, *counted), number in Counter(states).items():
+            self._count([(run, *counted)], number)
+        yield Write(*_insertion(upsert), inserted)
+
+    @property
+    def first(self) -> Sequence[Upsert]:
+        """The upserts whose rows are written before `insert`."""
+        return [upsert for upsert in self._rows if upsert is not self._produced]
+
+    @property
+    def repeated(self) -> Mapping[Upsert, list[Values]]:
+        """The experiences not inserted by `insert`."""
+        return {self._produced: self._repeated} if self._produced is not None and self._repeated else {}
+
     def after(self) -> Dialogue:
         """Evaluates the touched experiences, and writes changed states and counts."""
-        if self._closed:
-            self._count_groups((yield Query(_CLOSED, "g.id", list(self._closed))), 1)
         if self._batches:
             rows = yield Query(_ABANDONED, "b.id", list(self._batches))
             self._experiences.update(bytes(row[0]) for row in rows if row[0])
@@ -169,6 +262,7 @@ class StateUpdate:
             self._count([(experiment, *after[:3]) for experiment, _, after in states.values()], 1)
             evaluated |= states.keys()
             changed += [(*after, place) for place, (_, before, after) in states.items() if before != after]
+        yield from self._close(evaluated)
         if self._experiences:
             # Plans and retirements do not change which record ended a rollout: `state` tells it.
             rows = yield Query(_EVALUATED, "e.state IS NOT NULL AND e.id", list(self._experiences), "1 = 1")
@@ -179,6 +273,30 @@ class StateUpdate:
                     changed.append((*after, place))
         if changed:
             yield Write(_STATE_IN_FILE, _STATE_ON_SERVER, changed)
+        yield from self._write_counts()
+
+    def _close(self, evaluated: set[Any]) -> Dialogue:
+        """Counts the closed groups, and writes the states of their unplanned experiences."""
+        if not self._closed:
+            return
+        ids = list(self._closed)
+        self._count_groups((yield Query(_CLOSED, "g.id", ids)), 1)
+        maps = {bytes(id): digits or "" for id, digits in (yield Query(_MAPS, "g.id", ids))}
+        changed: list[Values] = []
+        moves = Counter[tuple[Any, str, str]]()
+        for place, group, rollout, experiment, before in (yield Query(_UNPLANNED, "e.group_id", ids)):
+            after = "waiting" if _is_member(maps.get(bytes(group)), rollout) else "late"
+            if before != after and place not in evaluated:
+                changed.append((after, place))
+                moves[experiment, before, after] += 1
+        for (experiment, before, after), number in moves.items():
+            if experiment is not None:
+                self._counts[bytes(experiment), before, ""] -= number
+                self._counts[bytes(experiment), after, ""] += number
+        if changed:  # before the plans are evaluated, with the states read back
+            yield Write(_CLOSED_IN_FILE, _CLOSED_ON_SERVER, changed)
+
+    def _write_counts(self) -> Dialogue:
         counts: list[Values] = [(*key, count) for key, count in sorted(self._counts.items()) if count]
         if counts:
             yield Write(_COUNT_IN_FILE, _COUNT_ON_SERVER, counts)
@@ -218,36 +336,60 @@ class StateUpdate:
                 self._counts[key, "code", code[:REASON_CHARACTERS]] += sign
 
 
+def _plans_of(
+    items: Iterable[tuple[Any, ...]], batches: Iterable[tuple[Any, ...]]
+) -> dict[tuple[bytes, bytes], list[tuple[Any, ...]]]:
+    """Returns the standing plans by experience and experiment."""
+    standing = {(bytes(id), offset): plan for id, offset, *plan in batches}
+    plans: dict[tuple[bytes, bytes], list[tuple[Any, ...]]] = {}
+    for experience, batch, offset, use, staleness_versions in items:
+        plan = standing.get((bytes(batch), offset))
+        if plan is not None and plan[0] is not None:
+            uses = plans.setdefault((bytes(experience), bytes(plan[0])), [])
+            uses.append((plan[1], plan[2], use, staleness_versions))
+    return plans
+
+
+def _is_member(digits: str | None, rollout: int) -> bool:
+    """True if the map of a closed group names a rollout."""
+    return digits is not None and 0 <= rollout < len(digits) and digits[rollout] == "1"
+
+
 def _merged(rows: Iterable[tuple[Any, ...]]) -> dict[Any, tuple[bytes | None, _State, _State]]:
     """Returns experiment, state before and state now by the place of a row; the query has a row for each use."""
-    states: dict[Any, tuple[bytes | None, _State, _State]] = {}
+    plans: dict[Any, list[tuple[Any, ...]]] = {}
+    facts: dict[Any, tuple[Any, ...]] = {}
     for row in rows:
-        place, _, experiment = row[:3]
-        produced, closed, member, retired, reason, retired_uses, step, max_uses, use, staleness = row[9:]
-        before = row[3:9]
-        if not produced:
-            states[place] = experiment, before, _WITHOUT_EFFECT
-            continue
-        uses = 0 if max_uses is None else 1  # null: no plan, or none with an effect
-        used_up = uses and max_uses > 0 and use is not None and use >= max_uses
-        if uses == 0:
-            step = staleness = None
-        former = states.get(place)
-        if former is not None:
-            state, _, _, former_step, former_staleness, former_uses = former[2]
-            uses += former_uses
-            used_up = used_up or state == "planned"
-            step, staleness = _highest(former_step, step), _highest(former_staleness, staleness)
-        if retired is not None:
-            after: _State = "retired", reason, int((retired_uses or 0) > 0), step, staleness, uses
-        elif uses:
-            after = "planned" if used_up else "cooling", None, None, step, staleness, uses
-        elif closed is None:
-            after = "open", None, None, None, None, 0
-        else:
-            after = "waiting" if member == "1" else "late", None, None, None, None, 0
-        states[place] = experiment, before, after
+        place = row[0]
+        facts[place] = row
+        own = plans.setdefault(place, [])
+        if row[16] is not None:  # null: no plan, or none with an effect
+            own.append(row[15:])
+    states: dict[Any, tuple[bytes | None, _State, _State]] = {}
+    for place, row in facts.items():
+        produced, closed, member, retired, reason, uses = row[9:15]
+        after = _WITHOUT_EFFECT
+        if produced:
+            retirement = (reason, uses) if retired is not None else None
+            after = _state_of(retirement, plans[place], closed is not None, member == "1")
+        states[place] = row[2], row[3:9], after
     return states
+
+
+def _state_of(
+    retirement: tuple[str | None, int | None] | None, plans: Sequence[tuple[Any, ...]], closed: bool, member: bool
+) -> _State:
+    """Returns the state of an experience with an effect; plans as (step, max_uses, use, staleness)."""
+    step = staleness = None
+    used_up = False
+    for step_number, max_uses, use, staleness_versions in plans:
+        used_up = used_up or (max_uses > 0 and use is not None and use >= max_uses)
+        step, staleness = _highest(step, step_number), _highest(staleness, staleness_versions)
+    if retirement is not None:
+        return "retired", retirement[0], int((retirement[1] or 0) > 0), step, staleness, len(plans)
+    if plans:
+        return "planned" if used_up else "cooling", None, None, step, staleness, len(plans)
+    return ("open" if not closed else "waiting" if member else "late"), None, None, None, None, 0
 
 
 def _highest(before: int | None, number: int | None) -> int | None:
@@ -258,11 +400,23 @@ def _touching(kind: type[Any], prefix: str) -> tuple[str, str]:
     return str(table_of(kind).name), f"{prefix}_partition"
 
 
+def _insertion(produced: Upsert) -> tuple[str, str]:
+    """Returns the texts that insert new experiences with their states, for SQLite and Postgres."""
+    columns = ", ".join((*produced.columns, *_STATE))
+    kinds = [*produced.kinds, str, str, int, int, int, int]
+    marks = ", ".join("?" * len(kinds))
+    arrays = ", ".join(f"${number}::{_ARRAYS[kind]}" for number, kind in enumerate(kinds, start=1))
+    start = f"INSERT INTO experiences ({columns})"
+    return f"{start} VALUES ({marks})", f"{start} SELECT * FROM unnest({arrays})"
+
+
+_PRODUCED: Final = _touching(Experiences, "produced")
+_FAILED: Final = _touching(Experiences, "failed")
+_STATE: Final = ("state", "retired_reason", "retired_used", "step", "staleness_versions", "uses")
+_ARRAYS: Final[dict[type, str]] = {bytes: "bytea[]", str: "text[]", int: "bigint[]", float: "float8[]"}
 _TOUCHING: Final = {
-    _touching(Experiences, "produced"): (("rollout", "_rollouts"),),
-    _touching(Experiences, "failed"): (("rollout", "_rollouts"),),
-    _touching(Leases, "leased"): (("id", "_leases"), ("subject", "_groups")),
-    _touching(Groups, "closed"): (("id", "_groups"), ("id", "_closed")),
+    _touching(Leases, "leased"): (("id", "_leases"), ("subject", "_leased_groups")),
+    _touching(Groups, "closed"): (("id", "_closed"),),
     _touching(Retirements, "retired"): (("experience", "_experiences"),),
     _touching(BatchItems, "planned"): (("experience", "_experiences"),),
     _touching(Batches, "planned"): (("id", "_plans"),),

@@ -92,7 +92,9 @@ class Upsert:
         self._final = final
         self.unstamped: Final = (*self.key, *owns)
         """The columns before the stamp."""
-        kinds = [self.table.columns[name].type.python_type for name in self.columns]
+        kinds: list[type] = [self.table.columns[name].type.python_type for name in self.columns]
+        self.kinds: Final = tuple(kinds)
+        """The Python types of the columns."""
         self._texts = tuple(i for i, kind in enumerate(kinds) if kind is str)
         self._reals = tuple(i for i, kind in enumerate(kinds) if kind is float)
         places = (self.partition, self.offset)

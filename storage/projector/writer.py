@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -49,20 +49,27 @@ class TableWriter:
 
         Raises ConflictError if another projector moved the positions meanwhile.
         """
-        work = [(self._statement(upsert, connection.dialect), upsert, rows) for upsert, rows in folded.rows.items()]
         if connection.dialect.name != "postgresql":
+            statements = {upsert: self._statement(upsert, connection.dialect) for upsert in folded.rows}
             sent.set()
-            await visit(connection, partial(_write_file, folded, [(statement, rows) for statement, _, rows in work]))
+            await visit(connection, partial(_write_file, folded, statements))
             return
         await _move(connection, folded)
         sent.set()  # the waiter's turn comes once the first rows are on their way
         update = StateUpdate(folded.rows)
         await _converse(connection, update.before())
-        for statement, upsert, rows in work:
-            # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
-            columns = zip(*upsert.reduced(rows), strict=True)
-            await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
+        await self._write_rows(connection, {upsert: folded.rows[upsert] for upsert in update.first})
+        await _converse(connection, update.insert())
+        await self._write_rows(connection, update.repeated)
         await _converse(connection, update.after())
+
+    async def _write_rows(self, connection: AsyncConnection, rows: Mapping[Upsert, list[Values]]) -> None:
+        """Writes rows on Postgres."""
+        for upsert, changes in rows.items():
+            # Lists of columns are a fifth cheaper than a pipeline of rows, and cheaper than COPY for few rows.
+            columns = zip(*upsert.reduced(changes), strict=True)
+            statement = self._statement(upsert, connection.dialect)
+            await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
 
     def _statement(self, upsert: Upsert, dialect: Dialect) -> str:
         statement = self._statements.get(upsert)
@@ -71,7 +78,7 @@ class TableWriter:
         return statement
 
 
-def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: sqlite3.Connection) -> None:
+def _write_file(folded: Folded, statements: Mapping[Upsert, str], file: sqlite3.Connection) -> None:
     """Writes everything in a single visit to the connection's thread: a visit for each statement costs more than a
     small statement.
     """
@@ -81,8 +88,11 @@ def _write_file(folded: Folded, work: Sequence[tuple[str, list[Values]]], file: 
     file.executemany(_MOVED_IN_FILE, moved)
     update = StateUpdate(folded.rows)
     _converse_with_file(file, update.before())
-    for statement, rows in work:
-        file.executemany(statement, rows)
+    for upsert in update.first:
+        file.executemany(statements[upsert], folded.rows[upsert])
+    _converse_with_file(file, update.insert())
+    for upsert, rows in update.repeated.items():
+        file.executemany(statements[upsert], rows)
     _converse_with_file(file, update.after())
 
 
