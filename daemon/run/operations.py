@@ -138,6 +138,13 @@ class Operations(Protocol):
         """Returns a view of these commands that checks the asker's rights and records the asker's name in events."""
         ...
 
+    def rehearsing(self) -> Operations:
+        """Returns a view of these commands raising `Rehearsed`, with the consequence, in place of the first append.
+
+        All checks of the commands are made: an illegal command has its usual error.
+        """
+        ...
+
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
         """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event.
 

@@ -15,7 +15,7 @@ from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ArchiveError, LogCorruptError, RftdError
 from rftd.storage.files.artifacts import size_and_sha256
 from rftd.storage.files.table_files import tables_of
-from rftd.storage.files.unreferenced import ours, remove, remove_empty
+from rftd.storage.files.unreferenced import OwnFile, ours, remove, remove_empty
 from rftd.storage.portable.experiment import export_experiment
 from rftd.storage.portable.files import check_files, restore
 from rftd.streams.events.experiment import ExperimentArchived
@@ -93,10 +93,15 @@ def clear(spec: ExperimentSpec, *, logs: bool) -> int:
 
     The unarchived kinds are the logs of workers, and the conversations with clients.
     """
-    files = [file for file in ours(spec) if logs or file.kind not in ("log", "conversations")]
+    files = clearable(spec, logs=logs)
     remove(file.path for file in files)
     remove_empty(spec)
     return sum(file.size_bytes for file in files)
+
+
+def clearable(spec: ExperimentSpec, *, logs: bool) -> list[OwnFile]:
+    """Returns the files that `clear` would remove, with their sizes. Blocks."""
+    return [file for file in ours(spec) if logs or file.kind not in ("log", "conversations")]
 
 
 def fresh(path: Path) -> None:

@@ -39,6 +39,12 @@ def test_it_is_isolated_and_named(shared: Scene) -> None:
     late = shared.rftd("dlq", "retry", letter["id"])
     assert late.status == 5
     assert "its experiment is completed" in late.err
+    assert shared.rftd("dlq", "retry", letter["id"], "--dry-run").err == late.err
+    dropped = shared.rftd("dlq", "drop", letter["id"], "--reason", "it crashes the parser", "--dry-run")
+    assert dropped.out == (
+        f"{letter['id']}: the task leaves the list of open dead letters; it stays in the log\nnothing was recorded\n"
+    )
+    assert len(json.loads(shared.rftd("dlq", "ls", "-o", "json").out)["items"]) == 1
     assert shared.rftd("dlq", "drop", letter["id"], "--reason", "it crashes the parser").status == 0
     assert json.loads(shared.rftd("dlq", "ls", "-o", "json").out)["items"] == []
     report = shared.verified()

@@ -15,6 +15,7 @@ from rftd.daemon.cli.output.table import console_of, state, table
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import page_options, reason_option, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import dead_letters
 from rftd.daemon.http.views.route import CommandRoute
 from rftd.daemon.run.dlq.letter import (
@@ -93,31 +94,44 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
 @dlq.command("retry", help=f"Retry a dead letter: a failed task is leased again.\n\n{WHICH}")
 @click.argument("id")
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def retry(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
+def retry(settings: Settings, id: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Retries a dead letter; a failed task gets a fresh number of attempts."""
     body = dead_letters.Decide(id=id, by=_user_name(), reason=reason)
-    _decide(settings, dead_letters.retry, body, request_id)
+    _decide(settings, dead_letters.retry, body, request_id, dry_run=dry_run)
 
 
 @dlq.command("drop", help=f"Drop a dead letter that needs no more attention.\n\n{WHICH}")
 @click.argument("id")
 @click.option("--reason", required=True, help="Reason, kept with the event.")
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def drop(settings: Settings, id: str, reason: str, request_id: str | None) -> None:
+def drop(settings: Settings, id: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Drops a dead letter from the list; it stays in the log."""
     body = dead_letters.Drop(id=id, by=_user_name(), reason=reason)
-    _decide(settings, dead_letters.drop, body, request_id)
+    _decide(settings, dead_letters.drop, body, request_id, dry_run=dry_run)
 
 
-def _decide(settings: Settings, verdict: CommandRoute[B, DeadLetterReceipt], body: B, request_id: str | None) -> None:
+def _decide(
+    settings: Settings,
+    verdict: CommandRoute[B, DeadLetterReceipt],
+    body: B,
+    request_id: str | None,
+    *,
+    dry_run: bool,
+) -> None:
     from rftd.daemon.http.client.client import Client
 
     with Client(settings) as client:
+        if dry_run:
+            rehearsed = client.rehearse(verdict, body)
+            show_consequence(rehearsed.value, rehearsed.plain(), settings)
+            return
         answer = client.send(verdict, body, request_id=request_id)
     if not emitted(answer.plain(), settings) and settings.verbosity >= 0:
         say(f"{answer.value.id}  {'already ' if answer.value.already else ''}{answer.value.state}")

@@ -14,6 +14,7 @@ from rftd.daemon.cli.output.data import emit, emitted
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views.commands import Receipt
 from rftd.daemon.http.views.moment import ENDED
@@ -42,13 +43,14 @@ B = TypeVar("B", bound=msgspec.Struct)
 @click.option(
     "--to", metavar="FILE", type=click.Path(dir_okay=False), help="New archive file. Default: one in --data/archives."
 )
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def archive(settings: Settings, name: str, to: str | None, request_id: str | None) -> None:
+def archive(settings: Settings, name: str, to: str | None, dry_run: bool, request_id: str | None) -> None:
     """Archive experiment NAME: its log, artifacts and checkpoints go into one file; its events stay in the log."""
     body = commands.To(to=absolute_path(to) if to else "")
-    _run_command(settings, commands.archive, body, name, target="archived", request_id=request_id)
+    _run_command(settings, commands.archive, body, name, target="archived", dry_run=dry_run, request_id=request_id)
 
 
 @click.command("restore")
@@ -56,13 +58,14 @@ def archive(settings: Settings, name: str, to: str | None, request_id: str | Non
 @click.option(
     "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Archive file, if it was moved."
 )
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def restore(settings: Settings, name: str, source: str | None, request_id: str | None) -> None:
+def restore(settings: Settings, name: str, source: str | None, dry_run: bool, request_id: str | None) -> None:
     """Restore experiment NAME from its archive: every file is checked before it is put in place."""
     body = commands.From(source=absolute_path(source) if source else "")
-    _run_command(settings, commands.restore, body, name, target="here", request_id=request_id)
+    _run_command(settings, commands.restore, body, name, target="here", dry_run=dry_run, request_id=request_id)
 
 
 @click.command("rm")
@@ -70,28 +73,42 @@ def restore(settings: Settings, name: str, source: str | None, request_id: str |
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--archive", is_flag=True, help="Archive it first, in --data/archives.")
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_context
-def rm(ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, request_id: str | None) -> None:
+def rm(
+    ctx: click.Context, name: str, yes: bool, archive: bool, reason: str, dry_run: bool, request_id: str | None
+) -> None:
     """Delete the files of experiment NAME: checkpoints, weights, artifacts, logs. `rftd ls --all` still shows it."""
     settings: Settings = ctx.obj
-    if not yes:
+    if not yes and not dry_run:
         # An unanswered prompt would hang a script forever.
         if not sys.stdin.isatty():
             raise click.UsageError("there is no terminal to ask for confirmation: give --yes", ctx=ctx)
         click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
     body = commands.Remove(reason=reason, archive=archive)
-    _run_command(settings, commands.remove, body, name, target="removed", request_id=request_id)
+    _run_command(settings, commands.remove, body, name, target="removed", dry_run=dry_run, request_id=request_id)
 
 
 def _run_command(
-    settings: Settings, command: CommandRoute[B, Receipt], body: B, name: str, *, target: str, request_id: str | None
+    settings: Settings,
+    command: CommandRoute[B, Receipt],
+    body: B,
+    name: str,
+    *,
+    target: str,
+    dry_run: bool,
+    request_id: str | None,
 ) -> None:
     """Sends a command that may take long, and prints the outcome."""
     from rftd.daemon.http.client.client import Client
 
     with Client(replace(settings, timeout_s=max(settings.timeout_s, command.timeout_s))) as client:
+        if dry_run:
+            answer = client.rehearse(command, body, name=name)
+            show_consequence(answer.value, answer.plain(), settings)
+            return
         done = _send_command(client, command, body, name, target=target, request_id=request_id)
     if not emitted(done, settings) and settings.verbosity >= 0:
         already = "already " if done["already"] else ""

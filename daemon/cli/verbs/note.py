@@ -8,6 +8,7 @@ from rftd.daemon.cli.output.data import emitted
 from rftd.daemon.cli.output.terminal import one_line, say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import annotations as view
 from rftd.ops.clock import iso
 
@@ -18,6 +19,7 @@ from rftd.ops.clock import iso
 @click.option("--rollout", metavar="ID", help="On this experience instead of the experiment.")
 @click.option("--star/--no-star", default=None, help="Set or remove the star.")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Set a label, or KEY= to remove it.")
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
@@ -28,6 +30,7 @@ def command(
     rollout: str | None,
     star: bool | None,
     labels: tuple[str, ...],
+    dry_run: bool,
     request_id: str | None,
 ) -> None:
     """Add the note TEXT, a star or labels to experiment NAME; without any, show those there are."""
@@ -53,6 +56,10 @@ def command(
         body = view.Annotate(
             experience=experience, note=text, star=star, labels=_with(present_labels, labels) if labels else None
         )
+        if dry_run:
+            answer = client.rehearse(view.annotate, body, name=name)
+            show_consequence(answer.value, answer.plain(), settings)
+            return
         sent = client.send(view.annotate, body, name=name, request_id=request_id)
     if not emitted(sent.plain(), settings) and settings.verbosity >= 0:
         say(f"noted  {sent.value.event}")

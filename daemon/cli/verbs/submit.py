@@ -12,6 +12,7 @@ from rftd.daemon.cli.output.stage_line import stage_line
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views.memory import MemoryRow, memory_line, rows_of
 
 if TYPE_CHECKING:
@@ -212,6 +213,7 @@ def pair(text: str) -> tuple[str, str]:
 @click.option("--name", "fork_name", metavar="NAME", help="Name of the fork. Default: PARENT-fork-N.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label the fork; repeatable.")
 @click.option("--wait", is_flag=True, help="Follow the fork to its end; exit 1 if it does not complete.")
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_context
@@ -223,6 +225,7 @@ def fork(
     fork_name: str | None,
     labels: tuple[str, ...],
     wait: bool,
+    dry_run: bool,
     request_id: str | None,
 ) -> None:
     """Start a new experiment from step N of experiment NAME, with its configuration and the given changes."""
@@ -233,6 +236,10 @@ def fork(
     named = dict(pair(label) for label in labels)
     with Client(settings) as client:
         body = commands.Fork(at_step=at_step, set=_portable(client, name, overrides), name=fork_name, labels=named)
+        if dry_run:
+            answer = client.rehearse(commands.fork, body, name=name)
+            show_consequence(answer.value, answer.plain(), settings)
+            return
         accepted = client.send(commands.fork, body, name=name, request_id=request_id)
         receipt = accepted.value
         if settings.verbosity >= 0:

@@ -17,6 +17,7 @@ from rftd.daemon.cli.output.table import console_of, state, table
 from rftd.daemon.cli.output.terminal import one_line, say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import reason_option, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import commands, sweeps
 from rftd.daemon.http.views.comparison import HELD_OUT, REWARD
 from rftd.daemon.http.views.sweeps import STOPPED, TO_COME, SeedSpread, SweepPage, SweepSummary
@@ -64,6 +65,7 @@ _NAME = click.argument("name", metavar="NAME")
     help="Maximum number of runs; a larger sweep is rejected.",
 )
 @click.option("--wait", is_flag=True, help="Wait for the end, and show the table; exit 1 if a run does not complete.")
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_context
@@ -78,6 +80,7 @@ def command(
     halve_by: str,
     max_runs: int,
     wait: bool,
+    dry_run: bool,
     request_id: str | None,
 ) -> None:
     """Submit a sweep of the experiment in a YAML FILE: one run for each combination of values, and each seed.
@@ -90,6 +93,10 @@ def command(
     body = _body(file, overrides, seeds, max_runs, sweep_name, at_once)
     body = msgspec.structs.replace(body, halving=_halving(halve_at, halve_by))
     with Client(settings) as client:
+        if dry_run:
+            rehearsed = client.rehearse(sweeps.submit_sweep, body)
+            show_consequence(rehearsed.value, rehearsed.plain(), settings)
+            return
         answer = client.send(sweeps.submit_sweep, body, request_id=request_id)
         receipt = answer.value
         if settings.machine_readable and not wait:
@@ -224,15 +231,20 @@ def show(ctx: click.Context, name: str, runs: bool, wait: bool) -> None:
 @group.command("cancel")
 @_NAME
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def cancel(settings: Settings, name: str, reason: str, request_id: str | None) -> None:
+def cancel(settings: Settings, name: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Cancel sweep NAME: no further run begins, and those that have not ended are cancelled."""
     from rftd.daemon.http.client.client import Client
 
     with Client(settings) as client:
         body = commands.Reason(reason=reason)
+        if dry_run:
+            rehearsed = client.rehearse(sweeps.cancel_sweep, body, sweep=name)
+            show_consequence(rehearsed.value, rehearsed.plain(), settings)
+            return
         answer = client.send(sweeps.cancel_sweep, body, sweep=name, request_id=request_id)
     if not emitted(answer.plain(), settings) and settings.verbosity >= 0:
         say(f"sweep {name} is cancelled; its runs end in a moment")

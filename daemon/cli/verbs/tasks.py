@@ -11,6 +11,7 @@ from rftd.daemon.cli.output.data import emitted
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views import tasks as view
 
@@ -29,10 +30,11 @@ def tasks() -> None:
 @experiment_argument
 @click.argument("file", type=click.File("rb"))
 @click.option("--end", is_flag=True, help="Tell the end of the queue behind them.")
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def add(settings: Settings, name: str, file: BinaryIO, end: bool, request_id: str | None) -> None:
+def add(settings: Settings, name: str, file: BinaryIO, end: bool, dry_run: bool, request_id: str | None) -> None:
     """Add the tasks of FILE, JSON Lines or `-` for standard input, to experiment NAME.
 
     Adding the same file again adds nothing, so that a command that was cut off may be repeated; with another
@@ -52,10 +54,18 @@ def add(settings: Settings, name: str, file: BinaryIO, end: bool, request_id: st
             digest = sha256(b"\n".join(rows)).hexdigest()
             key = derive(NAMESPACE, "tasks of a file", summary.id, request_id or "", added, digest)
             body = view.AddTasks(tasks=[_row(line, file.name, added + number) for number, line in enumerate(rows)])
+            if dry_run:
+                # Each request is checked; without the ones before, its queue is shorter by their tasks.
+                answer = client.rehearse(view.add_tasks, body, name=summary.id)
+                show_consequence(answer.value, answer.plain(), settings)
+                added += len(rows)
+                continue
             receipt = client.send(view.add_tasks, body, name=summary.id, request_id=str(key)).value
             added += len(rows)
-        if end:
+        if end and not dry_run:
             receipt = client.send(view.end_tasks, commands.Reason(), name=summary.id).value
+    if dry_run:
+        return
     position = receipt.position if receipt is not None else None
     done = {"name": summary.name, "id": summary.id, "added": added, "ended": end, "position": position}
     if not emitted(done, settings) and settings.verbosity >= 0:
@@ -65,14 +75,19 @@ def add(settings: Settings, name: str, file: BinaryIO, end: bool, request_id: st
 @tasks.command("end")
 @experiment_argument
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def end(settings: Settings, name: str, reason: str, request_id: str | None) -> None:
+def end(settings: Settings, name: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Tell the end of the tasks of experiment NAME: it completes with the step that takes in the last of them."""
     from rftd.daemon.http.client.client import Client
 
     with Client(settings) as client:
+        if dry_run:
+            answer = client.rehearse(view.end_tasks, commands.Reason(reason=reason), name=name)
+            show_consequence(answer.value, answer.plain(), settings)
+            return
         receipt = client.send(view.end_tasks, commands.Reason(reason=reason), name=name, request_id=request_id).value
     done = {"name": name, "ended": True, "event": receipt.event, "position": receipt.position}
     if not emitted(done, settings) and settings.verbosity >= 0:

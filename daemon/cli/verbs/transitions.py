@@ -5,14 +5,16 @@ All are idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rftd.daemon.cli.output.data import emitted
-from rftd.daemon.cli.output.terminal import say
+from rftd.daemon.cli.output.terminal import one_line, say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, experiments_argument, reason_option, request_id_option
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import commands, experiments
 
 if TYPE_CHECKING:
@@ -29,12 +31,19 @@ def _verb(name: str, text: str) -> click.Command:
     @experiments_argument
     @reason_option
     @click.option("--wait", is_flag=True, help=f"Return once the experiment is {_TARGETS[name]}.")
+    @dry_run_option
     @request_id_option
     @shared_options
     @click.pass_context
-    def command(ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, request_id: str | None) -> None:
+    def command(
+        ctx: click.Context, names: tuple[str, ...], reason: str, wait: bool, dry_run: bool, request_id: str | None
+    ) -> None:
         if request_id and len(names) > 1:
             raise click.UsageError("--request-id names one command; give one experiment", ctx=ctx)
+        if dry_run:
+            if wait:
+                raise click.UsageError("--dry-run changes nothing to wait for: leave --wait out", ctx=ctx)
+            ctx.exit(_on_each(names, ctx.obj, lambda client, named: _rehearse(client, name, named, reason)))
         ctx.exit(_run(name, names, ctx.obj, reason=reason, wait=wait, request_id=request_id))
 
     return command
@@ -50,10 +59,13 @@ cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
 @experiment_argument
 @click.argument("priority", type=click.IntRange(-commands.MOST_PRIORITY, commands.MOST_PRIORITY))
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def prioritize(settings: Settings, name: str, priority: int, reason: str, request_id: str | None) -> None:
+def prioritize(
+    settings: Settings, name: str, priority: int, reason: str, dry_run: bool, request_id: str | None
+) -> None:
     """Set the PRIORITY of experiment NAME, 0 by default: in the queue, the highest goes first.
 
     A running experiment continues; its priority counts when a daemon with fewer slots is started.
@@ -62,6 +74,10 @@ def prioritize(settings: Settings, name: str, priority: int, reason: str, reques
 
     body = commands.Prioritize(priority=priority, reason=reason)
     with Client(settings) as client:
+        if dry_run:
+            answer = client.rehearse(commands.prioritize, body, name=name)
+            show_consequence(answer.value, answer.plain(), settings)
+            return
         sent = client.send(commands.prioritize, body, name=name, request_id=request_id).value
         summary = client.ask(experiments.summary, name=sent.id, after=sent.position).value
     done = {
@@ -81,6 +97,23 @@ def prioritize(settings: Settings, name: str, priority: int, reason: str, reques
 def _run(
     verb: str, names: tuple[str, ...], settings: Settings, *, reason: str, wait: bool, request_id: str | None
 ) -> int:
+    """Sends the command for each experiment; returns the exit status."""
+    return _on_each(
+        names,
+        settings,
+        lambda client, name: _command(client, verb, name, settings, reason=reason, wait=wait, key=request_id),
+    )
+
+
+def _rehearse(client: Client, verb: str, name: str, reason: str) -> dict[str, Any]:
+    outcome: dict[str, Any] = client.rehearse(_COMMANDS[verb], commands.Reason(reason=reason), name=name).plain()
+    return outcome
+
+
+def _on_each(
+    names: tuple[str, ...], settings: Settings, carry_out: Callable[[Client, str], dict[str, Any]]
+) -> int:
+    """Carries a command out for each experiment, and prints the receipts or consequences; returns the exit status."""
     from rftd.daemon.cli.output.failure import show
     from rftd.daemon.http.client.client import Client
     from rftd.ops.errors import RftdError
@@ -90,7 +123,7 @@ def _run(
     with Client(settings) as client:
         for name in names:
             try:
-                done.append(_command(client, verb, name, settings, reason=reason, wait=wait, key=request_id))
+                done.append(carry_out(client, name))
                 statuses.append(0)
             except RftdError as error:
                 done.append({"name": name, "error": {"code": error.code, "what": error.what, "fix": error.fix}})
@@ -100,6 +133,11 @@ def _run(
         for receipt in (receipt for receipt in done if "state" in receipt):
             already = "already " if receipt["already"] else ""
             say(f"{receipt['name']}  {already}{receipt['state']}  {receipt['event'] or ''}".rstrip())
+        rehearsed = [outcome for outcome in done if "sentence" in outcome]
+        for outcome in rehearsed:
+            say(one_line(f"{outcome['name']}: {outcome['sentence']}"))
+        if rehearsed:
+            say("nothing was recorded")
     failed = [status for status in statuses if status]
     return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
 

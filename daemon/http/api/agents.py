@@ -106,7 +106,8 @@ def _reads(declared: Sequence[Route[Any]]) -> Iterable[str]:
 def _commands(declared: Sequence[Route[Any]]) -> Iterable[str]:
     yield "## Commands\n"
     yield "POST with a JSON body; send an `Idempotency-Key` of your own, and repeat with the same one. They change"
-    yield "runs: ask the person first.\n"
+    yield "runs: send them with `?dry_run=true` first, which records nothing and answers the consequence in a"
+    yield "`sentence` and in `figures`; show it to the person, and ask.\n"
     for route in sorted((route for route in declared if isinstance(route, CommandRoute)), key=lambda route: route.path):
         fields = ", ".join(f"`{name}`" for name in route.body.__struct_fields__)
         yield f"- `POST {route.path}`: {_words(route)} Body: {fields or 'none'}."

@@ -22,6 +22,7 @@ from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.views.commands import SubmitReceipt
 from rftd.daemon.http.views.route import CommandRoute, ReadRoute, Route
 from rftd.daemon.http.views.wire import encode
+from rftd.daemon.run.consequence import Consequence, Rehearsed
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
@@ -49,6 +50,12 @@ Key = Annotated[
     ),
 ]
 
+_DRY_RUN: Final = "dry_run"
+DryRun = Annotated[
+    bool,
+    Query(description="Answer 200 with the consequence of the command, after all its checks, and record nothing."),
+]
+
 
 Handler = Callable[..., Awaitable[Response]]
 
@@ -73,7 +80,10 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 summary=route.summary,
                 tags=[route.tag],
                 status_code=_status_of(route),
-                responses=answers(route.answer, status=_status_of(route)),
+                responses={
+                    **answers(route.answer, status=_status_of(route)),
+                    **({} if route.dry else answers(Consequence)),
+                },
                 openapi_extra=takes(route.body, required=not route.optional, file=route.of_file is not None),
             )
         elif isinstance(route, ReadRoute):
@@ -159,11 +169,17 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
 
 
 def _command_handler(services: Services, command: CommandRoute[Any, Any]) -> Handler:
-    async def route(request: Request, key: str | None = None, **parameters: Any) -> Response:
+    async def route(
+        request: Request, key: str | None = None, dry_run: bool = False, **parameters: Any
+    ) -> Response:
         asker = asker_of(request, command.role)
         bearer_services = services.for_bearer(request.scope[BEARER])
-        _check_query(request, parameters)
+        _check_query(request, parameters, *(() if command.dry else (_DRY_RUN,)))
         body = await read_body(request, command)
+        if dry_run:
+            with body.lines():
+                async with _within(command.timeout_s):
+                    return respond(await _rehearsed(command, bearer_services, body.value, parameters))
         if command.submits:
             bearer_services.take_submission()
         # Without a key each request gets a fresh one, so that two equal requests without a key are two commands.
@@ -177,8 +193,22 @@ def _command_handler(services: Services, command: CommandRoute[Any, Any]) -> Han
     extra_parameters = [REQUEST]
     if not command.dry:
         extra_parameters.append(inspect.Parameter("key", inspect.Parameter.KEYWORD_ONLY, annotation=Key, default=None))
+        extra_parameters.append(
+            inspect.Parameter(_DRY_RUN, inspect.Parameter.KEYWORD_ONLY, annotation=DryRun, default=False)
+        )
     route.__doc__ = command.text
     return with_parameters(route, [*parameters_of(command.work, command.path), *extra_parameters])
+
+
+async def _rehearsed(
+    command: CommandRoute[Any, Any], services: Services, body: Any, parameters: Mapping[str, Any]
+) -> Consequence:
+    """Carries a command out up to its first append, and returns the consequence. Raises the command's errors."""
+    try:
+        await command.work(services.rehearsing(), body, UUID(int=0), **parameters)
+    except Rehearsed as rehearsed:
+        return rehearsed.consequence
+    raise AssertionError(f"the dry run of {command.path} was a command")
 
 
 def _status_of(command: CommandRoute[Any, Any]) -> int:
@@ -186,10 +216,10 @@ def _status_of(command: CommandRoute[Any, Any]) -> int:
     return 200 if command.dry else 202
 
 
-def _check_query(request: Request, parameters: Mapping[str, Any]) -> None:
+def _check_query(request: Request, parameters: Mapping[str, Any], *more: str) -> None:
     """Refuses an unknown parameter of a command: it might be one meant to prevent the command's effect."""
     for name in request.query_params:
-        if name not in parameters:
+        if name not in parameters and name not in more:
             raise UsageError("no such parameter", field=name[:200], fix="see GET /openapi.json")
 
 

@@ -12,6 +12,7 @@ from rftd.daemon.http.api.doorkeeper import OPEN_PATHS
 from rftd.daemon.http.views.problem import MEDIA_TYPE, Problem
 from rftd.daemon.http.views.route import YAML, CommandRoute, Route
 from rftd.daemon.http.views.wire import wire_name
+from rftd.daemon.run.consequence import Consequence
 from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.health import Verdict
 
@@ -56,7 +57,7 @@ def takes(kind: type[msgspec.Struct], *, required: bool, file: bool = False) -> 
 def install(app: FastAPI, declared: list[Route[Any]]) -> None:
     """Adds the structs of requests and answers to the app's document, nested ones included."""
     bodies: list[type[msgspec.Struct]] = [route.body for route in declared if isinstance(route, CommandRoute)]
-    kinds: list[type[msgspec.Struct]] = [*bodies, *(route.answer for route in declared), Problem, Verdict]
+    kinds: list[type[msgspec.Struct]] = [*bodies, *(route.answer for route in declared), Consequence, Problem, Verdict]
 
     roles = {(route.path, "post" if isinstance(route, CommandRoute) else "get"): route.role for route in declared}
 

@@ -128,6 +128,10 @@ class Services:
         """Returns the services for this bearer: commands are given in the asker's name."""
         return replace(self, operations=self.operations.for_asker(bearer.asker), bearer=bearer)
 
+    def rehearsing(self) -> Services:
+        """Returns the services for a dry run: commands raise `Rehearsed` in place of their first append."""
+        return replace(self, operations=self.operations.rehearsing())
+
     @property
     def asker(self) -> Asker:
         """The asker of the request, with role and quota."""

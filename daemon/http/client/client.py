@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.views.experiments import ExperimentPage
     from rftd.daemon.http.views.route import CommandRoute, ReadRoute
     from rftd.daemon.http.views.system import StreamRow, SystemView, WorkerState
+    from rftd.daemon.run.consequence import Consequence
     from rftd.storage.queries.experiments import ExperimentSummary
     from rftd.storage.queries.weights import WorkerRow
     from rftd.streams.log.backend import LogUrl
@@ -271,6 +272,10 @@ class Client:
     def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
         """See `DaemonConnection.send`."""
         return driven(self._twin.connection.send(command, body, request_id=request_id, **places))
+
+    def rehearse(self, command: CommandRoute[B, Any], body: B, **places: str) -> Answer[Consequence]:
+        """See `DaemonConnection.rehearse`."""
+        return driven(self._twin.connection.rehearse(command, body, **places))
 
     def readiness(self) -> Readiness:
         """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""

@@ -21,6 +21,7 @@ from rftd.daemon.http.client.transport import Transport
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, url_of
+from rftd.daemon.run.consequence import Consequence
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
 from rftd.ops.decoding import UNREADABLE, json_decoder
@@ -94,6 +95,16 @@ class DaemonConnection:
         headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
         content = msgspec.json.encode(body)
         return await self._ask(lambda: self._http.build("POST", path, content=content, headers=headers), command.answer)
+
+    async def rehearse(self, command: CommandRoute[B, Any], body: B, **places: str) -> Answer[Consequence]:
+        """Sends a command as a dry run, and returns its consequence; `places` as in `send`."""
+        path, _ = command.url(places)
+        headers = {"Content-Type": "application/json"}
+        content = msgspec.json.encode(body)
+        dry = {"dry_run": "true"}
+        return await self._ask(
+            lambda: self._http.build("POST", path, content=content, headers=headers, params=dry), Consequence
+        )
 
     async def readiness(self) -> Readiness:
         """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""

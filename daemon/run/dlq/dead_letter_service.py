@@ -72,7 +72,7 @@ class DeadLetterService:
         if dead.letter.state is State.RETRIED:
             return DeadLetterReceipt(id=id, state=State.RETRIED, already=True, position=None)
         if dead.task is None:
-            raise refuse_record(await record_at(self._log, dead.place), dead.place)
+            raise await self.refusal(dead)
         # The task first, the note second: a crash in between leaves a leased task and a letter that looks open, and a
         # repeated retry finds the same event.
         use = await give_out(dead.task)
@@ -80,12 +80,20 @@ class DeadLetterService:
         await append_when_space(self._log, [note], clock=self._clock)
         return DeadLetterReceipt(id=id, state=State.RETRIED, already=False, position=str(use.position))
 
+    async def refusal(self, dead: Dead) -> RftdError:
+        """Returns the error for retrying a dead record."""
+        return refuse_record(await record_at(self._log, dead.place), dead.place)
+
+    def check_droppable(self, dead: Dead) -> None:
+        """Raises ConflictError for a letter that was retried."""
+        if dead.letter.state is State.RETRIED:
+            raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
+
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> Position:
         """Records that `by` dropped the letter, and returns the record's position. Raises ConflictError
         after a retry.
         """
-        if dead.letter.state is State.RETRIED:
-            raise ConflictError(f"{dead.letter.id} was retried, so it is not open", fix="see rftd dlq ls")
+        self.check_droppable(dead)
         experiment = dead.task.experiment if dead.task is not None else None
         note = dropped(self._writer, dead.place, experiment=experiment, by=by, reason=reason, key=key)
         return (await append_when_space(self._log, [note], clock=self._clock))[0]

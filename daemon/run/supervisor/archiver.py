@@ -11,16 +11,18 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.cli.output.quantity import size
+from rftd.daemon.run.consequence import Consequence
 from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.payloads import living_forks
 from rftd.ops import faults
 from rftd.ops.clock import Clock
-from rftd.ops.errors import ConflictError, RftdError
+from rftd.ops.errors import ConflictError, NotFoundError, RftdError
 from rftd.ops.ids import derive
 from rftd.ops.logs import Logger
 from rftd.ops.releases import release_of
-from rftd.storage.portable.archive import bring_payloads_back, clear, fresh, read_archive, write_archive
+from rftd.storage.portable.archive import bring_payloads_back, clear, clearable, fresh, read_archive, write_archive
 from rftd.streams.events import experiment as life
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Kept
@@ -70,13 +72,8 @@ class Archiver:
         """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder). See
         `Operations.archive`. The event gets the id `id`, and records the request `key`.
         """
-        self._check(entry, "archived", Kept.HERE)
-        self._check_no_living_forks(entry)
-        await self._check_owned(entry)
-        if (lost := self._loss_check.lost_files_error(entry)) is not None:
-            raise lost
-        archives = self.archives or Path(entry.job_dir).parent / FOLDER
-        path = Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
+        await self._check_archivable(entry)
+        path = self._path(entry, to)
         if not to:
             await asyncio.to_thread(fresh, path)
         # File, event, deletion, in this order: a crash before the event leaves an unreferenced file, a crash after it
@@ -96,10 +93,7 @@ class Archiver:
         """Puts archived files back, from `source` if the archive has moved. See `Operations.restore`. The event gets
         the id `id`, and records the request `key`.
         """
-        self._check(entry, "restored", Kept.ARCHIVED)
-        await self._check_owned(entry)
-        archived = entry.spine.archive
-        assert archived is not None
+        archived = await self._restorable(entry)
         path = Path(source or archived.path)
         # Files before the event: an experiment recorded as restored must be whole.
         files = await read_archive(entry.id, entry.spec, path, archived)
@@ -119,9 +113,7 @@ class Archiver:
         See `Operations.remove`. The event gets the id `id`, and records the request `key`.
         """
         event = life.ExperimentRemoved(reason=reason, by=by)
-        self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
-        self._check_no_living_forks(entry)
-        await self._check_owned(entry)
+        await self._check_removable(entry)
         if archive and entry.spine.kept is Kept.HERE:
             # The id is derived from the removal's id, so that a removal repeated after a crash archives once.
             await self.archive(entry, "", derive(id, "archive"), by=by)
@@ -132,6 +124,63 @@ class Archiver:
         freed = 0 if self._shared(entry) else await asyncio.to_thread(clear, entry.spec, logs=True)
         self._logger.info("experiment.removed", name=entry.name, freed_bytes=freed)
         return position
+
+    async def foresee_archive(self, entry: Entry, to: str) -> Consequence:
+        """Returns the consequence of `archive`; changes nothing. Raises as `archive`."""
+        await self._check_archivable(entry)
+        path = self._path(entry, to)
+        if to and await asyncio.to_thread(path.exists):
+            raise ConflictError("the file exists already", where=str(path), fix="choose another name with --to")
+        files = await asyncio.to_thread(clearable, entry.spec, logs=False)
+        freed = sum(file.size_bytes for file in files)
+        sentence = f"moves {len(files)} files of {size(freed)} into {path}; its events and logs stay, restore undoes it"
+        return Consequence(name=entry.name, sentence=sentence, figures={"files": len(files), "freed_bytes": freed})
+
+    async def foresee_restore(self, entry: Entry, source: str) -> Consequence:
+        """Returns the consequence of `restore`; changes nothing. The archive's digest is not compared."""
+        archived = await self._restorable(entry)
+        path = Path(source or archived.path)
+        if not await asyncio.to_thread(path.is_file):
+            raise NotFoundError("no archive is there", where=str(path), fix="name it with --from")
+        sentence = f"puts the files in {path} back, an archive of {size(archived.size_bytes)}, after comparing its digest"
+        return Consequence(name=entry.name, sentence=sentence, figures={"archive_bytes": archived.size_bytes})
+
+    async def foresee_removal(self, entry: Entry, archive: bool) -> Consequence:
+        """Returns the consequence of `remove`; changes nothing. Raises as `remove`."""
+        await self._check_removable(entry)
+        files = [] if self._shared(entry) else await asyncio.to_thread(clearable, entry.spec, logs=True)
+        freed = sum(file.size_bytes for file in files)
+        archived = entry.spine.archive if entry.spine.kept is Kept.ARCHIVED else None
+        if archive and entry.spine.kept is Kept.HERE:
+            await self._check_archivable(entry)
+            first = f"archives it in {self._path(entry, '')} first, then "
+        else:
+            first = "" if archived is None else f"leaves the archive {archived.path}, and "
+        sentence = f"{first}deletes {len(files)} files of {size(freed)} for good; its name is free, its events stay"
+        return Consequence(name=entry.name, sentence=sentence, figures={"files": len(files), "freed_bytes": freed})
+
+    async def _check_archivable(self, entry: Entry) -> None:
+        self._check(entry, "archived", Kept.HERE)
+        self._check_no_living_forks(entry)
+        await self._check_owned(entry)
+        if (lost := self._loss_check.lost_files_error(entry)) is not None:
+            raise lost
+
+    async def _restorable(self, entry: Entry) -> life.ExperimentArchived:
+        self._check(entry, "restored", Kept.ARCHIVED)
+        await self._check_owned(entry)
+        assert entry.spine.archive is not None
+        return entry.spine.archive
+
+    async def _check_removable(self, entry: Entry) -> None:
+        self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
+        self._check_no_living_forks(entry)
+        await self._check_owned(entry)
+
+    def _path(self, entry: Entry, to: str) -> Path:
+        """Returns the path of a new archive: `to`, or a file in the folder of archives."""
+        archives = self.archives or Path(entry.job_dir).parent / FOLDER
+        return Path(to) if to else archives / f"{entry.name}-{entry.id.hex[-8:]}.rftd"
 
     async def finish(self) -> None:
         """Deletes the files of experiments recorded as archived or removed, left behind by a crash between event and

@@ -11,10 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
+from rftd.daemon.run.consequence import Consequence
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt
 from rftd.daemon.run.operations import Accepted, Annotation, Done, Forked
 from rftd.daemon.run.registry import Entry, Registry, named_entry
 from rftd.daemon.run.supervisor.asked_sweeps import AskedSweeps
+from rftd.daemon.run.supervisor.foresight import new_experiment
 from rftd.daemon.run.supervisor.inbox import Request, check_transition, requeued
 from rftd.daemon.run.supervisor.intake import WantedFork
 from rftd.daemon.run.supervisor.orders import Order, order_of
@@ -91,6 +93,8 @@ class AskedCommands(AskedSweeps, StandingReads):
         """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event. See
         `Operations.submit`.
         """
+        if self._rehearses:
+            self._end_rehearsal(self._new(await self.check(config)))
         accepted = await self._submissions.submit(config, request_id, asker=self._asker)
         self.runs.look()
         return accepted
@@ -117,6 +121,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         await self._refresh()
         await self._loss_check.compare_idle_heads(self._entry(experiment))
         request = WantedFork(experiment, at_step=at_step, overrides=tuple(overrides), name=name, labels=labels)
+        if self._rehearses:
+            spec = await self._submissions.check_fork(request, asker=self._asker)
+            self._end_rehearsal(self._new(spec, f", {at_step} of them shared with {self._entry(experiment).name}"))
         forked = await self._submissions.fork(request, request_id, asker=self._asker)
         self.runs.look()
         return forked
@@ -180,11 +187,17 @@ class AskedCommands(AskedSweeps, StandingReads):
         """
         await self._check_concerned(order)
 
-        async def write(id: UUID) -> Position:
+        def checked_run() -> Run:
             if patient and self._decides and self.runs.of(experiment) is None:
                 check_begun(self._entry(experiment).spine)
-            run = self._run_under_way(experiment, fix="see its state with rftd get")
-            return await run.command(event, Request(id, order.key, partial(self._orders.check, order)))
+            return self._run_under_way(experiment, fix="see its state with rftd get")
+
+        async def write(id: UUID) -> Position:
+            return await checked_run().command(event, Request(id, order.key, partial(self._orders.check, order)))
+
+        if self._rehearses:
+            checked_run()
+            await self._rehearse(self._entry(experiment), event)
 
         return _done(await self._orders.carry_out(order, write))
 
@@ -255,7 +268,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         to = self._kept_in(to, "to")
         by = self._asker.name
         order = order_of(request_id, "archive", experiment, to)
-        return await self._keep(order, lambda entry, id: self._archiver.archive(entry, to, id, key=request_id, by=by))
+        return await self._keep(
+            order,
+            lambda entry, id: self._archiver.archive(entry, to, id, key=request_id, by=by),
+            lambda entry: self._archiver.foresee_archive(entry, to),
+        )
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
         """Puts archived files back, from `source` if the archive has moved. See `Operations.restore`."""
@@ -263,7 +280,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         by = self._asker.name
         order = order_of(request_id, "restore", experiment, source)
         return await self._keep(
-            order, lambda entry, id: self._archiver.restore(entry, source, id, key=request_id, by=by)
+            order,
+            lambda entry, id: self._archiver.restore(entry, source, id, key=request_id, by=by),
+            lambda entry: self._archiver.foresee_restore(entry, source),
         )
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
@@ -275,9 +294,15 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._keep(
             order,
             lambda entry, id: self._archiver.remove(entry, reason, archive, id, key=request_id, by=by),
+            lambda entry: self._archiver.foresee_removal(entry, archive),
         )
 
-    async def _keep(self, order: Order, work: Callable[[Entry, UUID], Awaitable[Position]]) -> Done:
+    async def _keep(
+        self,
+        order: Order,
+        work: Callable[[Entry, UUID], Awaitable[Position]],
+        foresee: Callable[[Entry], Awaitable[Consequence]],
+    ) -> Done:
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
@@ -290,8 +315,12 @@ class AskedCommands(AskedSweeps, StandingReads):
                     # The log has the end; workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
                 await self._loss_check.compare_idle_heads(entry)
+                if self._rehearses:
+                    self._end_rehearsal(await foresee(entry))
                 return await work(entry, id)
 
+        if self._rehearses:
+            await write(order.key)
         return _done(await self._orders.carry_out(order, write))
 
     @property
@@ -333,10 +362,14 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     async def retry_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """Leases the failed task of a dead letter once more. See `Operations.retry_dead_letter`."""
+        if self._rehearses:
+            await self._verdicts.foresee_retry(dead, self._outlook)
         return await self._verdicts.retry(dead, by=self._signed(by), reason=reason, key=request_id)
 
     async def drop_dead_letter(self, dead: Dead, *, by: str, reason: str, request_id: UUID) -> DeadLetterReceipt:
         """Marks a dead letter as dropped, with a reason. See `Operations.drop_dead_letter`."""
+        if self._rehearses:
+            self._verdicts.foresee_drop(dead)
         return await self._verdicts.drop(dead, by=self._signed(by), reason=reason, key=request_id)
 
     def _kept_in(self, name: str, field: str) -> str:
@@ -360,7 +393,7 @@ class AskedCommands(AskedSweeps, StandingReads):
     async def _command(self, order: Order, event: Event) -> Done:
         await self._check_concerned(order)
 
-        async def write(id: UUID) -> Position:
+        def checked_entry() -> Entry:
             assert order.experiment is not None
             entry = self._entry(order.experiment)
             self._check_decides()
@@ -368,6 +401,14 @@ class AskedCommands(AskedSweeps, StandingReads):
             # Refused at once: a run waits for space indefinitely, and the caller would wait along.
             if isinstance(full := self._log.failure, LogFullError):
                 raise LogFullError(full.what, where=full.where, fix=full.fix)
+            return entry
+
+        if self._rehearses:
+            await self._refresh()
+            await self._rehearse(checked_entry(), event)
+
+        async def write(id: UUID) -> Position:
+            entry = checked_entry()
             run = self.runs.of(entry.id)
             if isinstance(run, Run):
                 try:
@@ -385,6 +426,10 @@ class AskedCommands(AskedSweeps, StandingReads):
             return (await self._log.append([draft]))[0]
 
         return _done(await self._orders.carry_out(order, write))
+
+    def _new(self, spec: ExperimentSpec, history: str = "") -> Consequence:
+        line = self._current_line()
+        return new_experiment(spec, line.entries, line.slots, history)
 
     async def _check_concerned(self, order: Order) -> None:
         """Raises NotAllowedError for a command about an experiment outside the asker's rights."""

@@ -262,11 +262,9 @@ class Intake:
         registered = self._experiments.get(child)
         if registered is None or registered.status is Status.SUBMITTED:
             spec, event = await self._forked(request, host, judge)
+            spec = await self._with_own_folder(spec) if registered is None else registered.spec
             if registered is None:
-                spec = await self._with_own_folder(spec)
                 self._check_room()
-            else:
-                spec = registered.spec
         elif registered.spine.forked is None:
             raise ReusedKeyError(
                 "this request id belongs to another command", field="Idempotency-Key", fix="send a new one"
@@ -284,6 +282,13 @@ class Intake:
         if registered is None or registered.status is Status.SUBMITTED:
             await self._accept(child, spec, spec.warnings, judge.grants)
         return position
+
+    async def check_fork(self, request: WantedFork, host: Host, judge: SubmissionJudge) -> ExperimentSpec:
+        """Returns the specification that `fork` would append under a new key. Raises as `fork`."""
+        spec, _ = await self._forked(request, host, judge)
+        spec = await self._with_own_folder(spec, tidy=False)
+        self._check_room()
+        return spec
 
     async def _forked(
         self, request: WantedFork, host: Host, judge: SubmissionJudge

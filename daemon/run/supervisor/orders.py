@@ -21,10 +21,13 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.run.consequence import Consequence, Rehearsed
 from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt, State
 from rftd.daemon.run.dlq.verdicts import dropped_id
-from rftd.daemon.run.supervisor.inbox import Request
+from rftd.daemon.run.registry import Entry
+from rftd.daemon.run.supervisor.foresight import Outlook, foreseen
+from rftd.daemon.run.supervisor.inbox import Request, check_command
 from rftd.daemon.run.supervisor.run import Run
 from rftd.ops.clock import Clock, iso
 from rftd.ops.errors import FencedError, ReusedKeyError, UnreachableError
@@ -204,7 +207,14 @@ class RunUnderWay(Protocol):
 class Verdicts:
     """Verdicts on dead letters, carried out as orders, so that each takes effect once."""
 
-    def __init__(self, dead_letters: DeadLetterService, orders: Orders, run_under_way: RunUnderWay) -> None:
+    def __init__(
+        self,
+        dead_letters: DeadLetterService,
+        orders: Orders,
+        run_under_way: RunUnderWay,
+        entry: Callable[[UUID], Entry],
+    ) -> None:
+        self._entry = entry
         self._dead_letters = dead_letters
         self._orders = orders
         self._run_under_way = run_under_way
@@ -226,6 +236,25 @@ class Verdicts:
 
         await self._orders.check(order)
         return await self._dead_letters.retry(dead, give_out, by=by)
+
+    async def foresee_retry(self, dead: Dead, outlook: Callable[[Entry], Outlook]) -> None:
+        """Raises `Rehearsed` with the consequence of a retry, or the errors of `retry`; records nothing."""
+        if dead.letter.state is State.RETRIED:
+            raise Rehearsed(Consequence(name=dead.letter.id, sentence="nothing: it was retried already"))
+        if dead.task is None:
+            raise await self._dead_letters.refusal(dead)
+        run = self._run_under_way(dead.task.experiment, fix="fork it, or submit a new one", whose="its")
+        event = run.retry_event(dead.task, by="", reason="")
+        check_command(run.state, event)
+        raise Rehearsed(foreseen(event, outlook(self._entry(dead.task.experiment))))
+
+    def foresee_drop(self, dead: Dead) -> None:
+        """Raises `Rehearsed` with the consequence of a drop, or the errors of `drop`; records nothing."""
+        self._dead_letters.check_droppable(dead)
+        sentence = "nothing: it was dropped already"
+        if dead.letter.state is State.OPEN:
+            sentence = f"the {dead.letter.kind} leaves the list of open dead letters; it stays in the log"
+        raise Rehearsed(Consequence(name=dead.letter.id, sentence=sentence))
 
     async def drop(self, dead: Dead, *, by: str, reason: str, key: UUID) -> DeadLetterReceipt:
         """Marks a dead letter as dropped, with a reason. See `Operations.drop_dead_letter`."""

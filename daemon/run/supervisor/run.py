@@ -32,6 +32,7 @@ from rftd.ops.tracing.tracer import Tracer
 from rftd.storage.files.resume import snapshots_of
 from rftd.streams.events.experiment import ExperimentReleased, ExperimentSeen
 from rftd.streams.events.registry import Event
+from rftd.streams.events.task import TaskRetried
 from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
@@ -219,10 +220,14 @@ class Run(Tending):
         """Leases a failed task once more, for the person `by`. Raises ConflictError if its experiences would be too old
         to train.
         """
+        return await self.command(self.retry_event(task, by=by, reason=reason), request)
+
+    def retry_event(self, task: FailedTask, *, by: str, reason: str) -> TaskRetried:
+        """Builds the event of a retry. Raises UnreachableError before the run has read its stage."""
         spine = self.state.spine
         if spine.spec is None or spine.stage < 0:
             raise UnreachableError("the run is being restarted", fix="ask again in a moment")
-        return await self.command(task_retried(self.state, task, by=by, reason=reason), request)
+        return task_retried(self.state, task, by=by, reason=reason)
 
     async def _lead(self, follower: Follower) -> None:
         state = self.state

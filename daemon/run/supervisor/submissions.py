@@ -199,6 +199,15 @@ class Submissions:
             at_step=forked.at_step,
         )
 
+    async def check_fork(self, request: WantedFork, *, asker: Asker) -> ExperimentSpec:
+        """Returns the specification that `fork` would append, after the checks of `fork`; appends nothing."""
+        host = await asyncio.to_thread(self._host)
+        judge = SubmissionJudge(asker, self._allowances)
+        async with self._folders:
+            await self._refresh()
+            self._check_quota(asker)
+            return await self._intake.check_fork(request, host, judge)
+
     def _check_quota(self, asker: Asker) -> None:
         """Raises QuotaError if the asker's quota of queued experiments is used up."""
         most = asker.quota.queued

@@ -86,6 +86,7 @@ class Supervisor(AskedCommands):
         self._run_args = {**common, "lost_after_s": lost_after_s}
         deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
         self._deciding_args = {**deciding_args, "release_after_s": release_after_s}
+        self._release_after_s = release_after_s
         self._allowances = allowances
         self._registry = Registry(log, snapshots, logger=logger)
         self._writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
@@ -105,7 +106,7 @@ class Supervisor(AskedCommands):
         )
         self._dead_letters = DeadLetterService(log, self._writer, clock=clock)
         self._orders = Orders((self._registry.commands, self._dead_letters.commands), self._reach, clock=clock)
-        self._verdicts = Verdicts(self._dead_letters, self._orders, self._run_under_way)
+        self._verdicts = Verdicts(self._dead_letters, self._orders, self._run_under_way, self._entry)
         self._reading, self._one_submission = asyncio.Lock(), asyncio.Lock()
         folders = self._one_submission  # held for taking or freeing a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)

@@ -117,7 +117,7 @@ class SweepDriver:
         """
 
         async def write(id: UUID) -> Position:
-            event = await self._checked(request, asker)
+            event = await self.checked(request, asker)
             return await self._append(event, derive(key, "sweep"), id, key)
 
         use = await self._orders.carry_out(order_of(key, "sweep", None, request), write)
@@ -132,12 +132,24 @@ class SweepDriver:
         asker.check_concerned(recorded.submitted.by, name=f"sweep {recorded.name}")
 
         async def write(id: UUID) -> Position:
-            if self._standing(recorded).over:
-                raise ConflictError(f"sweep {recorded.name} is over", fix="see rftd sweeps show")
+            self._unfinished(recorded)
             return await self._append(SweepCancelled(reason=reason, by=asker.name), recorded.id, id, key)
 
         use = await self._orders.carry_out(order_of(key, "cancel sweep", recorded.id, reason), write)
         return Done(use.event, use.position)
+
+    async def unfinished(self, sweep: UUID, asker: Asker) -> StandingSweep:
+        """Returns a sweep that `cancel` would end. Raises as `cancel`."""
+        await self._refresh()
+        recorded = named_sweep(self._registry, str(sweep))
+        asker.check_concerned(recorded.submitted.by, name=f"sweep {recorded.name}")
+        return self._unfinished(recorded)
+
+    def _unfinished(self, recorded: RecordedSweep) -> StandingSweep:
+        standing = self._standing(recorded)
+        if standing.over:
+            raise ConflictError(f"sweep {recorded.name} is over", fix="see rftd sweeps show")
+        return standing
 
     async def named(self, name_or_id: str) -> StandingSweep:
         """Returns the sweep with this name or id. See `Operations.sweep_named`."""
@@ -231,7 +243,7 @@ class SweepDriver:
     def _standing(self, sweep: RecordedSweep) -> StandingSweep:
         return standing_of(self._registry, sweep)
 
-    async def _checked(self, request: WantedSweep, asker: Asker) -> SweepSubmitted:
+    async def checked(self, request: WantedSweep, asker: Asker) -> SweepSubmitted:
         """Returns the sweep with names for its runs, each checked as a submission. Raises as a submission."""
         at_once = min(request.at_once or self._slots, len(request.points))
         hourly = asker.quota.submissions_per_hour

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 import msgspec
@@ -138,6 +138,9 @@ class LogOperations:
 
     async def cancel_sweep(self, sweep: UUID, *, reason: str, request_id: UUID) -> Done:
         return Done(request_id, await self._append(SweepCancelled(reason=reason), sweep, request_id))
+
+    def rehearsing(self) -> NoReturn:
+        raise NotImplementedError("a bare log foresees nothing")
 
     async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.RUNNING, Status.QUEUED)
