@@ -20,7 +20,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     """Warnings of a new experiment's checks."""
 
 
-class Rehearsed(Exception):  # noqa: N818 - no error: the answer to a dry run
+class Rehearsed(Exception):
     """Signal ending a rehearsed command in place of its first append, with the consequence."""
 
     def __init__(self, consequence: Consequence) -> None:

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.run.dlq.letter import Dead, DeadLetterReceipt
+from rftd.daemon.run.why.pause import PauseState
 from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait, Why
 from rftd.daemon.serve.keeping import Keeping
@@ -256,6 +257,10 @@ class Operations(Protocol):
         """Returns the unfinished rollouts or held-out rows of an experiment running here, with tokens sampled
         meanwhile; None without any.
         """
+        ...
+
+    def pause_state(self, experiment: UUID) -> PauseState | None:
+        """Returns how far the pause of an experiment has come: draining, quiet or released; None unless paused."""
         ...
 
     def named(self, name_or_id: str) -> UUID:

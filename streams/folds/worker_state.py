@@ -30,6 +30,16 @@ class WorkerState(StrEnum):
 
 IDLE: Final = (WorkerState.WAIT_BATCH, WorkerState.WAIT_TASKS, WorkerState.WAIT_WEIGHTS, WorkerState.WAIT_VERSION)
 """States of a worker that waits for work from another role."""
+UNFINISHED: Final = frozenset(
+    (
+        WorkerState.TAKE_UP,
+        WorkerState.ASSEMBLE,
+        WorkerState.BUSY,
+        WorkerState.PUBLISH,
+        WorkerState.CHECKPOINT,
+    )
+)
+"""States of a trainer with work lost if the trainer left."""
 OTHER: Final = "other"
 """Label of a state unknown to this release, reported by a newer worker."""
 _STATES: Final = frozenset(state.value for state in WorkerState)

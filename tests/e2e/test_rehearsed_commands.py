@@ -68,7 +68,8 @@ def test_an_archive_and_a_removal_free_what_was_said(embedded_scene: Scene) -> N
     assert kept.status == 0, kept
     assert job.is_dir()
     assert scene.rftd("archive", name).status == 0
-    assert f'"freed_bytes":{archive["figures"]["freed_bytes"]}' in (scene.folder / "daemon.log").read_text().replace(": ", ":")
+    log = (scene.folder / "daemon.log").read_text().replace(": ", ":")
+    assert f'"freed_bytes":{archive["figures"]["freed_bytes"]}' in log
     restore = foretold(scene, "restore", name)
     assert restore["figures"]["archive_bytes"] > 0
     assert foretold(scene, "rm", name)["sentence"].startswith("leaves the archive ")

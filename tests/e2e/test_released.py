@@ -61,7 +61,13 @@ def test_the_workers_of_a_pause_are_gone_and_a_new_daemon_starts_none(tmp_path: 
         assert scene.rftd("pause", name, "--reason", "the machine is needed").status == 0
         poll(lambda: living(scene, name) == [])
         poll(lambda: bool(scene.events(ExperimentReleased)))
-        assert "its workers and its slot are released" in why(scene, name)
+        words = "released: its workers and its slot are released"
+        assert words in why(scene, name)
+        assert words in scene.rftd("get", name).out.replace("\n", " ")
+        with scene.client() as client:
+            pause = client.run(name).moment().pause
+            assert pause is not None
+            assert (pause.stage, pause.words) == ("released", words)
         other = scene.submit(EXPERIMENT, "name=other", "buffer.total_steps=3")
         assert scene.until_ended(other).experiment.summary.state == "completed"
         released = budgets(scene, name)
@@ -91,6 +97,15 @@ def test_a_served_experiment_says_whether_its_users_are_answered(tmp_path: Path)
         chat.until_up()
         assert scene.rftd("pause", name).status == 0
         assert "its users are still answered, until its workers are released" in why(scene, name)
+        with scene.client() as client:
+            run = client.run(name)
+            poll(lambda: (pause := run.moment().pause) is not None and pause.stage == "quiet")
+            moment = run.moment()
+            assert moment.pause is not None
+            assert moment.pause.memory_bytes > 0
+            assert "the weights stay on the devices" in moment.pause.words
+            assert "quiet: nothing is under way" in moment.sentence
+        assert "quiet: nothing is under way" in why(scene, name)
         assert chat.ask("1+1=")
         assert scene.rftd("resume", name).status == 0
         assert scene.rftd("cancel", name).status == 0

@@ -189,6 +189,8 @@ def _progress(page: ExperimentPage, queues: Sequence[QueueState]) -> Iterator[Li
         yield "pace", page.moment.pace_words
     if page.moment is not None and page.moment.work_words is not None:
         yield "under way", page.moment.work_words
+    if page.moment is not None and page.moment.pause is not None:
+        yield "pause", page.moment.pause.words
     for queue in queues:
         yield (
             "tasks",

@@ -110,9 +110,7 @@ def _rehearse(client: Client, verb: str, name: str, reason: str) -> dict[str, An
     return outcome
 
 
-def _on_each(
-    names: tuple[str, ...], settings: Settings, carry_out: Callable[[Client, str], dict[str, Any]]
-) -> int:
+def _on_each(names: tuple[str, ...], settings: Settings, carry_out: Callable[[Client, str], dict[str, Any]]) -> int:
     """Carries a command out for each experiment, and prints the receipts or consequences; returns the exit status."""
     from rftd.daemon.cli.output.failure import show
     from rftd.daemon.http.client.client import Client

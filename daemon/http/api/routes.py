@@ -169,9 +169,7 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
 
 
 def _command_handler(services: Services, command: CommandRoute[Any, Any]) -> Handler:
-    async def route(
-        request: Request, key: str | None = None, dry_run: bool = False, **parameters: Any
-    ) -> Response:
+    async def route(request: Request, key: str | None = None, dry_run: bool = False, **parameters: Any) -> Response:
         asker = asker_of(request, command.role)
         bearer_services = services.for_bearer(request.scope[BEARER])
         _check_query(request, parameters, *(() if command.dry else (_DRY_RUN,)))

@@ -11,6 +11,7 @@ import msgspec
 from rftd.daemon.cli.output.quantity import age, lasting
 from rftd.daemon.http.views.memory import MemoryRow, memory_line
 from rftd.daemon.http.views.route import After, Daemon, Name, read
+from rftd.daemon.run.why.pause import PauseState
 from rftd.daemon.run.why.under_way import WorkUnderWay, work_words
 from rftd.daemon.run.why.wait import Wait, cause_of, sentence_of
 from rftd.ops.clock import Clock
@@ -60,6 +61,8 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     work: WorkUnderWay | None
     """Rollouts or held-out rows under way, with tokens drawn meanwhile."""
     work_words: str | None
+    pause: PauseState | None
+    """State of the pause: draining, quiet with weights on the devices, or released; null unless paused."""
     evaluation: str | None
     """The evaluation under way, with its rows."""
     memory: list[str]
@@ -97,6 +100,7 @@ async def moment_of(
         steps=steps,
         waiting=None if is_over else daemon.waiting(experiment),
         work=daemon.operations.under_way(experiment),
+        pause=daemon.operations.pause_state(experiment),
         memory=daemon.memory(experiment) if memory is None else memory,
         clock=daemon.clock,
     )
@@ -111,6 +115,7 @@ def moment_from(
     steps: Sequence[StepEnd] = (),
     waiting: str | None = None,
     work: WorkUnderWay | None = None,
+    pause: PauseState | None = None,
     memory: Sequence[MemoryRow] = (),
 ) -> Moment:
     """Returns the moment of these rows and waits. Pure, apart from the clock."""
@@ -140,6 +145,7 @@ def moment_from(
         pace_words=None if pace is None else _pace_words(summary, stages, pace, seconds, clock),
         work=work,
         work_words=words,
+        pause=pause,
         evaluation=evaluation,
         memory=[memory_line(row) for row in memory],
     )

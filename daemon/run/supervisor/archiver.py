@@ -142,7 +142,9 @@ class Archiver:
         path = Path(source or archived.path)
         if not await asyncio.to_thread(path.is_file):
             raise NotFoundError("no archive is there", where=str(path), fix="name it with --from")
-        sentence = f"puts the files in {path} back, an archive of {size(archived.size_bytes)}, after comparing its digest"
+        sentence = (
+            f"puts the files in {path} back, an archive of {size(archived.size_bytes)}, after comparing its digest"
+        )
         return Consequence(name=entry.name, sentence=sentence, figures={"archive_bytes": archived.size_bytes})
 
     async def foresee_removal(self, entry: Entry, archive: bool) -> Consequence:

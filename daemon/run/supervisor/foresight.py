@@ -12,6 +12,7 @@ from rftd.daemon.run.operations import StandingSweep
 from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.daemon.run.why.under_way import WorkUnderWay
+from rftd.daemon.run.why.workers import resident_bytes
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
 from rftd.streams.events.registry import Event
@@ -49,10 +50,7 @@ class Outlook(NamedTuple):
     @property
     def memory_bytes(self) -> int:
         """Resident memory of the experiment's living workers at their last heartbeats, in bytes."""
-        if self.snapshot is None:
-            return 0
-        live = self.snapshot.state.roster.live
-        return sum(beat.memory_bytes for beat in self.snapshot.liveness.latest.values() if beat.worker in live)
+        return 0 if self.snapshot is None else resident_bytes(self.snapshot)
 
 
 def foreseen(event: Event, outlook: Outlook) -> Consequence:
@@ -216,7 +214,7 @@ def _queued_tasks(event: TasksAdded | TasksEnded, outlook: Outlook) -> tuple[str
         after = before + len(event.tasks)
         return f"adds {len(event.tasks)} tasks: the queue then has {after}", {"tasks": after}
     begun = 0 if outlook.state is None else min(before, outlook.state.groups.next_sequence.get(event.stage, 0))
-    words = f"no further task can be added: {before - begun} of {before} have not begun, and the step with the last ends it"
+    words = f"no further task can be added; {before - begun} of {before} have not begun, and the last ones end the run"
     return words, {"tasks": before, "tasks_not_begun": before - begun}
 
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.folds.worker_state import WorkerState
+from rftd.streams.folds.worker_state import UNFINISHED
 from rftd.workers.control.hold import ends_by_itself
 from rftd.workers.control.liveness import Liveness
-
-_UNFINISHED: Final = frozenset(
-    (
-        WorkerState.TAKE_UP,
-        WorkerState.ASSEMBLE,
-        WorkerState.BUSY,
-        WorkerState.PUBLISH,
-        WorkerState.CHECKPOINT,
-    )
-)
-"""Trainer states with work lost if the trainer left."""
 
 
 def release_is_due(state: RunState, liveness: Liveness, now_ns: int, after_s: float) -> bool:
@@ -31,4 +18,4 @@ def release_is_due(state: RunState, liveness: Liveness, now_ns: int, after_s: fl
         return False
     live = state.roster.live
     beats = (liveness.latest[worker] for worker in live if worker in liveness.latest)
-    return not any(beat.role == "trainer" and beat.state in _UNFINISHED for beat in beats)
+    return not any(beat.role == "trainer" and beat.state in UNFINISHED for beat in beats)

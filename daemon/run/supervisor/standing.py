@@ -10,11 +10,12 @@ from rftd.daemon.run.registry import Registry
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.runs import Runs
 from rftd.daemon.run.supervisor.trackers import cursors_of
+from rftd.daemon.run.why.pause import RELEASED_PAUSE, PauseState, pause_of
 from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.run.why.workers import largest_use, opening_waits
 from rftd.ops.errors import LogLossError
-from rftd.streams.folds.spine import Spine
+from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec.engines import WorkerMemory
 from rftd.workers.control.budgets import Spent, spent_of
 from rftd.workers.tracking.cursor import Cursor
@@ -79,6 +80,16 @@ class StandingReads:
         """
         run = self.runs.of(experiment)
         return None if run is None else run.under_way()
+
+    def pause_state(self, experiment: UUID) -> PauseState | None:
+        """Returns how far the pause of an experiment has come: draining, quiet or released; None unless paused. See
+        `Operations.pause_state`.
+        """
+        if (run := self.runs.of(experiment)) is not None:
+            return pause_of(run.snapshot())
+        entry = self._registry.entries.get(experiment)
+        released = entry is not None and entry.status is Status.PAUSED and entry.spine.released
+        return RELEASED_PAUSE if released else None
 
     def opening(self, experiment: UUID) -> list[Wait]:
         """Returns a wait for each started worker still preparing (for example loading its model), with activity and

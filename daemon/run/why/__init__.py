@@ -8,6 +8,7 @@ run_snapshot the inputs: the folded state, the deciders' last holds, living work
 life         the experiment itself
 deciders     controller, planner, dispatcher and evaluations; the slowest task holding up a step
 workers      the trainer and the explorers
+pause        how far a pause has come: draining, quiet, released
 under_way    rollouts or held-out rows under way, and the words for them
 token_meter  the tokens drawn meanwhile, from heartbeats
 answer       all waits, worst first, each with its start time; the answer from a log without a daemon

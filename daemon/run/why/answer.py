@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace as replace_snapshot
 from typing import Final
 
 from msgspec.structs import replace
@@ -174,5 +175,6 @@ async def why_offline(log: EventLog, name_or_id: str, *, clock: Clock) -> Why:
         "daemon", "not_running", missing_daemon, "you", "start one: rftd serve, with the same --data", Level.STUCK
     )
     # Heartbeats are not folded, so from the log alone every worker would look silent.
-    waits = [wait for wait in waits_of(watch.snapshot(Phase.LEADING)) if wait.role not in ("log", *ROLES)]
+    snapshot = replace_snapshot(watch.snapshot(Phase.LEADING), offline=True)
+    waits = [wait for wait in waits_of(snapshot) if wait.role not in ("log", *ROLES)]
     return answer(entry, worst_first([daemon, *waits]), live=False, clock=clock)

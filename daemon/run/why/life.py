@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rftd.daemon.run.registry import Entry
+from rftd.daemon.run.why.pause import RELEASED_PAUSE, pause_of
 from rftd.daemon.run.why.run_snapshot import Phase, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.errors import LogLossError, OtherLogError
@@ -82,13 +83,15 @@ def driven(snapshot: RunSnapshot) -> Wait:
         return Wait("experiment", *_PASSING[snapshot.phase])
     if spine.status is not Status.PAUSED:
         return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
+    pause = pause_of(snapshot)
+    standing = "" if pause is None else f"; {pause.words}"
     if not spine.cause:
-        waiting_for = f"{_pause_by_command(spine)}{_users_note(spine, answered=True)}"
+        waiting_for = f"{_pause_by_command(spine)}{standing}{_users_note(spine, answered=True)}"
         return _life(spine, "paused", waiting_for, "you", Paused().told(snapshot.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
     again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
-    return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}", "you", fix + again, Level.STUCK)
+    return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}{standing}", "you", fix + again, Level.STUCK)
 
 
 def _pause_by_command(spine: Spine) -> str:
@@ -108,7 +111,7 @@ def released(entry: Entry) -> Wait:
     paused = (
         f"{wanted(spine.cause)}: {spine.reason.partition('; fix: ')[0]}" if spine.cause else _pause_by_command(spine)
     )
-    waiting_for = f"{paused}; its workers and its slot are released{_users_note(spine, answered=False)}"
+    waiting_for = f"{paused}; {RELEASED_PAUSE.words}{_users_note(spine, answered=False)}"
     ends = f"rftd resume {shlex.quote(entry.name)}; it is queued by its priority if no slot is free"
     return _life(spine, "released", waiting_for, "you", ends, Level.STUCK)
 

@@ -70,6 +70,8 @@ class RunSnapshot:
     phase: Phase = Phase.LEADING
     append_s: float = 0.0
     """Age of the append under way in seconds; 0 if none."""
+    offline: bool = False
+    """True if only the log is read: no worker runs, whatever the log says."""
     failure: RftdError | None = None
     """Error for which the log takes no appends."""
 

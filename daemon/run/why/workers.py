@@ -103,6 +103,12 @@ def largest_use(snapshot: RunSnapshot) -> dict[tuple[str, str], int]:
     return used_bytes
 
 
+def resident_bytes(snapshot: RunSnapshot) -> int:
+    """Returns the resident memory of all living workers at their last heartbeats, in bytes."""
+    live = snapshot.state.roster.live
+    return sum(beat.memory_bytes for beat in snapshot.liveness.latest.values() if beat.worker in live)
+
+
 def opening_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each worker with heartbeats and not joined yet, with the start of its activity."""
     roster = snapshot.state.roster

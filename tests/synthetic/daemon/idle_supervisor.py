@@ -43,7 +43,6 @@ WHOLE = {
 }
 
 
-
 @asynccontextmanager
 async def client_of(tmp_path: Path, log: MemoryLog, host: Host) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a supervisor whose workers are on `host`; nothing drives it, so no worker is started."""

@@ -198,6 +198,9 @@ class LogOperations:
     def under_way(self, experiment_id: UUID) -> None:
         """Nothing is under way on a bare log."""
 
+    def pause_state(self, experiment_id: UUID) -> None:
+        """Nothing is paused on a bare log."""
+
     def memory(self, experiment_id: UUID) -> list[WorkerMemory]:
         return []
 

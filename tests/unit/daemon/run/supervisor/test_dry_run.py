@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from synthetic.daemon.idle_supervisor import client_of, file_of
+from synthetic.daemon.idle_supervisor import TASKSET, client_of, file_of
 
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import load_text

@@ -11,6 +11,7 @@ import pytest
 from synthetic.worlds.desk import BATCH, REPEAT, Desk, stage_of
 
 from rftd.daemon.run.why.answer import WaitWatch, waits_of
+from rftd.daemon.run.why.pause import RELEASED_PAUSE, pause_of
 from rftd.daemon.run.why.run_snapshot import Phase, Process, RunSnapshot
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.clock import ManualClock
@@ -267,6 +268,24 @@ def test_paused_and_the_phases_of_a_run() -> None:
     assert waits[0].state == "paused" and "the machine is needed" in waits[0].waiting_for
     assert waits[0].since_ns == desk.state.spine.status_ns and waits[0].unblock == "rftd resume n"
     assert {wait.state for wait in waits if wait.role in ("controller", "planner", "dispatcher")} == {"paused"}
+
+
+def test_a_pause_is_draining_until_rollouts_and_the_step_end_then_quiet_then_released() -> None:
+    desk = Desk()
+    lease = desk.lease(0, desk.join())
+    assert pause_of(scene_of(desk)) is None
+    desk.put(experiment.ExperimentPaused(reason="lunch"))
+    draining = pause_of(scene_of(desk))
+    assert draining is not None
+    assert (draining.stage, draining.rollouts) == ("draining", REPEAT)
+    assert draining.words == f"draining: {REPEAT} rollouts end first"
+    assert draining.words in wait_of(scene_of(desk), "experiment").waiting_for
+    desk.produce(lease, range(REPEAT))
+    assert (quiet := pause_of(scene_of(desk))) is not None
+    assert (quiet.stage, quiet.rollouts) == ("quiet", 0)
+    assert quiet.words in wait_of(scene_of(desk), "experiment").waiting_for
+    desk.put(experiment.ExperimentReleased())
+    assert pause_of(scene_of(desk)) == RELEASED_PAUSE
 
 
 def test_between_stages_and_after_the_end() -> None:
