@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -46,6 +47,18 @@ def test_a_program_submits_waits_compares_forks_and_leaves_nothing(
         assert [(row["run"], row.step) for row in rows.to_dicts() and rows] == [
             ("first", 3), ("first-fork-3", 3), ("first", 6), ("first-fork-3", 6),
         ]  # fmt: skip
+    assert processes_of(folder) == []
+
+
+def test_an_asynchronous_program_has_its_own_daemon_too(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+
+    async def program() -> int:
+        async with rftd.AsyncClient.local(folder) as client:
+            assert processes_of(folder)
+            return len(await client.runs())
+
+    assert asyncio.run(program()) == 0
     assert processes_of(folder) == []
 
 

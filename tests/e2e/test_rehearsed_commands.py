@@ -35,7 +35,7 @@ def test_commands_to_a_running_experiment_are_rehearsed_without_a_record(embedde
     assert pause["figures"]["release_after_s"] == 30.0
     assert pause["figures"]["memory_bytes"] > 0
     cancel = foretold(scene, "cancel", name)
-    assert cancel["figures"]["checkpoint_step"] == 7
+    assert cancel["figures"]["checkpoint_step"] % 7 == 0
     assert cancel["figures"]["step"] >= 8
     assert "ends for good at step" in cancel["sentence"]
     fork = foretold(scene, "fork", name, "--at-step", "7")
@@ -68,8 +68,7 @@ def test_an_archive_and_a_removal_free_what_was_said(embedded_scene: Scene) -> N
     assert kept.status == 0, kept
     assert job.is_dir()
     assert scene.rftd("archive", name).status == 0
-    log = (scene.folder / "daemon.log").read_text().replace(": ", ":")
-    assert f'"freed_bytes":{archive["figures"]["freed_bytes"]}' in log
+    assert f"freed_bytes={archive['figures']['freed_bytes']} " in (scene.folder / "daemon.log").read_text()
     restore = foretold(scene, "restore", name)
     assert restore["figures"]["archive_bytes"] > 0
     assert foretold(scene, "rm", name)["sentence"].startswith("leaves the archive ")

@@ -40,6 +40,7 @@ export       an experiment into a file; import: from a file into a log
 explain      the meaning of an error code
 doctor       checks of the machine, the daemon and an experiment file
 installation  version, completion: the installed release, and completion in a shell
+rehearsal    --dry-run of commands: the option, and the consequence
 arguments    arguments of several verbs: NAME, completed; options; a page of a list
 worker       a worker process
 """

@@ -3,6 +3,7 @@
 address   where the daemon is
 client    `Client`, `AsyncClient`: runs, reads and commands; `follow`: an experiment over restarts of the daemon
 run       `RunHandle`, `AsyncRunHandle`: one experiment, with its rows, waits and commands
+steering  `SteeredRun`: the commands to an experiment, each also as a dry run
 rows      `RowList`: typed rows, as pandas and polars take them
 rollouts  rollouts and groups as text; tokens and points of series as rows
 rollout_file  rollouts as a Parquet file
@@ -11,7 +12,7 @@ progress  an experiment's progress, in a cell, a terminal or a log
 cards     a run, a group and a rollout as HTML
 html      HTML escaped by construction, and curves as SVG
 report    an experiment as a self-contained HTML page
-local     `Client.local`: a client with a daemon of its own
+local     `Client.local`, `AsyncClient.local`: clients with a daemon of their own
 host      a program's private daemon, as a process
 connection  reads and commands of one daemon as coroutines: repeated attempts, errors, address
 transport requests over HTTP, blocking or on an event loop

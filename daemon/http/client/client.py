@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
 import msgspec
 
 from rftd.daemon.cli.settings import Settings, data_folder
 from rftd.daemon.http.client.address import NoDaemonError
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
-from rftd.daemon.http.client.driving import blocking, driven, each_of
+from rftd.daemon.http.client.driving import blocking, each_of, handled, yielding
 from rftd.daemon.http.client.errors import CertificateError
 from rftd.daemon.http.client.submission import submission_of
 from rftd.daemon.http.views.wire import to_wire
 from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
-    from rftd.daemon.config.loading import Submission
     from rftd.daemon.http.client.address import Address
-    from rftd.daemon.http.client.local import LocalClient
+    from rftd.daemon.http.client.connection import DaemonConnection
+    from rftd.daemon.http.client.local import AsyncLocalClient, LocalClient
     from rftd.daemon.http.client.rows import RowList
     from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
     from rftd.daemon.http.client.submission import Part
@@ -47,11 +49,8 @@ PATIENCE_S: Final = 30.0
 """Longest time in seconds for which a program asks a restarting or busy daemon again."""
 
 
-class AsyncClient:
-    """One daemon for programs on an event loop: `async with AsyncClient() as client`.
-
-    Without `server` and `data`, address and token are found as on the command line.
-    """
+class ConnectedClient:
+    """One daemon by its address: what the blocking and the asynchronous client have in common."""
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class AsyncClient:
         token: str | None = None,
         timeout_s: float = TIMEOUT_S,
         patience_s: float = PATIENCE_S,
-        transport: Callable[[Address, float], Transport] | None = None,
     ) -> None:
         """`server` is a URL, or the settings of a command line; `data` a daemon's folder.
 
@@ -70,7 +68,6 @@ class AsyncClient:
         """
         # Late: importing HTTP takes longer than everything else, and `from rftd import Client` needs none.
         from rftd.daemon.http.client.connection import DaemonConnection
-        from rftd.daemon.http.client.transport import LoopTransport
 
         environ = os.environ if environ is None else environ
         if token is not None:
@@ -81,9 +78,50 @@ class AsyncClient:
         else:
             settings = Settings(server, data=None if data is None else os.fspath(data), timeout_s=timeout_s)
         self.connection: DaemonConnection = DaemonConnection(
-            settings, environ, transport or LoopTransport, patience_s=patience_s
+            settings, environ, self._transport(), patience_s=patience_s
         )
         """Reads and commands by their declarations in `rftd.daemon.http.views`."""
+
+    @staticmethod
+    def _transport() -> Callable[[Address, float], Transport]:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<rftd client of {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """Present address of the daemon."""
+        return self.connection.url
+
+    @property
+    def has_token(self) -> bool:
+        """True if a token is known for this daemon."""
+        return bool(self.connection.address.token.reveal())
+
+
+class AsyncClient(ConnectedClient):
+    """One daemon for programs on an event loop: `async with AsyncClient() as client`.
+
+    Without `server` and `data`, address and token are found as on the command line.
+    """
+
+    @staticmethod
+    def _transport() -> Callable[[Address, float], Transport]:
+        from rftd.daemon.http.client.transport import LoopTransport
+
+        return LoopTransport
+
+    @staticmethod
+    def local(folder: str | os.PathLike[str] = ".rftd", **options: Any) -> AsyncLocalClient:
+        """Starts a daemon on a folder, and ends it with `close`, an `async with` block or the program.
+
+        Blocks until the daemon answers. A daemon already serving the folder is used, and keeps running. `options` are
+        those of `rftd serve`.
+        """
+        from rftd.daemon.http.client.local import AsyncLocalClient
+
+        return AsyncLocalClient(Path(folder), options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,6 +134,32 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes all connections; a later call opens new ones."""
         await self.connection.close()
+
+    async def ask(self, read: ReadRoute[R], /, *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
+        """See `DaemonConnection.ask`."""
+        return await self.connection.ask(read, wait_s=wait_s, **parameters)
+
+    async def send(
+        self, command: CommandRoute[B, R], body: B, /, *, request_id: str | None = None, **places: str
+    ) -> Answer[R]:
+        """See `DaemonConnection.send`."""
+        return await self.connection.send(command, body, request_id=request_id, **places)
+
+    async def rehearse(self, command: CommandRoute[B, Any], body: B, /, **places: str) -> Answer[Consequence]:
+        """See `DaemonConnection.rehearse`."""
+        return await self.connection.rehearse(command, body, **places)
+
+    async def readiness(self) -> Readiness:
+        """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
+        return await self.connection.readiness()
+
+    async def metrics(self) -> str:
+        """Returns the daemon's metrics in Prometheus format. Raises UnreachableError, UsageError (wrong token)."""
+        return await self.connection.metrics()
+
+    def pages(self, name: str, *, after: str | None = None) -> AsyncGenerator[Answer[ExperimentPage], None]:
+        """Yields the page of an experiment after every change, until the experiment has ended."""
+        return self.connection.pages(name, after=after)
 
     async def runs(
         self, *, state: str | list[str] | None = None, label: str | list[str] | None = None, limit: int | None = 50
@@ -125,41 +189,63 @@ class AsyncClient:
         summary = (await self.connection.ask(experiments.summary, name=name)).value
         return AsyncRunHandle(self.connection, summary.id, summary.name)
 
+    @overload
     async def submit(
         self,
+        /,
         experiment: str | os.PathLike[str] | Mapping[str, Any],
         *,
         reward: Part | None = None,
         workflow: Part | None = None,
         labels: Mapping[str, str] | None = None,
         request_id: str | None = None,
+        dry_run: Literal[False] = False,
         **fields: Any,
-    ) -> AsyncRunHandle:
+    ) -> AsyncRunHandle: ...
+
+    @overload
+    async def submit(
+        self,
+        /,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        reward: Part | None = None,
+        workflow: Part | None = None,
+        labels: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        dry_run: Literal[True],
+        **fields: Any,
+    ) -> Consequence: ...
+
+    async def submit(
+        self,
+        /,
+        experiment: str | os.PathLike[str] | Mapping[str, Any],
+        *,
+        reward: Part | None = None,
+        workflow: Part | None = None,
+        labels: Mapping[str, str] | None = None,
+        request_id: str | None = None,
+        dry_run: bool = False,
+        **fields: Any,
+    ) -> AsyncRunHandle | Consequence:
         """Submits an experiment file, or a mapping with an equal content, with `fields` set.
 
         `reward` and `workflow` replace those of all tasksets: a name, `PATH.py:NAME`, or a function or class, whose
         source text goes along. A field is `name="x"`, `buffer__batch_size=8`, or `buffer={"batch_size": 8}`. Repeated
-        with one `request_id`, a submission takes effect once. Warnings are issued as Python warnings. Raises
-        ConfigErrors with every error, and UsageError for a function that cannot travel.
+        with one `request_id`, a submission takes effect once; with `dry_run` it is only checked, and its consequence
+        returned. Warnings are issued as Python warnings. Raises ConfigErrors with every error, and UsageError for a
+        function that cannot travel.
         """
-        submission = submission_of(experiment, fields, reward=reward, workflow=workflow)
-        run, notes = await self._submitted(submission, labels, request_id)
-        _warn(notes)
-        return run
-
-    async def _submitted(
-        self,
-        submission: Submission,
-        labels: Mapping[str, str] | None,
-        request_id: str | None,
-    ) -> tuple[AsyncRunHandle, list[str]]:
-        """Returns the submitted run, and the warnings about the experiment."""
         from rftd.daemon.config.issue import say_where
         from rftd.daemon.http.client.run import AsyncRunHandle
         from rftd.daemon.http.views import commands
 
+        submission = submission_of(experiment, fields, reward=reward, workflow=workflow)
         body = commands.Submit(config=submission.config, labels=dict(labels or {}))
         try:
+            if dry_run:
+                return (await self.connection.rehearse(commands.submit, body)).value
             receipt = (await self.connection.send(commands.submit, body, request_id=request_id)).value
         except RftdError as error:
             if submission.wrong and not isinstance(error, UsageError):
@@ -167,8 +253,8 @@ class AsyncClient:
             say_where(error, submission.source)
             raise
         notes = [text for text in submission.warnings if text not in submission.spec.warnings]
-        run = AsyncRunHandle(self.connection, receipt.id, receipt.name, position=receipt.position)
-        return run, list(dict.fromkeys([*notes, *receipt.warnings]))
+        _warn(dict.fromkeys([*notes, *receipt.warnings]))
+        return AsyncRunHandle(self.connection, receipt.id, receipt.name, position=receipt.position)
 
     async def workers(self, *, state: WorkerState | None = "live") -> RowList[WorkerRow]:
         """Returns the workers of all experiments, the newest first; `state` None for ended ones too."""
@@ -200,35 +286,29 @@ class AsyncClient:
         return await compared(self.connection, names, by=by, points=points)
 
 
-class Client:
+class SharedClient(AsyncClient):
+    """The asynchronous methods over the connection of a blocking client, driven by `blocking`."""
+
+    def __init__(self, connection: DaemonConnection) -> None:
+        self.connection = connection
+
+
+class Client(ConnectedClient):
     """One daemon: `client = Client()`, or `with Client() as client`; every call blocks until the answer.
 
     Without `server` and `data`, address and token are found as on the command line. Usable inside a running event
     loop, such as a notebook's.
     """
 
-    def __init__(
-        self,
-        server: str | Settings | None = None,
-        environ: Mapping[str, str] | None = None,
-        *,
-        data: str | os.PathLike[str] | None = None,
-        token: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        """See `AsyncClient`."""
+    @staticmethod
+    def _transport() -> Callable[[Address, float], Transport]:
         from rftd.daemon.http.client.transport import BlockingTransport
 
-        self._twin = AsyncClient(
-            server,
-            environ,
-            data=data,
-            token=token,
-            timeout_s=timeout_s,
-            patience_s=patience_s,
-            transport=BlockingTransport,
-        )
+        return BlockingTransport
+
+    @cached_property
+    def _twin(self) -> AsyncClient:
+        return SharedClient(self.connection)
 
     @staticmethod
     def local(folder: str | os.PathLike[str] = ".rftd", **options: Any) -> LocalClient:
@@ -248,79 +328,20 @@ class Client:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f"<rftd client of {self.url}>"
-
-    def close(self) -> None:
-        """Closes all connections."""
-        driven(self._twin.close())
-
-    @property
-    def url(self) -> str:
-        """Present address of the daemon."""
-        return self._twin.connection.url
-
-    @property
-    def has_token(self) -> bool:
-        """True if a token is known for this daemon."""
-        return bool(self._twin.connection.address.token.reveal())
-
-    def ask(self, read: ReadRoute[R], *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
-        """See `DaemonConnection.ask`."""
-        return driven(self._twin.connection.ask(read, wait_s=wait_s, **parameters))
-
-    def send(self, command: CommandRoute[B, R], body: B, *, request_id: str | None = None, **places: str) -> Answer[R]:
-        """See `DaemonConnection.send`."""
-        return driven(self._twin.connection.send(command, body, request_id=request_id, **places))
-
-    def rehearse(self, command: CommandRoute[B, Any], body: B, **places: str) -> Answer[Consequence]:
-        """See `DaemonConnection.rehearse`."""
-        return driven(self._twin.connection.rehearse(command, body, **places))
-
-    def readiness(self) -> Readiness:
-        """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
-        return driven(self._twin.connection.readiness())
-
-    def metrics(self) -> str:
-        """Returns the daemon's metrics in Prometheus format. Raises UnreachableError, UsageError (wrong token)."""
-        return driven(self._twin.connection.metrics())
-
-    def pages(self, name: str, *, after: str | None = None) -> Iterator[Answer[ExperimentPage]]:
-        """Yields the page of an experiment after every change, until the experiment has ended."""
-        return each_of(self._twin.connection.pages(name, after=after))
-
+    close = blocking(AsyncClient.close)
+    ask = blocking(AsyncClient.ask)
+    send = blocking(AsyncClient.send)
+    rehearse = blocking(AsyncClient.rehearse)
+    readiness = blocking(AsyncClient.readiness)
+    metrics = blocking(AsyncClient.metrics)
+    pages = yielding(AsyncClient.pages)
     runs = blocking(AsyncClient.runs)
+    run = handled(AsyncClient.run)
+    submit = handled(AsyncClient.submit)
     compare = blocking(AsyncClient.compare)
     workers = blocking(AsyncClient.workers)
     streams = blocking(AsyncClient.streams)
     system = blocking(AsyncClient.system)
-
-    def run(self, name: str) -> RunHandle:
-        """Returns the experiment with this name, `NAME@2`, id or beginning of an id. Raises NotFoundError."""
-        from rftd.daemon.http.client.run import RunHandle
-
-        return RunHandle(driven(self._twin.run(name)))
-
-    def submit(
-        self,
-        experiment: str | os.PathLike[str] | Mapping[str, Any],
-        *,
-        reward: Part | None = None,
-        workflow: Part | None = None,
-        labels: Mapping[str, str] | None = None,
-        request_id: str | None = None,
-        **fields: Any,
-    ) -> RunHandle:
-        """Submits an experiment file, or a mapping with an equal content, with `fields` set.
-
-        See `AsyncClient.submit`.
-        """
-        from rftd.daemon.http.client.run import RunHandle
-
-        submission = submission_of(experiment, fields, reward=reward, workflow=workflow)
-        run, notes = driven(self._twin._submitted(submission, labels, request_id))
-        _warn(notes)
-        return RunHandle(run)
 
 
 def compare(*runs: RunHandle, by: Basis = "steps", points: int = 10) -> RowList[ComparedStep]:
@@ -339,7 +360,7 @@ def follow(
     on_away: Callable[[UnreachableError], None] | None = None,
 ) -> Iterator[Answer[ExperimentPage]]:
     """See `DaemonConnection.follow`."""
-    return each_of(client._twin.connection.follow(name, after=after, patience_s=patience_s, on_away=on_away))
+    return each_of(client.connection.follow(name, after=after, patience_s=patience_s, on_away=on_away))
 
 
 def nobody_listens(error: RftdError) -> bool:
@@ -381,12 +402,18 @@ def asked_or_read(
         return view, to_wire(view)
 
 
-def _warn(notes: Sequence[str]) -> None:
+def _warn(notes: Iterable[str]) -> None:
     """Issues warnings at the line of the program calling `submit`."""
     import warnings
 
+    # By file and not by number: a blocking call has more frames of this package than an awaited one.
+    level = 1
+    frame = sys._getframe()
+    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == Path(__file__).parent:
+        frame = frame.f_back
+        level += 1
     for note in notes:
-        warnings.warn(note, stacklevel=3)
+        warnings.warn(note, stacklevel=level)
 
 
 def _several(words: str | Sequence[str] | None) -> list[str] | None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import update_wrapper
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,6 +56,33 @@ def blocking(
 
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return driven(method(self._twin, *args, **kwargs))
+
+    update_wrapper(call, method)
+    return call
+
+
+def handled(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRunHandle]],
+) -> Callable[Concatenate[Any, P], RunHandle]:
+    """Returns an asynchronous method that gives a run as a method of the blocking class, giving a `RunHandle`."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
+
+        outcome = driven(method(self._twin, *args, **kwargs))
+        return RunHandle(outcome) if isinstance(outcome, AsyncRunHandle) else outcome
+
+    update_wrapper(call, method)
+    return call
+
+
+def yielding(
+    method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[Any, P], Iterator[T]]:
+    """Returns an asynchronous generator as a generator of the blocking class."""
+
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return each_of(method(self._twin, *args, **kwargs))
 
     update_wrapper(call, method)
     return call

@@ -1,17 +1,41 @@
-"""`LocalClient`: a client with a daemon of its own on a folder, ended together with the client."""
+"""`LocalClient`, `AsyncLocalClient`: clients with a daemon of their own on a folder, ended with the client."""
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rftd.daemon.http.client.client import Client
+from rftd.daemon.http.client.client import AsyncClient, Client
 from rftd.daemon.http.client.host import DaemonHost
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import UnreachableError
+
+
+class FolderDaemon:
+    """A daemon on a folder, started unless one serves the folder already; ended by `stop`, or with the program."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        """`options` are those of `rftd serve`. Raises UnreachableError for a daemon failing to start."""
+        self._host: DaemonHost | None = None
+        self.folder = folder.absolute()
+        if not _serves(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            log = self.folder / "local.log"
+            self._host = DaemonHost(self.folder, log, list(_flags(options)), say=lambda text: None, tied=True)
+            self._host.__enter__()
+            atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Ends the daemon if it was started here. Idempotent; blocks."""
+        if self._host is not None:
+            atexit.unregister(self.stop)
+            host = self._host
+            self._host = None
+            host.stop()
 
 
 class LocalClient(Client):
@@ -21,26 +45,28 @@ class LocalClient(Client):
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        """`options` are those of `rftd serve`. Raises UnreachableError for a daemon failing to start."""
-        self._host: DaemonHost | None = None
-        folder = folder.absolute()
-        if not _serves(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._host = DaemonHost(
-                folder, folder / "local.log", list(_flags(options)), say=lambda text: None, tied=True
-            )
-            self._host.__enter__()
-            atexit.register(self.close)
-        super().__init__(data=folder)
+        """See `FolderDaemon`."""
+        self._daemon = FolderDaemon(folder, options)
+        super().__init__(data=self._daemon.folder)
 
     def close(self) -> None:
         """Closes all connections, and ends the daemon if this client started one."""
         super().close()
-        if self._host is not None:
-            atexit.unregister(self.close)
-            host = self._host
-            self._host = None
-            host.stop()
+        self._daemon.stop()
+
+
+class AsyncLocalClient(AsyncClient):
+    """The asynchronous client of a daemon on its folder; see `LocalClient`."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
+        """See `FolderDaemon`."""
+        self._daemon = FolderDaemon(folder, options)
+        super().__init__(data=self._daemon.folder)
+
+    async def close(self) -> None:
+        """Closes all connections, and ends the daemon if this client started one."""
+        await super().close()
+        await asyncio.to_thread(self._daemon.stop)
 
 
 def _serves(folder: Path) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from uuid import UUID
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
 from rftd.daemon.http.client.answer import Parameter
-from rftd.daemon.http.client.driving import blocking, driven
+from rftd.daemon.http.client.driving import blocking, handled, yielding
 from rftd.daemon.http.client.progress import WaitProgress
 from rftd.daemon.http.client.rollouts import (
     SeriesPoint,
@@ -23,24 +22,20 @@ from rftd.daemon.http.client.rollouts import (
     token_rows,
 )
 from rftd.daemon.http.client.rows import RowDict, RowList
-from rftd.daemon.http.client.submission import overrides_of
-from rftd.daemon.http.views import annotations, commands, comparison, evaluations, experiences, experiments, history
+from rftd.daemon.http.client.steering import SteeredRun
+from rftd.daemon.http.views import comparison, evaluations, experiences, experiments, history
 from rftd.daemon.http.views import drops as drops_views
 from rftd.daemon.http.views import moment as moment_views
 from rftd.daemon.http.views import series as series_views
-from rftd.daemon.http.views import tasks as task_views
 from rftd.daemon.http.views import text as text_views
 from rftd.daemon.http.views import tokens as token_views
-from rftd.daemon.http.views.annotations import AnnotationList
-from rftd.daemon.http.views.commands import Receipt
 from rftd.daemon.http.views.comparison import Basis, ComparedStep
 from rftd.daemon.http.views.evaluations import PairedAnswer, Which
 from rftd.daemon.http.views.experiences import ExperienceView, Order, State
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED, Moment
-from rftd.daemon.http.views.route import CommandRoute, ReadRoute
+from rftd.daemon.http.views.route import ReadRoute
 from rftd.daemon.http.views.series import SeriesBasis
-from rftd.daemon.run.consequence import Consequence
 from rftd.daemon.run.why.wait import Why
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 from rftd.storage.queries.drops import Drops
@@ -51,8 +46,6 @@ from rftd.storage.queries.steps import EvalRow, StepRow
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.connection import DaemonConnection
-
-B = TypeVar("B", bound=msgspec.Struct)
 
 _PAGE: Final = 1000
 _WINDOW: Final = 4096
@@ -65,7 +58,7 @@ Steps = int | tuple[int | None, int | None] | None
 """One step, or the first and the last one, each None if open."""
 
 
-class AsyncRunHandle:
+class AsyncRunHandle(SteeredRun):
     """One experiment; each call asks the daemon anew."""
 
     def __init__(self, connection: DaemonConnection, id: str, name: str, *, position: str | None = None) -> None:
@@ -257,86 +250,14 @@ class AsyncRunHandle:
         names = [self.id, *(run.id for run in runs)]
         return await compared(self._connection, names, by=by, points=points)
 
-    async def pause(self, *, reason: str = "", dry_run: bool = False) -> Receipt | Consequence:
-        """Pauses the experiment."""
-        return await self._send(commands.pause, commands.Reason(reason=reason), dry_run)
-
-    async def resume(self, *, reason: str = "", dry_run: bool = False) -> Receipt | Consequence:
-        """Resumes the experiment."""
-        return await self._send(commands.resume, commands.Reason(reason=reason), dry_run)
-
-    async def cancel(self, *, reason: str = "", dry_run: bool = False) -> Receipt | Consequence:
-        """Cancels the experiment; everything produced is kept."""
-        return await self._send(commands.cancel, commands.Reason(reason=reason), dry_run)
-
-    async def prioritize(
-        self, priority: int, *, reason: str = "", dry_run: bool = False
-    ) -> Receipt | Consequence:
-        """Changes the priority in the queue."""
-        return await self._send(commands.prioritize, commands.Prioritize(priority=priority, reason=reason), dry_run)
-
-    async def archive(self, to: str = "", *, dry_run: bool = False) -> Receipt | Consequence:
-        """Moves the files of an ended experiment into one archive file."""
-        return await self._send(commands.archive, commands.To(to=to), dry_run)
-
-    async def restore(self, source: str = "", *, dry_run: bool = False) -> Receipt | Consequence:
-        """Restores the files of an archived experiment."""
-        return await self._send(commands.restore, commands.From(source=source), dry_run)
-
-    async def remove(
-        self, *, reason: str = "", archive: bool = False, dry_run: bool = False
-    ) -> Receipt | Consequence:
-        """Deletes the files of an ended experiment; the events stay in the log."""
-        return await self._send(commands.remove, commands.Remove(reason=reason, archive=archive), dry_run)
-
-    async def note(
-        self,
-        text: str = "",
-        *,
-        rollout: str | None = None,
-        star: bool | None = None,
-        labels: Mapping[str, str] | None = None,
-        dry_run: bool = False,
-    ) -> Receipt | Consequence:
-        """Adds a note, a star or labels (the whole set) to the experiment, or to an experience by its id."""
-        body = annotations.Annotate(
-            experience=None if rollout is None else UUID(rollout),
-            note=text,
-            star=star,
-            labels=None if labels is None else dict(labels),
-        )
-        return await self._send(annotations.annotate, body, dry_run)
-
-    async def notes(self) -> AnnotationList:
-        """Returns the notes, the star and the labels of the experiment and its rollouts."""
-        return (await self._connection.ask(annotations.annotated, name=self.id, after=self._position)).value
-
-    async def add_tasks(
-        self, tasks: Sequence[Mapping[str, Any]], *, end: bool = False, dry_run: bool = False
-    ) -> Receipt | Consequence:
-        """Adds tasks to the queue of a running experiment, at most 1,000 in one call; with `end`, the last ones."""
-        body = task_views.AddTasks(tasks=[dict(task) for task in tasks])
-        receipt = await self._send(task_views.add_tasks, body, dry_run)
-        if end and not dry_run:
-            return await self.end_tasks()
-        return receipt
-
-    async def end_tasks(self, *, reason: str = "", dry_run: bool = False) -> Receipt | Consequence:
-        """Ends the queue of tasks: the experiment completes with the step that takes in the last of them."""
-        return await self._send(task_views.end_tasks, commands.Reason(reason=reason), dry_run)
-
-    async def fork(
-        self, at_step: int, *, name: str | None = None, labels: Mapping[str, str] | None = None, **fields: Any
-    ) -> AsyncRunHandle:
-        """Starts a new experiment from a step of this one; `fields` as in `Client.submit`."""
-        from rftd.daemon.config.loading import portable_overrides
-
-        config = (await self.page()).experiment.config
-        body = commands.Fork(
-            at_step=at_step, set=portable_overrides(config, overrides_of(fields)), name=name, labels=dict(labels or {})
-        )
-        receipt = (await self._connection.send(commands.fork, body, name=self.id)).value
-        return AsyncRunHandle(self._connection, receipt.id, receipt.name, position=receipt.position)
+    async def each_rollout(
+        self, /, *, batch: int = 256, limit: int | None = None, order: Order = "oldest", **filters: Any
+    ) -> AsyncGenerator[TextRollout, None]:
+        """Yields the experiences passing the filters of `rollouts` as text, with `batch` texts in memory at once."""
+        rows = await self.experiences(order=order, limit=limit, **filters)
+        for start in range(0, len(rows), batch):
+            for rollout in await self.texts(rows[start : start + batch]):
+                yield rollout
 
     async def texts(self, rows: Sequence[ExperienceRow]) -> RowList[TextRollout]:
         """Returns experiences as text, read group by group."""
@@ -350,12 +271,6 @@ class AsyncRunHandle:
             else:
                 members[row.id] = await self.rollout(row.id)
         return RowList(members[row.id] for row in rows)
-
-    async def _send(self, command: CommandRoute[B, Receipt], body: B, dry_run: bool) -> Receipt | Consequence:
-        """Sends a command; returns its receipt, or its consequence in a dry run."""
-        if dry_run:
-            return (await self._connection.rehearse(command, body, name=self.id)).value
-        return (await self._connection.send(command, body, name=self.id)).value
 
     async def _all(self, read: ReadRoute[Any], start: str, most: int | None, **parameters: Parameter) -> list[Any]:
         """Returns the items of all pages of a list up to `most`; `start` names the parameter of the next page."""
@@ -390,14 +305,6 @@ class RunHandle:
     def __repr__(self) -> str:
         return repr(self._twin)
 
-    def each_rollout(
-        self, *, batch: int = 256, limit: int | None = None, order: Order = "oldest", **filters: Any
-    ) -> Iterator[TextRollout]:
-        """Yields the experiences passing the filters of `rollouts` as text, with `batch` texts in memory at once."""
-        rows = self.experiences(order=order, limit=limit, **filters)
-        for start in range(0, len(rows), batch):
-            yield from driven(self._twin.texts(rows[start : start + batch]))
-
     def _repr_html_(self) -> str:
         from rftd.daemon.http.client.cards import run_card
 
@@ -429,12 +336,13 @@ class RunHandle:
     archive = blocking(AsyncRunHandle.archive)
     restore = blocking(AsyncRunHandle.restore)
     remove = blocking(AsyncRunHandle.remove)
-
-    def fork(
-        self, at_step: int, *, name: str | None = None, labels: Mapping[str, str] | None = None, **fields: Any
-    ) -> RunHandle:
-        """Starts a new experiment from a step of this one; `fields` as in `Client.submit`."""
-        return RunHandle(driven(self._twin.fork(at_step, name=name, labels=labels, **fields)))
+    note = blocking(AsyncRunHandle.note)
+    notes = blocking(AsyncRunHandle.notes)
+    add_tasks = blocking(AsyncRunHandle.add_tasks)
+    end_tasks = blocking(AsyncRunHandle.end_tasks)
+    fork = handled(AsyncRunHandle.fork)
+    texts = blocking(AsyncRunHandle.texts)
+    each_rollout = yielding(AsyncRunHandle.each_rollout)
 
 
 async def compared(

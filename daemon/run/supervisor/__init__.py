@@ -45,6 +45,8 @@ hosting      an experiment in a daemon starting its workers; workers of an exper
 runs         the experiments under way, several at once
 sweeping     sweeps: submitted, and their runs begun one after the other; `asked_sweeps` has the commands
 standing     reads answered from memory at once
+foresight    the consequence of each command, in words and figures
+rehearsals   commands carried out up to their first append
 commands     the commands of one asker; implements `Operations`
 supervisor   the queue, and all parts composed
 """

@@ -129,7 +129,8 @@ class Archiver:
         """Returns the consequence of `archive`; changes nothing. Raises as `archive`."""
         await self._check_archivable(entry)
         path = self._path(entry, to)
-        if to and await asyncio.to_thread(path.exists):
+        is_present = await asyncio.to_thread(path.exists)
+        if to and is_present:
             raise ConflictError("the file exists already", where=str(path), fix="choose another name with --to")
         files = await asyncio.to_thread(clearable, entry.spec, logs=False)
         freed = sum(file.size_bytes for file in files)

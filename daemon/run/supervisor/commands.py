@@ -301,7 +301,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         self,
         order: Order,
         work: Callable[[Entry, UUID], Awaitable[Position]],
-        foresee: Callable[[Entry], Awaitable[Consequence]],
+        foresee: Callable[[Entry], Awaitable[Consequence]] | None = None,
     ) -> Done:
         await self._check_concerned(order)
 
@@ -315,7 +315,7 @@ class AskedCommands(AskedSweeps, StandingReads):
                     # The log has the end; workers may still be writing, and an archive would copy half of a file.
                     await run.gone()
                 await self._loss_check.compare_idle_heads(entry)
-                if self._rehearses:
+                if foresee is not None and self._rehearses:
                     self._end_rehearsal(await foresee(entry))
                 return await work(entry, id)
 

@@ -185,7 +185,7 @@ def _annotated(event: life.ExperimentAnnotated) -> tuple[str, Figures]:
     if event.labels is not None:
         labels = ", ".join(f"{key}={label}" for key, label in event.labels.items()) or "none"
         parts.append(f"replaces all labels by {labels}")
-    figures = {"note_characters": len(event.note), "labels": len(event.labels or {})}
+    figures: Figures = {"note_characters": len(event.note), "labels": len(event.labels or {})}
     return f"{', '.join(parts)} on {target}", figures
 
 

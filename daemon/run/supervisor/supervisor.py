@@ -84,8 +84,7 @@ class Supervisor(AskedCommands):
         self._logger = logger
         common: dict[str, Any] = {"owner": owner, "clock": clock, "ids": ids, "logger": logger, "roles": roles}
         self._run_args = {**common, "lost_after_s": lost_after_s}
-        deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
-        self._deciding_args = {**deciding_args, "release_after_s": release_after_s}
+        self._deciding_args: dict[str, Any] = {"guard": guard, "tracer": tracer, "led": set[UUID]()}
         self._release_after_s = release_after_s
         self._allowances = allowances
         self._registry = Registry(log, snapshots, logger=logger)
@@ -265,6 +264,7 @@ class Supervisor(AskedCommands):
             entry.id,
             self._executor,
             **shared_args,
+            release_after_s=self._release_after_s,
             **self._deciding_args,
             survivors=Survivors(self._loss_check, entry, self._executor, self._clock),
             allowances=self._allowances,

@@ -49,7 +49,7 @@ def pause_of(snapshot: RunSnapshot) -> PauseState | None:
     live = state.roster.live
     beats = [beat for beat in snapshot.liveness.latest.values() if beat.worker in live]
     memory_bytes = resident_bytes(snapshot)
-    rollouts = sum(len(lease.rollouts) for lease in state.groups.leases.values() if lease.worker in live)
+    rollouts = sum(unfinished for worker, unfinished in state.groups.load.items() if worker in live)
     rows = any(evaluation.leases for evaluation in state.evals.open.values())
     trains = any(beat.role == "trainer" and beat.state in UNFINISHED for beat in beats)
     ending = [
@@ -62,7 +62,7 @@ def pause_of(snapshot: RunSnapshot) -> PauseState | None:
     if any(ending):
         work = " and ".join(filter(None, ending))
         words = f"draining: {work} end first{memory}"
-    elif beats:
+    elif live:
         words = f"quiet: nothing is under way; the weights stay on the devices{memory}"
     else:
         words = "quiet: nothing is under way, and no worker is there"

@@ -73,6 +73,7 @@ async def watched(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Watched]:
             spent=lambda _: None,
             waits=no_waits,
             under_way=lambda _: None,
+            pause_state=lambda _: None,
         ),
         engine=engine,
         log=log,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 
 import msgspec
@@ -12,6 +13,8 @@ from synthetic.daemon.stranger import HANGS_UP, Said, Stranger
 
 import rftd
 from rftd.daemon.http.client import transport
+from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
+from rftd.daemon.http.views import experiments
 from rftd.daemon.http.views.commands import Receipt
 from rftd.daemon.http.views.wire import encode
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
@@ -58,6 +61,22 @@ def test_calls_work_inside_a_running_loop(served: Served) -> None:
     assert asyncio.run(cell()) == "small"
 
 
+def offered(kind: type) -> dict[str, object]:
+    """The public names of a class with the parameters of its methods; a property has none."""
+    names = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {
+        name: [*inspect.signature(member).parameters] if callable(member) else None for name, member in names.items()
+    }
+
+
+@pytest.mark.parametrize(("kind", "asynchronous"), [(rftd.Client, rftd.AsyncClient), (RunHandle, AsyncRunHandle)])
+def test_every_method_of_the_blocking_class_exists_in_the_asynchronous_one(kind: type, asynchronous: type) -> None:
+    attributes = {"id", "name"} if kind is RunHandle else set()
+    blocking = {name: parameters for name, parameters in offered(kind).items() if name not in attributes}
+    assert blocking == {name: parameters for name, parameters in offered(asynchronous).items()}
+    assert len(blocking) > 15
+
+
 @pytest.mark.anyio
 async def test_the_asynchronous_client_has_the_methods_of_the_blocking_one(served: Served) -> None:
     async with rftd.AsyncClient(served.url) as client:
@@ -67,6 +86,12 @@ async def test_the_asynchronous_client_has_the_methods_of_the_blocking_one(serve
         assert evals
         with pytest.raises(UsageError):
             await client.compare(run, run)
+        assert (await client.ask(experiments.summary, name="small")).value.name == "small"
+        assert (await client.readiness()).clock_s
+        assert "rftd_" in await client.metrics()
+        rollouts = [rollout.id async for rollout in run.each_rollout(limit=3, batch=2)]
+        assert rollouts == [row.id for row in await run.experiences(order="oldest", limit=3)]
+        assert [page.value.experiment.summary.name async for page in client.pages("small")] == ["small"]
 
 
 def test_an_error_has_the_code_and_the_fix_of_the_daemon(served: Served) -> None:

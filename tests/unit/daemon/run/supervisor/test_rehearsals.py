@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "a removal before the end": ("/v1/experiments/first/remove", {}),
     "a relative archive": ("/v1/experiments/first/archive", {"to": "a/b"}),
     "a fork at a step not reached": ("/v1/experiments/first/fork", {"at_step": 9}),
+    "a fork before the beginning": ("/v1/experiments/first/fork", {"at_step": 0}),
     "a fork under a field unknown": ("/v1/experiments/first/fork", {"at_step": 0, "set": ["buffer.sise=3"]}),
     "a note without content": ("/v1/experiments/first/annotate", {}),
     "tasks for a run without a queue": ("/v1/experiments/first/tasks", {"tasks": [{"question": "1"}]}),
@@ -102,7 +103,7 @@ async def test_a_priority_says_both_places_in_the_queue_and_the_command_keeps_th
     assert (told["figures"]["queue_position"], told["figures"]["former_position"]) == (2, 2)
 
 
-async def test_notes_cancels_and_forks_are_said_in_a_sentence(client: httpx.AsyncClient, log: MemoryLog) -> None:
+async def test_notes_and_cancels_are_said_in_a_sentence(client: httpx.AsyncClient, log: MemoryLog) -> None:
     before = await log.heads()
     note = {"note": "good", "star": True, "labels": {"a": "b"}}
     told = await rehearsed(client, "/v1/experiments/first/annotate", note)
@@ -111,9 +112,6 @@ async def test_notes_cancels_and_forks_are_said_in_a_sentence(client: httpx.Asyn
     )
     told = await rehearsed(client, "/v1/experiments/first/cancel", {})
     assert told["sentence"] == "leaves the queue and ends for good; its recorded events and files stay"
-    told = await rehearsed(client, "/v1/experiments/first/fork", {"at_step": 0, "name": "forked"})
-    assert told["name"] == "forked"
-    assert told["figures"]["queue_position"] == 3
     assert await log.heads() == before
 
 

@@ -60,12 +60,12 @@ def test_a_pause_says_whether_workers_and_users_are_still_there(served: bool) ->
     scene = RunSnapshot(state=desk.state, liveness=Liveness(), now_s=10.0, now_ns=desk.recorder.clock.now_ns())
     paused = "a resume; it was paused by a command: the machine is needed"
     answered = "; its users are still answered, until its workers are released" if served else ""
-    assert driven(scene).waiting_for == f"{paused}{answered}"
+    assert driven(scene).waiting_for == f"{paused}; quiet: nothing is under way, and no worker is there{answered}"
     desk.put(experiment.ExperimentReleased())
     wait = entry_wait(entry_of(desk, "my run"), Line([], slots=1))
     assert (wait.state, wait.level, wait.on_whom) == ("released", Level.STUCK, "you")
     unanswered = "; its users get no answer" if served else ""
-    assert wait.waiting_for == f"{paused}; its workers and its slot are released{unanswered}"
+    assert wait.waiting_for == f"{paused}; released: its workers and its slot are released{unanswered}"
     assert wait.unblock == "rftd resume 'my run'; it is queued by its priority if no slot is free"
 
 
@@ -74,7 +74,9 @@ def test_what_is_released_for_a_lost_signal_says_so() -> None:
     desk.put(experiment.ExperimentPaused(reason="all rewards are 0; fix: check the reward", cause="signal_lost"))
     desk.put(experiment.ExperimentReleased())
     wait = entry_wait(entry_of(desk, "e1"), Line([], slots=1))
-    assert wait.waiting_for == ("something to learn from: all rewards are 0; its workers and its slot are released")
+    assert wait.waiting_for == (
+        "something to learn from: all rewards are 0; released: its workers and its slot are released"
+    )
 
 
 def test_a_queue_of_several_slots() -> None:
