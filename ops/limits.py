@@ -156,6 +156,14 @@ LOSSES_BEFORE_ALONE: Final = 2
 """Workers lost with a group among others before the group is leased alone."""
 LOSSES_ALONE: Final = 3
 """Workers lost with a group leased alone before its task has failed, if `max_retry_times` allows as many."""
+SANDBOX_TAIL_SIZE_BYTES: Final = 64 * 1024
+"""Bytes kept of the end of each output of a sandboxed command."""
+SANDBOX_ERROR_CHARS: Final = 1000
+"""Maximum characters of a command's standard error in the reason of a failed rollout."""
+SANDBOX_FILE_SIZE_BYTES: Final = 4 * MIB
+"""Largest file read from a sandboxed command."""
+SANDBOX_TASK_SIZE_BYTES: Final = 64 * MIB
+"""Maximum bytes of the files of one task, and of the folder copied for each rollout."""
 ENDPOINT_CALLS: Final = 1000
 """Maximum answers requested by one rollout from its endpoint."""
 ENDPOINT_CONCURRENT_CALLS: Final = 64

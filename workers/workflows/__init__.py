@@ -9,6 +9,7 @@ registry         every workflow by name (entry-point group `rftd.workflows`)
 simple           `SimpleWorkflow`: one prompt, one response, one reward
 math_workflow    simple workflows with system prompts for think and answer tags, or for a box
 agent_program    `AgentProgramWorkflow`: an agent program calls the model over HTTP
+agent_command    `AgentCommandWorkflow`: a command in a sandbox calls the model over HTTP
 attempt          `RolloutRequest`, the seam `Attempt`, and the attempt running rollouts one by one
 batched_rollouts the attempt batching many single-turn rollouts into one request to the engine
 own_tasks        asyncio tasks and callbacks of a workflow: an exit in one ends its rollout, not the process
@@ -17,6 +18,7 @@ first_prompts    the first prompts of tasks, without running the tasks
 threads          workflows on separate threads, if configured
 orphans          work continuing after its cancellation
 source           rewards and workflows from Python text submitted with an experiment
+sandbox/         commands in a folder, an environment and processes of their own
 rewards/         rewards, and the scorer around them
 
 A new workflow: one file, one line in `registry`, and tests/contract/test_workflows.py must pass.

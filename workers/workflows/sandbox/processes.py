@@ -1,0 +1,244 @@
+"""`ProcessSandbox`: commands as processes of this machine, each beside a warden.
+
+In namespaces, the command sees the system and Python read-only, its own folder, its own processes, and no network. As a
+plain process it shares all of these with its user: with a user of its own, if the explorer is root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import psutil
+
+import rftd
+from rftd.ops import limits
+from rftd.ops.decoding import converted
+from rftd.ops.errors import RolloutError
+from rftd.ops.logs import logger
+from rftd.workers.hosts.leftovers import MARK
+from rftd.workers.workflows.sandbox.namespaces import INNER
+from rftd.workers.workflows.sandbox.run_folder import WORK, RunFolder, remove_left_folders
+from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
+
+SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"),
+    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
+    *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/mime.types", "/etc/protocols"),
+)
+"""Readable within namespaces, besides Python itself."""
+NAME_VARIABLE: Final = "RFTD_SANDBOX"
+"""Variable with the run's name, by which processes are found whose warden was killed."""
+
+
+class ProcessSandbox:
+    """Implements `Sandbox` by processes on this machine, in namespaces unless the kernel allows none."""
+
+    def __init__(self, isolation: str = "auto") -> None:
+        """`isolation` is `namespaces`, `process`, or `auto`: namespaces where possible."""
+        self._isolation = "namespaces" if isolation == "auto" else isolation
+        self._may_fall_back = isolation == "auto"
+        self._cleaned = False
+
+    async def run(self, command: SandboxCommand) -> SandboxReport:
+        """Runs a command; see `Sandbox.run`."""
+        if not self._cleaned:
+            self._cleaned = True
+            await asyncio.to_thread(remove_left_folders)
+        returned = await self._attempt(command)
+        if "unavailable" in returned and self._may_fall_back:
+            # For all later runs: the kernel does not change its mind.
+            self._isolation = "process"
+            logger().warning("sandbox.no_namespaces", reason=returned["unavailable"], isolation="process")
+            returned = await self._attempt(command)
+        if "unavailable" in returned:
+            raise RolloutError(
+                f"this machine has no namespaces for a sandbox: {returned['unavailable']}",
+                fix="allow unprivileged user namespaces, or use isolation docker",
+            )
+        return converted(returned, SandboxReport)
+
+    async def _attempt(self, command: SandboxCommand) -> dict[str, Any]:
+        isolated = self._isolation == "namespaces"
+        job = job_of(command, self._isolation, environ=_environment(command, isolated), readable=self._python)
+        return await watched(job, command.folder)
+
+    @cached_property
+    def _python(self) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(
+                path for prefix in (sys.base_prefix, sys.prefix) for path in (os.path.realpath(prefix), prefix)
+            )
+        )
+
+
+def job_of(
+    command: SandboxCommand, isolation: str, *, environ: dict[str, str], readable: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Returns the job of a warden for a command, with the command's input written into its folder."""
+    bounds = command.bounds
+    if command.input:
+        command.folder.set_input(command.input)
+    return {
+        "isolation": isolation,
+        "command": command.words,
+        "environ": environ,
+        "folder": str(command.folder.path),
+        "readable": (*SYSTEM, *readable, *command.readable),
+        "network": command.network,
+        "ports": command.ports,
+        "uid": command.folder.uid if os.geteuid() == 0 else -1,
+        "bounds": {
+            "wall_s": bounds.wall_s,
+            "cpu_s": bounds.cpu_s,
+            "memory_bytes": bounds.memory_mib * limits.MIB,
+            "disk_bytes": bounds.disk_mib * limits.MIB,
+            "processes": bounds.processes,
+            "output_bytes": bounds.output_mib * limits.MIB,
+        },
+        "limits": True,
+        "tail_bytes": limits.SANDBOX_TAIL_SIZE_BYTES,
+        "input": bool(command.input),
+        "after": (),
+        "parent": os.getpid(),
+    }
+
+
+async def watched(job: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
+    """Runs a job beside a warden, and returns its report; cancelling ends the command with all its processes."""
+    warden = _Warden(job, folder)
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[dict[str, Any]] = loop.create_future()
+
+    def settle(report: dict[str, Any] | None, error: Exception | None) -> None:
+        if not ended.done():
+            if error is not None:
+                ended.set_exception(error)
+            else:
+                ended.set_result(report or {})
+
+    def work() -> None:
+        report: dict[str, Any] | None = None
+        failure: Exception | None = None
+        try:
+            report = warden.run()
+        except Exception as error:
+            failure = error
+        # The loop may be closed by now, together with the waiting caller.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, report, failure)
+
+    thread = threading.Thread(target=work, name="sandbox", daemon=True)
+    thread.start()
+    try:
+        return await asyncio.shield(ended)
+    except asyncio.CancelledError:
+        warden.stop()
+        # The folder is removed next: nothing may run in it by then. Killing takes milliseconds.
+        await asyncio.wait({ended})
+        if not ended.cancelled():
+            ended.exception()  # retrieved, or asyncio would log it
+        raise
+
+
+class _Warden:
+    """The process beside one command."""
+
+    def __init__(self, job: dict[str, Any], folder: RunFolder) -> None:
+        self._job = job
+        self._folder = folder
+        self._stopping = threading.Lock()
+        self._stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Runs the command, and returns the report. Blocks."""
+        if os.geteuid() == 0 and self._job["uid"] >= 0:
+            self._folder.give(self._job["uid"])
+        # The mark lets the daemon end a warden whose explorer died with it; the library path is that of this Python.
+        names = (MARK, "LD_LIBRARY_PATH")
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, str(Path(rftd.__file__).parent.parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in names if name in os.environ},
+            pass_fds=(self._folder.lock,),
+            start_new_session=True,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        with self._stopping:
+            self._process = process
+        try:
+            process.stdin.write(msgspec.json.encode(self._job) + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass
+        if self._stopped:
+            self.stop()
+        report = process.stdout.read()
+        process.stdout.close()
+        process.wait()
+        self.stop()
+        if report.endswith(b"\n"):
+            return dict(msgspec.json.decode(report))
+        end_marked(self._folder.path.name)
+        raise RolloutError(f"the warden of the sandbox ended with status {process.returncode}")
+
+    def stop(self) -> None:
+        """Ends the command by ending the warden's input."""
+        with self._stopping:
+            self._stopped = True
+            if self._process is not None and self._process.stdin is not None and not self._process.stdin.closed:
+                with suppress(BrokenPipeError):
+                    self._process.stdin.close()
+
+
+_START: Final = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from rftd.workers.workflows.sandbox.warden import main; main()"
+)
+
+
+def end_marked(name: str) -> None:
+    """Kills the processes of a run whose warden was killed. Blocks for milliseconds."""
+    for _ in range(100):
+        marked = [process for process in psutil.process_iter() if _has_mark(process, name)]
+        if not marked:
+            return
+        for process in marked:
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        psutil.wait_procs(marked, timeout=0.1)
+
+
+def _has_mark(process: psutil.Process, name: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(NAME_VARIABLE) == name
+    except psutil.Error:
+        return False
+
+
+def _environment(command: SandboxCommand, isolated: bool) -> dict[str, str]:
+    folder = command.folder.path
+    environ = {
+        "PATH": os.defpath if not isolated else "/usr/local/bin:/usr/bin:/bin",
+        "HOME": INNER if isolated else str(folder / WORK),
+        "TMPDIR": "/tmp" if isolated else str(folder / "tmp"),  # noqa: S108 - the sandbox's own
+        "LANG": "C.UTF-8",
+        **command.environ,
+        NAME_VARIABLE: folder.name,
+    }
+    if not isolated and MARK in os.environ:
+        # For the worst case, the death of explorer and warden: the daemon then finds what is left.
+        environ[MARK] = os.environ[MARK]
+    return environ
