@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -137,12 +137,15 @@ $(AGENTS)/.ready: tests/bench/agents/sdks.txt tests/bench/agents/litellm.txt tes
 	    tests/bench/agents/$$each.txt || exit 1; done
 	touch $(AGENTS)/.ready
 
-torture: torture-crash torture-sim torture-tables torture-http torture-records torture-tinker  ## the long versions of the tests that break things; hours
+torture: torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
 
 TORTURE_SEEDS ?= 10000
+
+torture-agents: $(READY)            ## agents as commands: explorer, agent, sandbox and daemon killed 20 times each, half an hour
+	$(BIN)/python -P tests/crash/torture_agents.py
 
 torture-sim: $(READY)               ## simulated worlds that nobody ran yet, noted in tests/sim/ledger.json; an hour or so
 	$(BIN)/python -P tests/sim/run.py --mode swarm --fresh $(TORTURE_SEEDS) --jobs 2

@@ -52,6 +52,12 @@ _OPTIONS: Final = (
         metavar="PATTERN",
         help="Arguments of engines that others may set, or PLUGIN.ARGUMENT of a third party's part.",
     ),
+    click.option(
+        "--allow-commands",
+        multiple=True,
+        metavar="PATTERN",
+        help="Command of agents that others may run, as one line.",
+    ),
 )
 
 
@@ -62,6 +68,7 @@ def _allowances(
     allow_urls: tuple[str, ...],
     allow_code: tuple[str, ...],
     allow_args: tuple[str, ...],
+    allow_commands: tuple[str, ...],
 ) -> Allowances:
     from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
     from rftd.ops.paths import absolute_path
@@ -73,6 +80,7 @@ def _allowances(
         allow_urls=allow_urls,
         allow_code=tuple(absolute_path(folder) for folder in allow_code),
         allow_args=(*SAFE_ARGS, *allow_args),
+        allow_commands=allow_commands,
     )
 
 

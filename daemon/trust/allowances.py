@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -20,6 +21,7 @@ SECRETS: Final = "secrets"
 ALLOW_URLS: Final = "allow_urls"
 ALLOW_CODE: Final = "allow_code"
 ALLOW_ARGS: Final = "allow_args"
+ALLOW_COMMANDS: Final = "allow_commands"
 ANY_HOST: Final = "*"
 """Host of a secret that a workflow may send to any address."""
 
@@ -61,6 +63,9 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     allow_args: tuple[str, ...] = SAFE_ARGS
     """Patterns of engine arguments, and `PLUGIN.ARGUMENT` of third-party workflows and rewards."""
 
+    allow_commands: tuple[str, ...] = ()
+    """Patterns of the commands of agents, as one line quoted like a shell's."""
+
     def path(self, path: str) -> Grant | None:
         """Returns the grant for a file or a folder; None if not allowed. Blocks."""
         real = confined(path, self.roots)
@@ -78,6 +83,11 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     def argument(self, name: str) -> Grant | None:
         """Returns the grant for an argument of an engine or a third-party part; None if not allowed."""
         return Grant(ALLOW_ARGS, name) if _matches(name, self.allow_args) else None
+
+    def command(self, words: Sequence[str]) -> Grant | None:
+        """Returns the grant for the command of an agent; None if not allowed."""
+        line = shlex.join(words)
+        return Grant(ALLOW_COMMANDS, line) if _matches(line, self.allow_commands) else None
 
     def secret(self, name: str, url: str | None) -> Grant | None:
         """Returns the grant for a variable whose value is sent to `url`; None as URL: the address is in another
@@ -118,6 +128,8 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
                 return _matches(grant.value, self.allow_env)
             case "allow_args":
                 return _matches(grant.value, self.allow_args)
+            case "allow_commands":
+                return _matches(grant.value, self.allow_commands)
             case "secrets":
                 return grant.value in self.secrets
             case "allow_urls":

@@ -28,6 +28,9 @@ _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
 """Argument text unable to name a path or an address."""
 _ENGINE_ARGS: Final = frozenset({"extra_engine_args", "engine_args"})
+_AGENT_COMMAND: Final = "agent_command_workflow"
+_WIDENING: Final = frozenset({"environ", "image", "isolation", "network", "readable"})
+"""Arguments of an agent's command that give it more than the task and the model."""
 _TASKSET_ARGS: Final = frozenset({"workflow_args", "reward_fn_args"})
 """Arguments judged later, when the receiving workflow and reward are known."""
 _POSTGRES_PORT: Final = 5432
@@ -226,10 +229,24 @@ class SubmissionJudge:
         """Judges the arguments of a taskset's workflow and reward; built-in parts name nothing but `path`."""
         if "path" in taskset.reward_args:
             self._path((*at, "reward_fn_args", "path"), taskset.reward_args["path"])
+        if taskset.workflow == _AGENT_COMMAND:
+            self._command(taskset.workflow_args, (*at, "workflow_args"))
         if not WORKFLOWS.builtin(taskset.workflow):
             self._third_party(taskset.workflow, taskset.workflow_args, (*at, "workflow_args"))
         if taskset.reward is not None and not REWARDS.builtin(taskset.reward):
             self._third_party(taskset.reward, taskset.reward_args, (*at, "reward_fn_args"))
+
+    def _command(self, arguments: Mapping[str, Any], path: FieldPath) -> None:
+        """Judges the command of an agent, its folder, and every argument widening the command's reach."""
+        words = arguments.get("agent_command", ())
+        subject = "this command"
+        self._add_grant(
+            self._allowances.command(words), (*path, "agent_command"), lists.ALLOW_COMMANDS, subject, "[COMMAND]"
+        )
+        if "agent_folder" in arguments:
+            self._path((*path, "agent_folder"), arguments["agent_folder"])
+        wide = {name: argument for name, argument in arguments.items() if name in _WIDENING}
+        self._third_party(_AGENT_COMMAND, wide, path)
 
     def _third_party(self, plugin: str, arguments: Mapping[str, Any], path: FieldPath) -> None:
         for name in arguments:

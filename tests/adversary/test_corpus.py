@@ -27,8 +27,8 @@ CASES = [(kind, case) for kind, cases in CORPUS.items() for case in cases]
 HARMLESS = (NameKind.PLAIN, NameKind.PLUGIN)
 """Kinds that name nothing outside of the file, or a part that the owner installed."""
 LINES = frozenset(
-    ("roots", "allow_env", "secrets", "allow_urls", "allow_code", "allow_args", "grammar", "archive", "owner")
-)
+    ("roots", "allow_env", "secrets", "allow_urls", "allow_code", "allow_args", "allow_commands", "grammar", "archive")
+) | {"owner"}
 
 
 @pytest.mark.parametrize("kind", sorted(CORPUS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -87,7 +88,16 @@ def spec(workflow: str, *, reward: str | None = "accuracy_reward", prompt_type: 
     )
 
 
-ARGUMENTS = {"agent_program_workflow": {"agent": "asks_once"}}
+ASKS_AS_COMMAND = """
+import json, os, urllib.request
+body = json.dumps({"messages": json.load(open(os.environ["RFTD_TASK"]))["messages"]}).encode()
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers))
+"""
+ARGUMENTS: dict[str, dict[str, object]] = {
+    "agent_program_workflow": {"agent": "asks_once"},
+    "agent_command_workflow": {"agent_command": [sys.executable, "-Ic", ASKS_AS_COMMAND]},
+}
 """The arguments of workflows that need some."""
 ASKS_ONCE = """
 import httpx
@@ -136,7 +146,10 @@ async def test_a_result_fits_together(workflow: str) -> None:
     result = await run(workflow, ScriptedEngine())
     result.check(MODEL.max_model_len)
     assert result.reward == 1.0
-    assert result.metrics == {"accuracy": 1.0}
+    # A command has figures of its process besides.
+    assert {name: result.metrics[name] for name in result.metrics if not name.startswith("sandbox_")} == {
+        "accuracy": 1.0
+    }
     assert result.finish == "stop"
     assert result.loss_mask.sum() > 0
     assert (result.logprobs[result.loss_mask == 1] != 0).all()

@@ -22,7 +22,7 @@ _SERVICE: Final[FieldPath] = ("model", "external_model")
 _PACED: Final = {"sync_method": "checkpoint", "sync_style": "fully_async"}
 _SERVICE_LEN: Final = 2**20
 """Assumed length of a model behind a service: the real limit is known only to the service, which reports an excess."""
-_PROGRAM: Final = "agent_program_workflow"
+_PROGRAMS: Final = ("agent_program_workflow", "agent_command_workflow")
 
 
 def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
@@ -94,7 +94,7 @@ def _check_tasksets(explorer_input: ExplorerInput, notes: Notes) -> None:
             or explorer_input.default_eval_workflow_type
             or explorer_input.default_workflow_type
         )
-        if named == _PROGRAM:
+        if named in _PROGRAMS:
             problem = f"is {named}, whose programs need the endpoint of a built-in engine"
             fix = "use a workflow that calls model.chat"
             notes.wrong((*path, "default_workflow_type"), problem, fix, Contradiction)

@@ -41,7 +41,8 @@ def blocks_of(page: Path, *languages: str) -> list[Block]:
 
 def block_named(file: str) -> Block:
     """The one block that is the file of this name."""
-    (found,) = (block for page in PAGES for block in blocks_of(page, "yaml", "python", "toml") if block.file == file)
+    languages = ("yaml", "python", "toml", "sh")
+    (found,) = (block for page in PAGES for block in blocks_of(page, *languages) if block.file == file)
     return found
 
 
