@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-import rftd
 from rftd.ops import limits
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError
@@ -35,6 +34,8 @@ SYSTEM: Final = (
     *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/mime.types", "/etc/protocols"),
 )
 """Readable within namespaces, besides Python itself."""
+_ABOVE_RFTD: Final = Path(__file__).parents[4]
+"""The folder with the package rftd, for the import of the warden."""
 NAME_VARIABLE: Final = "RFTD_SANDBOX"
 """Variable with the run's name, by which processes are found whose warden was killed."""
 
@@ -166,7 +167,7 @@ class _Warden:
         # The mark lets the daemon end a warden whose explorer died with it; the library path is that of this Python.
         names = (MARK, "LD_LIBRARY_PATH")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, str(Path(rftd.__file__).parent.parent)],
+            [sys.executable, "-I", "-S", "-c", _START, str(_ABOVE_RFTD)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
