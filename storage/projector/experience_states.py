@@ -195,11 +195,11 @@ class StateUpdate:
     def _split(self, present: set[tuple[bytes, int]]) -> None:
         """Divides the experiences into fresh ones and those of rollouts with other records."""
         self._groups = self._leased_groups.intersection([group for group, _ in present])
-        taken = self._rollouts | present
+        recorded = self._rollouts | present
         records = Counter([row[:2] for row in self._fresh])
         fresh: list[Values] = []
         for row in self._fresh:
-            alone = records[row[:2]] == 1 and row[:2] not in taken and row[0] not in self._groups
+            alone = records[row[:2]] == 1 and row[:2] not in recorded and row[0] not in self._groups
             (fresh if alone else self._repeated).append(row)
         self._fresh = fresh
         self._rollouts.update([(row[0], row[1]) for row in self._repeated])
@@ -213,7 +213,7 @@ class StateUpdate:
         lease, experience, experiment = map(upsert.columns.index, ("lease", "id", "experiment"))
         states: list[tuple[Any, ...]] = []
         leases = {row[lease] for row in self._fresh}
-        held: set[Any] = {
+        leased: set[Any] = {
             (bytes(id), bytes(worker or b""), bytes(subject or b""))
             for id, worker, subject in (yield Query(_LEASED, "l.id", list(leases)))
         }
@@ -229,7 +229,7 @@ class StateUpdate:
         for row in self._fresh:
             id, group, run = row[experience], row[0], row[experiment]
             state = _WITHOUT_EFFECT
-            if (row[lease], row[2], group) in held:
+            if (row[lease], row[2], group) in leased:
                 digits = maps.get(group)
                 state = _state_of(
                     retired.get(id), plans.get((id, run), ()), digits is not None, _is_member(digits, row[1])
@@ -261,16 +261,16 @@ class StateUpdate:
             states = _merged((yield Query(_EVALUATED, column, keys, PRODUCED)))
             self._count([(experiment, *after[:3]) for experiment, _, after in states.values()], 1)
             evaluated |= states.keys()
-            changed += [(*after, place) for place, (_, before, after) in states.items() if before != after]
+            changed += [(*after, place) for rowid, (_, before, after) in states.items() if before != after]
         yield from self._close(evaluated)
         if self._experiences:
             # Plans and retirements do not change which record ended a rollout: `state` tells it.
             rows = yield Query(_EVALUATED, "e.state IS NOT NULL AND e.id", list(self._experiences), "1 = 1")
-            for place, (experiment, before, after) in _merged(rows).items():
-                if place not in evaluated and before != after:
+            for rowid, (experiment, before, after) in _merged(rows).items():
+                if rowid not in evaluated and before != after:
                     self._count([(experiment, *before[:3])], -1)
                     self._count([(experiment, *after[:3])], 1)
-                    changed.append((*after, place))
+                    changed.append((*after, rowid))
         if changed:
             yield Write(_STATE_IN_FILE, _STATE_ON_SERVER, changed)
         yield from self._write_counts()
@@ -284,10 +284,10 @@ class StateUpdate:
         maps = {bytes(id): digits or "" for id, digits in (yield Query(_MAPS, "g.id", ids))}
         changed: list[Values] = []
         moves = Counter[tuple[Any, str, str]]()
-        for place, group, rollout, experiment, before in (yield Query(_UNPLANNED, "e.group_id", ids)):
+        for rowid, group, rollout, experiment, before in (yield Query(_UNPLANNED, "e.group_id", ids)):
             after = "waiting" if _is_member(maps.get(bytes(group)), rollout) else "late"
-            if before != after and place not in evaluated:
-                changed.append((after, place))
+            if before != after and rowid not in evaluated:
+                changed.append((after, rowid))
                 moves[experiment, before, after] += 1
         for (experiment, before, after), number in moves.items():
             if experiment is not None:
@@ -356,23 +356,23 @@ def _is_member(digits: str | None, rollout: int) -> bool:
 
 
 def _merged(rows: Iterable[tuple[Any, ...]]) -> dict[Any, tuple[bytes | None, _State, _State]]:
-    """Returns experiment, state before and state now by the place of a row; the query has a row for each use."""
+    """Returns experiment, state before and state now by the row's id; the query has a row for each use."""
     plans: dict[Any, list[tuple[Any, ...]]] = {}
     facts: dict[Any, tuple[Any, ...]] = {}
     for row in rows:
-        place = row[0]
-        facts[place] = row
-        own = plans.setdefault(place, [])
+        rowid = row[0]
+        facts[rowid] = row
+        row_plans = plans.setdefault(rowid, [])
         if row[16] is not None:  # null: no plan, or none with an effect
-            own.append(row[15:])
+            row_plans.append(row[15:])
     states: dict[Any, tuple[bytes | None, _State, _State]] = {}
-    for place, row in facts.items():
+    for rowid, row in facts.items():
         produced, closed, member, retired, reason, uses = row[9:15]
         after = _WITHOUT_EFFECT
         if produced:
             retirement = (reason, uses) if retired is not None else None
-            after = _state_of(retirement, plans[place], closed is not None, member == "1")
-        states[place] = row[2], row[3:9], after
+            after = _state_of(retirement, plans[rowid], closed is not None, member == "1")
+        states[rowid] = row[2], row[3:9], after
     return states
 
 

@@ -109,9 +109,9 @@ class Supervisor(AskedCommands):
         self._reading, self._one_submission = asyncio.Lock(), asyncio.Lock()
         folders = self._one_submission  # held for taking or freeing a job's folder
         intake = Intake(log, self._registry.entries, self._writer, self._tidy, self._refresh, clock=clock, roles=roles)
-        own, host = self._loss_check.claims.own, executor.host
+        own = self._loss_check.claims.own
         self._submissions = Submissions(
-            intake, self._registry, self._orders, self._refresh, folders, host, allowances, own
+            intake, self._registry, self._orders, self._refresh, folders, executor.host, allowances, own
         )
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
