@@ -261,7 +261,7 @@ class StateUpdate:
             states = _merged((yield Query(_EVALUATED, column, keys, PRODUCED)))
             self._count([(experiment, *after[:3]) for experiment, _, after in states.values()], 1)
             evaluated |= states.keys()
-            changed += [(*after, place) for rowid, (_, before, after) in states.items() if before != after]
+            changed += [(*after, rowid) for rowid, (_, before, after) in states.items() if before != after]
         yield from self._close(evaluated)
         if self._experiences:
             # Plans and retirements do not change which record ended a rollout: `state` tells it.
