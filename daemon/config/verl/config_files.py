@@ -18,7 +18,7 @@ _OF_THE_PROGRAM: Final = ("", "config", "./config")
 
 @dataclass(frozen=True, slots=True)
 class ConfigFiles:
-    """The sources of a Hydra configuration: the script's own texts, a named folder, and the folders above the script."""
+    """Sources of a Hydra configuration: the script's own texts, a named folder, and the folders above the script."""
 
     script: Path | None = None
     """The imported script or file; None for a command line."""
