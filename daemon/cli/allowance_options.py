@@ -58,6 +58,12 @@ _OPTIONS: Final = (
         metavar="PATTERN",
         help="Command of agents that others may run, as one line.",
     ),
+    click.option(
+        "--allow-sources",
+        multiple=True,
+        metavar="SHA256",
+        help="Source text of a reward that others may submit; it runs in a sandbox. * for any.",
+    ),
 )
 
 
@@ -69,6 +75,7 @@ def _allowances(
     allow_code: tuple[str, ...],
     allow_args: tuple[str, ...],
     allow_commands: tuple[str, ...],
+    allow_sources: tuple[str, ...],
 ) -> Allowances:
     from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
     from rftd.ops.paths import absolute_path
@@ -81,6 +88,7 @@ def _allowances(
         allow_code=tuple(absolute_path(folder) for folder in allow_code),
         allow_args=(*SAFE_ARGS, *allow_args),
         allow_commands=allow_commands,
+        allow_sources=allow_sources,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ ALLOW_URLS: Final = "allow_urls"
 ALLOW_CODE: Final = "allow_code"
 ALLOW_ARGS: Final = "allow_args"
 ALLOW_COMMANDS: Final = "allow_commands"
+ALLOW_SOURCES: Final = "allow_sources"
 ANY_HOST: Final = "*"
 """Host of a secret that a workflow may send to any address."""
 
@@ -65,6 +67,8 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
 
     allow_commands: tuple[str, ...] = ()
     """Patterns of the commands of agents, as one line quoted like a shell's."""
+    allow_sources: tuple[str, ...] = ()
+    """Patterns of the SHA-256 digests of rewards' source texts, each run in a sandbox."""
 
     def path(self, path: str) -> Grant | None:
         """Returns the grant for a file or a folder; None if not allowed. Blocks."""
@@ -88,6 +92,11 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the grant for the command of an agent; None if not allowed."""
         line = shlex.join(words)
         return Grant(ALLOW_COMMANDS, line) if _matches(line, self.allow_commands) else None
+
+    def source(self, text: str) -> Grant | None:
+        """Returns the grant for a source text, by its digest; None if not allowed."""
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return Grant(ALLOW_SOURCES, digest) if _matches(digest, self.allow_sources) else None
 
     def secret(self, name: str, url: str | None) -> Grant | None:
         """Returns the grant for a variable whose value is sent to `url`; None as URL: the address is in another
@@ -130,6 +139,8 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
                 return _matches(grant.value, self.allow_args)
             case "allow_commands":
                 return _matches(grant.value, self.allow_commands)
+            case "allow_sources":
+                return _matches(grant.value, self.allow_sources)
             case "secrets":
                 return grant.value in self.secrets
             case "allow_urls":

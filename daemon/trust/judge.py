@@ -23,6 +23,7 @@ from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.source import source_name
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
@@ -181,11 +182,9 @@ class SubmissionJudge:
         self._add_grant(grant, path, _URLS, "this database", "[HOST:PORT]")
 
     def _source(self, named: NamedValue) -> None:
-        raise NotAllowedError(
-            "only the daemon's owner may submit code",
-            field=show(named.path),
-            fix="ask the daemon's owner to install it as a package, and name its reward or workflow",
-        )
+        for file, text in named.value.items() if isinstance(named.value, dict) else ():
+            grant = self._allowances.source(str(text))
+            self._add_grant(grant, (*named.path, file), lists.ALLOW_SOURCES, "this code", "[DIGEST]")
 
     def _address(self, named: NamedValue) -> None:
         if named.value in _LOOPBACK:
@@ -229,11 +228,19 @@ class SubmissionJudge:
         """Judges the arguments of a taskset's workflow and reward; built-in parts name nothing but `path`."""
         if "path" in taskset.reward_args:
             self._path((*at, "reward_fn_args", "path"), taskset.reward_args["path"])
+        if source_name(taskset.workflow) is not None:
+            raise NotAllowedError(
+                "only the daemon's owner may submit workflows as code: no sandbox holds them",
+                field=show((*at, "default_workflow_type")),
+                fix="use agent_command_workflow, or ask the daemon's owner to install the workflow",
+            )
         if taskset.workflow == _AGENT_COMMAND:
             self._command(taskset.workflow_args, (*at, "workflow_args"))
         if not WORKFLOWS.builtin(taskset.workflow):
             self._third_party(taskset.workflow, taskset.workflow_args, (*at, "workflow_args"))
-        if taskset.reward is not None and not REWARDS.builtin(taskset.reward):
+        # Arguments of a source are for its sandbox, and name nothing outside.
+        of_source = source_name(taskset.reward) is not None
+        if taskset.reward is not None and not of_source and not REWARDS.builtin(taskset.reward):
             self._third_party(taskset.reward, taskset.reward_args, (*at, "reward_fn_args"))
 
     def _command(self, arguments: Mapping[str, Any], path: FieldPath) -> None:

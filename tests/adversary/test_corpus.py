@@ -26,9 +26,9 @@ CORPUS: dict[str, list[dict[str, Any]]] = {
 CASES = [(kind, case) for kind, cases in CORPUS.items() for case in cases]
 HARMLESS = (NameKind.PLAIN, NameKind.PLUGIN)
 """Kinds that name nothing outside of the file, or a part that the owner installed."""
-LINES = frozenset(
-    ("roots", "allow_env", "secrets", "allow_urls", "allow_code", "allow_args", "allow_commands", "grammar", "archive")
-) | {"owner"}
+LINES = frozenset(("roots", "secrets", "grammar", "archive", "owner")) | {
+    f"allow_{kind}" for kind in ("env", "urls", "code", "args", "commands", "sources")
+}
 
 
 @pytest.mark.parametrize("kind", sorted(CORPUS))

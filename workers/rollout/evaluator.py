@@ -57,13 +57,15 @@ class Evaluator:
         auxiliary: AuxiliaryModels | None = None,
         reward_environ: Mapping[str, str] | None = None,
         artifacts: ArtifactStore | None = None,
+        confined: bool = False,
     ) -> None:
         """`places` returns the slots limiting the concurrent rows of a stage, given its index; `artifacts` stores texts
         of answers.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` are further models for workflows;
-        reward processes get the environment `reward_environ`.
+        reward processes get the environment `reward_environ`; with `confined`, sources of rewards run in a sandbox.
         """
+        self._confined = confined
         self._reward_environ = reward_environ
         self._artifacts = artifacts
         self._auxiliary = auxiliary
@@ -180,6 +182,7 @@ class Evaluator:
             auxiliary=partial(self._auxiliary.of, stage) if self._auxiliary else no_auxiliary_models,
             reward_environ=self._reward_environ,
             sources=stage.sources,
+            confined=self._confined,
         )
         rollouts = Rollouts(
             runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans

@@ -164,6 +164,7 @@ class Explorer:
             auxiliary=auxiliary,
             reward_environ=self._reward_environ,
             artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
+            confined=spec.reach.restricted,
         )
         server: ConversationServer | None = None
         for index, stage_spec in enumerate(spec.stages):
@@ -210,6 +211,7 @@ class Explorer:
                 auxiliary=partial(auxiliary.of, stage),
                 reward_environ=self._reward_environ,
                 sources=stage.sources,
+                confined=spec.reach.restricted,
             ),
             stage.rollout,
             places=places,

@@ -67,15 +67,17 @@ class WorkflowRunner:
         auxiliary: ModelsOfRollout = no_auxiliary_models,
         reward_environ: Mapping[str, str] | None = None,
         sources: Mapping[str, str] | None = None,
+        confined: bool = False,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` returns the auxiliary models for
         an attempt at a rollout; processes of rewards have the environment `reward_environ`. `sources` are the texts of
-        Python files by name.
+        Python files by name, run in a sandbox if `confined`.
         """
         self._reward_environ = reward_environ
         self._sources = sources or {}
+        self._confined = confined
         self._endpoint = endpoint
         self._auxiliary = auxiliary
         self._taskset = taskset
@@ -187,7 +189,11 @@ class WorkflowRunner:
             # Only the experiment names a source: a row that does finds no registered reward of this name.
             sources = self._sources if reward_name == taskset.reward else {}
             self._scorers[reward_name] = open_scorer(
-                reward_name, taskset.reward_args if of_taskset else None, environ=self._reward_environ, sources=sources
+                reward_name,
+                taskset.reward_args if of_taskset else None,
+                environ=self._reward_environ,
+                sources=sources,
+                confined=self._confined,
             )
         return workflow, self._scorers[reward_name]
 
@@ -197,6 +203,13 @@ class WorkflowRunner:
         source = source_name(name)
         if source is None or source.file not in self._sources:
             return WORKFLOWS.open(name, self._taskset.workflow_args)
+        if self._confined:
+            # A workflow draws tokens in the explorer's process: no sandbox can hold it.
+            raise ConfigError(
+                f"workflow {name!r} is a source of a submitter other than the owner, and only rewards run in a sandbox",
+                field="default_workflow_type",
+                fix="use agent_command_workflow, or ask the daemon's owner to install it",
+            )
         return open_workflow_source(source, self._sources[source.file], self._taskset.workflow_args)
 
 

@@ -54,7 +54,7 @@ class AllowList(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the daemon's allow-list configuration, with the folders of no effect."""
 
     line: str
-    """Name of the line: `roots`, `allow_env`, `secrets`, `allow_urls`, `allow_code`, `allow_args`, `allow_commands`."""
+    """Name of the line, such as `roots` or `allow_env`."""
     allows: list[str]
     """Allowed folders, patterns, variables with their hosts, or addresses."""
     faulty: list[str]

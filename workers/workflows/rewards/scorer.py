@@ -182,14 +182,20 @@ def open_scorer(
     *,
     environ: Mapping[str, str] | None = None,
     sources: Mapping[str, str] | None = None,
+    confined: bool = False,
 ) -> Scorer:
     """Opens the scorer of a registered reward, or of one named `FILE.py:NAME` with the file's text in `sources`.
 
-    `environ` is the environment of its processes, None: a minimal one. Raises ConfigError for the name or the
+    `environ` is the environment of its processes, None: a minimal one. With `confined`, a source runs in a sandbox.
+    Raises ConfigError for the name or the
     arguments.
     """
     source = source_name(name) if sources else None
     if source is not None and sources is not None and source.file in sources:
+        if confined:
+            from rftd.workers.workflows.rewards.confined import ConfinedReward
+
+            return Scorer(name, ConfinedReward(source, sources[source.file], arguments or {}), on_thread=False)
         return Scorer(name, open_reward_source(source, sources[source.file], arguments or {}), on_thread=True)
     reward = REWARDS.open(name, arguments)
     if environ is not None and isinstance(reward, ProcessReward):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+
+# As mypy reads it; the module typing takes longer to import than everything else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
 
 CONNECTIONS: Final = 128
 """Maximum connections forwarded at once."""

@@ -12,9 +12,13 @@ import resource
 import signal
 import socket
 import struct
-from typing import Any, Final
 
-Job = dict[str, Any]
+# As mypy reads it; the module typing takes longer to import than everything else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    Job = dict[str, Any]
 
 INNER: Final = "/sandbox"
 """The command's folder within namespaces."""

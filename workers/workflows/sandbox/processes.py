@@ -167,7 +167,7 @@ class _Warden:
         # The mark lets the daemon end a warden whose explorer died with it; the library path is that of this Python.
         names = (MARK, "LD_LIBRARY_PATH")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, str(_ABOVE_RFTD)],
+            [sys.executable, "-I", "-S", "-c", _START, str(_ABOVE_RFTD), *__package__.split(".")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -203,9 +203,16 @@ class _Warden:
                     self._process.stdin.close()
 
 
-_START: Final = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from rftd.workers.workflows.sandbox.warden import main; main()"
-)
+# Without running the packages' own modules, and what they import.
+_START: Final = """
+import sys
+for depth in range(3, len(sys.argv) + 1):
+    name = ".".join(sys.argv[2:depth])
+    package = sys.modules[name] = type(sys)(name)
+    package.__path__ = ["/".join([sys.argv[1], *sys.argv[2:depth]])]
+from rftd.workers.workflows.sandbox.warden import main
+main()
+"""
 
 
 def end_marked(name: str) -> None:

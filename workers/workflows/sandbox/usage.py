@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+
+# As mypy reads it; the module typing takes longer to import than everything else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final
 
 _PAGE: Final = resource.getpagesize()
 _ENTRY_BYTES: Final = 1024

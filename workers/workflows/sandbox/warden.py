@@ -16,11 +16,17 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Final
 
 from rftd.workers.workflows.sandbox import namespaces
-from rftd.workers.workflows.sandbox.namespaces import INNER, INNER_UID, Job
+from rftd.workers.workflows.sandbox.namespaces import INNER, INNER_UID
 from rftd.workers.workflows.sandbox.usage import descendants, disk_of, memory_of
+
+# As mypy reads it; the module typing takes longer to import than everything else here.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from rftd.workers.workflows.sandbox.namespaces import Job
 
 LOOK_S: Final = 0.02
 """Seconds between two looks at processes and memory."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sqlite3
@@ -317,6 +318,56 @@ async def test_a_root_that_is_a_link_allows_nothing(root: Path) -> None:
     with pytest.raises(NotAllowedError):
         await commands.submit(file_of(link, {}), request_id=IDS.new())
     assert list(allowances(link).faults()) == [("roots", str(link))]
+
+
+REWARD = "def short(response, truth):\n    return -float(len(response))\n"
+
+
+def with_reward(root: Path, *, workflow: bool = False) -> dict[str, Any]:
+    field = "default_workflow_type" if workflow else "default_reward_fn_type"
+    return file_of(root, {"sources": {"mine.py": REWARD}, **taskset(**{field: "mine.py:short"})})
+
+
+async def test_a_reward_of_an_allowed_digest_is_accepted_and_a_workflow_is_not(root: Path) -> None:
+    digest = hashlib.sha256(REWARD.encode()).hexdigest()
+    allowed = allowances(root, allow_sources=(digest,))
+    commands = supervisor(MemoryLog(), allowed).for_asker(ANN)
+    accepted = await commands.submit(with_reward(root), request_id=IDS.new())
+    entry = (await commands.known()).entries[accepted.experiment]
+    assert ("allow_sources", digest) in {(grant.kind, grant.value) for grant in entry.spine.grants}
+    assert entry.spec.reach.restricted, "a worker runs the reward in a sandbox"
+    with pytest.raises(NotAllowedError, match="workflows as code"):
+        await commands.submit(with_reward(root, workflow=True) | {"name": "second"}, request_id=IDS.new())
+    missing = await Parts(CLOCK, allowances(root), starts=True).missing(entry.spec, 0, {}, entry.spine.grants)
+    assert missing is not None and missing.cause == NOT_ALLOWED and "`allow_sources`" in missing.fix
+
+
+@pytest.mark.parametrize(
+    ("pattern", "arguments", "refused"),
+    [
+        ("node agent.mjs", {}, ""),
+        ("node *", {}, ""),
+        ("node agent.mj", {}, "agent_command"),
+        ("node agent.mjs", {"network": True}, "network"),
+        ("node agent.mjs", {"environ": {"PATH": "/evil"}}, "environ"),
+        ("node agent.mjs", {"readable": ["/"]}, "readable"),
+        ("node agent.mjs", {"isolation": "process"}, "isolation"),
+        ("node agent.mjs", {"agent_folder": "/etc"}, "agent_folder"),
+        ("node agent.mjs", {"agent_folder": "ROOT/m"}, ""),
+    ],
+)
+async def test_a_command_of_an_agent_is_allowed_by_its_line(
+    pattern: str, arguments: dict[str, Any], refused: str, root: Path
+) -> None:
+    commands = supervisor(MemoryLog(), allowances(root, allow_commands=(pattern,))).for_asker(ANN)
+    words = {"agent_command": ["node", "agent.mjs"], **arguments}
+    config = file_of(root, taskset(default_workflow_type="agent_command_workflow", workflow_args=words))
+    if not refused:
+        await commands.check(config)
+        return
+    with pytest.raises(NotAllowedError) as caught:
+        await commands.check(config)
+    assert refused in (caught.value.field or "")
 
 
 def move_away(root: Path, *, leave_link: bool) -> None:
