@@ -135,6 +135,24 @@ class GpgAdvantage(OneGroup):
         return np.zeros(len(rewards)) if (rewards == rewards[0]).all() else rewards - rewards.mean()
 
 
+class MaxRlAdvantage(OneGroup):
+    """The advantage is (reward - mean) / mean: success on a task seldom solved counts more, as in maximum likelihood.
+
+    For rewards of 0 and 1 the gradient is that of the log-probability of success, truncated at the number of rollouts.
+    Rewards are meant to be at least 0: a group with a mean of 0 or less has no advantages.
+
+    Source: Tajwar et al. 2026, Maximum Likelihood Reinforcement Learning, arXiv 2602.02710.
+    """
+
+    def of_group(self, group: ClosedGroup) -> Floats:
+        """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
+        import numpy as np
+
+        rewards = group.exact_rewards()
+        mean = float(rewards.mean())
+        return (rewards / mean - 1.0 if mean > 0 else np.zeros(len(rewards))).astype(np.float32)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AsymreAdvantage(OneGroup):
     """The advantage is reward - (mean + baseline_shift); with a shift below 0, good answers count more than bad ones.

@@ -33,6 +33,7 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "step_wise_grpo": f"{_HERE}.step_wise_grpo:StepWiseGrpoAdvantage",
         "gigpo": f"{_HERE}.gigpo:GigpoAdvantage",
         "opo": f"{_HERE}.baselines:OpoAdvantage",
+        "maxrl": f"{_HERE}.baselines:MaxRlAdvantage",
         "gpg": f"{_HERE}.baselines:GpgAdvantage",
         "gdpo": f"{_HERE}.gdpo:GdpoAdvantage",
         "pass_at_k": f"{_HERE}.baselines:PassAtKAdvantage",

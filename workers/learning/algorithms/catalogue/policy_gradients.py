@@ -227,6 +227,18 @@ OPO: Final = AlgorithmDefinition(
     needs=Needs(groups=True, old_logprobs=True),
 )
 
+MAXRL: Final = AlgorithmDefinition(
+    name="maxrl",
+    summary="Advantage = (reward - the group's mean) / the mean; PPO's clipped policy loss; no KL.",
+    source="Tajwar et al. 2026, MaxRL, arXiv 2602.02710",
+    when="Rewards of 0 and 1 with tasks seldom solved: one success in many rollouts weighs as much as it is rare.",
+    repeat_times=8,
+    advantage="maxrl",
+    policy_loss="ppo",
+    policy_loss_args={"clip_range": 0.2},
+    needs=Needs(groups=True, old_logprobs=True),
+)
+
 GPG: Final = AlgorithmDefinition(
     name="gpg",
     summary="Advantage = reward minus the group's mean, scaled for groups that teach nothing; plain policy gradient.",

@@ -179,6 +179,14 @@ def test_of_a_group_the_best_alone_teaches_by_its_lead_over_the_second() -> None
     assert values("grpo_passk", clear, std_cal_level="none") == [[0.0, lead, 0.0, 0.0]]
 
 
+def test_maxrl_divides_by_the_mean() -> None:
+    mean = statistics.mean(REWARDS)
+    assert values("maxrl", group(*REWARDS)) == [near([(r - mean) / mean for r in REWARDS])]
+    # One success of K is worth K - 1: the gradient of log p, truncated at K rollouts (arXiv 2602.02710).
+    assert values("maxrl", group(1.0, 0.0, 0.0, 0.0)) == [[3.0, -1.0, -1.0, -1.0]]
+    assert values("maxrl", group(0.0, 0.0), group(-1.0, 0.5), group(2.0)) == [[0.0, 0.0], [0.0, 0.0], [0.0]]
+
+
 def test_gpg_makes_up_for_groups_without_a_gradient() -> None:
     """Groups of equal rewards hold 5 of the 4 + 3 + 2 + 1 experiences."""
     mean = statistics.mean(REWARDS)
