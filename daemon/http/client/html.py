@@ -26,9 +26,9 @@ class Html(str):
 def text(words: str, *, most: int = MOST_CHARACTERS) -> Html:
     """Returns foreign text as HTML: escaped, hidden characters in Python's notation, cut after `most` characters."""
     cut = words[:most]
-    left = len(words) - len(cut)
+    cut_off = len(words) - len(cut)
     visible = _HIDDEN.sub(lambda match: match[0].encode("unicode_escape", "backslashreplace").decode(), cut)
-    return Html(html.escape(visible) + (f" … {left:,} more characters" if left else ""))
+    return Html(html.escape(visible) + (f" … {cut_off:,} more characters" if cut_off else ""))
 
 
 def tag(name: str, *children: str | None, **attributes: str | float | None) -> Html:

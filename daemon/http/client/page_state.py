@@ -21,8 +21,8 @@ class PageState:
         if event == "page":
             self._page = content
         else:
-            for name, part in content["set"].items():
-                self._set(name, part)
+            for name, field_content in content["set"].items():
+                self._set(name, field_content)
             for name, end in content["ends"].items():
                 self._set(name, [*self._part(name)[end["drop"] :][: end["from"]], *end["items"]])
         self.id = id
@@ -30,12 +30,12 @@ class PageState:
 
     def _part(self, name: str) -> list[Any]:
         holder, field = self._holder(name)
-        part: list[Any] = holder[field]
-        return part
+        elements: list[Any] = holder[field]
+        return elements
 
-    def _set(self, name: str, part: Any) -> None:
+    def _set(self, name: str, field_content: Any) -> None:
         holder, field = self._holder(name)
-        holder[field] = part
+        holder[field] = field_content
 
     def _holder(self, name: str) -> tuple[dict[str, Any], str]:
         """Returns the mapping with a part named `FIELD` or `experiment.FIELD`, and the field."""

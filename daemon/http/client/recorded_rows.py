@@ -92,7 +92,7 @@ class RecordedRows:
         """Returns the row of an experience with its tokens and its text; None if no row is equivalent. Blocks."""
         why = SEVERAL if text.turns else UNREADABLE
         turns = text.turns
-        if len(turns) == 1 and [part.by for part in turns[0].parts] == ["model"]:
+        if len(turns) == 1 and [passage.by for passage in turns[0].parts] == ["model"]:
             why = EMPTY
             prompt = turns[0].prompt
             answer = turns[0].answer

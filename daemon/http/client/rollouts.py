@@ -199,10 +199,10 @@ def _answers(rollout: TextRollout) -> Iterator[tuple[str, str]]:
 
 def _parts(rollout: RolloutText) -> Iterator[tuple[str, str]]:
     for turn in rollout.turns:
-        written: Sequence[str] = [part.by for part in turn.parts]
+        written: Sequence[str] = [passage.by for passage in turn.parts]
         if set(written) <= {"model"}:
             yield "answer", turn.answer
         else:
-            yield from (("answer" if part.by == "model" else part.by, part.text) for part in turn.parts)
+            yield from (("answer" if passage.by == "model" else passage.by, passage.text) for passage in turn.parts)
     for judge in rollout.auxiliary:
         yield f"answer of {judge.model}", judge.text
