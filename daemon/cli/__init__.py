@@ -7,6 +7,7 @@ price              the price of an accelerator per hour
 verbs/             one file for each verb, with its output
 daemon_file        the options from a YAML file
 service_options    the options of a daemon
+alert_options      the options of alerts
 allowance_options  the options allowing names to everybody but the owner
 log_option         the options naming the log
 living_wait        unlimited waits for a living process

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.engine import make_url
 
+from rftd.daemon.cli.alert_options import AlertOptions
 from rftd.daemon.run.supervisor.disk_guard import DiskLimits
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.entrance import EntranceOptions
@@ -49,8 +50,8 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the person accepting the loss."""
     prices: dict[str, float] = {}
     """Dollars per hour of an accelerator, by kind."""
-    alerts_to: tuple[str, ...] = ()
-    """Addresses of receivers of alerts, checked; an address may be a secret: never printed."""
+    alerts: AlertOptions = AlertOptions()
+    """Receivers of alerts."""
     launching: Launching = Launching()
     """Roles with workers started here, and their hosts."""
     allowances: Allowances = NOTHING_MORE

@@ -5,6 +5,7 @@ service         all parts of a daemon wired together: log, log server, projectio
 entrance        authentication and TLS; `entrance_options` has the options
 launching       the roles started by a daemon, and their launchers; `launching_options` has the options
 keeping         retention rules of payloads and files; `keeping_options` has the options
+alert           one alert, and the file keeping alerts over restarts
 alerts          news of runs and disks, posted to receivers of the daemon's configuration
 log_source      the location of the log: embedded, or at a URL
 reconnecting    retries while a log or a database is unreachable

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -13,13 +15,16 @@ import msgspec
 
 from rftd.daemon.http.views.wire import encode
 from rftd.daemon.run.why.wait import Wait, sentence_of
+from rftd.daemon.serve.alert import Alert, AlertKind, AlertsFile, AlertsState
 from rftd.ops.clock import Clock
 from rftd.ops.errors import NotFoundError, UsageError
+from rftd.ops.ids import NAMESPACE, derive
 from rftd.ops.words import Level
 from rftd.storage.queries.experiments import ExperimentSummary, get_summary
-from rftd.storage.queries.live import LiveRow, live_experiments
-from rftd.storage.queries.signal import SignalRow, signal_of
-from rftd.storage.queries.steps import StepRow, list_steps
+from rftd.storage.queries.live import LiveRow, ended_experiments, live_experiments
+from rftd.storage.queries.signal import signal_of
+from rftd.storage.queries.steps import list_steps
+from rftd.streams.folds.signal import SOLVED
 
 if TYPE_CHECKING:
     import httpx
@@ -28,8 +33,6 @@ if TYPE_CHECKING:
     from rftd.daemon.run.operations import Operations
     from rftd.daemon.run.supervisor.disk_guard import DiskGuard
     from rftd.ops.logs import Logger
-
-AlertKind = Literal["signal_lost", "signal_regained", "failed", "completed", "disk", "stalled"]
 
 LOOK_S: Final = 5.0
 STALLED_S: Final = 300.0
@@ -40,23 +43,6 @@ SEND_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Pauses between attempts for one alert; dropped after the last one."""
 _STEPS: Final = 5
-
-
-class Alert(msgspec.Struct, frozen=True, kw_only=True):
-    """One alert, with the figures around it."""
-
-    kind: AlertKind
-    text: str
-    """The alert in one sentence, for people and for receivers of chat messages."""
-    time_ns: int
-    experiment: ExperimentSummary | None = None
-    """The experiment concerned; null for the daemon's disk."""
-    signal: SignalRow | None = None
-    steps: list[StepRow] = []
-    """The newest steps with all metrics."""
-    waits: list[Wait] = []
-    dropped: int = 0
-    """Number of earlier alerts dropped because the receiver did not answer."""
 
 
 class Alerts:
@@ -71,69 +57,108 @@ class Alerts:
         *,
         clock: Clock,
         logger: Logger,
+        file: AlertsFile = AlertsFile(None),  # noqa: B008 - it keeps nothing
+        stalled_after_s: float = STALLED_S,
     ) -> None:
+        """`file` keeps alerts that no receiver took, and the runs seen, over restarts of the daemon."""
+        self._file = file
+        self._stalled_after_s = stalled_after_s
+        self._saving = asyncio.Lock()
+        self._saved = b""
         self._engine = engine
         self._operations = operations
         self._guard = guard
         self._clock = clock
         self._logger = logger
-        self._queues = {url: _Outbox(url, clock=clock, logger=logger) for url in urls}
-        self._known: dict[str, LiveRow] | None = None
-        self._stalled: set[str] = set()
+        kept = file.read() if urls else None
+        state = kept or AlertsState()
+        self._outboxes = [
+            _Outbox(url, clock=clock, logger=logger, waiting=state.waiting, dropped=state.dropped, sent=self._save)
+            for url in urls
+        ]
+        self._signals: dict[str, str] | None = None if kept is None else kept.signals
+        self._ended_ns = state.ended_ns
+        self._stalled: set[str] = state.stalled
         self._short = False
 
     async def run(self) -> None:
         """Watches and posts until cancelled; returns at once without a receiver."""
-        if not self._queues:
+        if not self._outboxes:
             return
         async with asyncio.TaskGroup() as tasks:
-            for outbox in self._queues.values():
+            for outbox in self._outboxes:
                 tasks.create_task(outbox.run())
             while True:
                 await self.look()
+                await self._save()
                 await self._clock.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Looks once, and queues an alert for each change since the last look; the first look only remembers."""
+        """Looks once, and queues an alert for each change since the last look, also of an earlier daemon; the very
+        first look only remembers.
+        """
         if (shortage := self._guard.shortage) is not None and not self._short:
-            self._queue(Alert(kind="disk", text=shortage.reason, time_ns=self._clock.now_ns()))
+            self._queue("disk", shortage.reason)
         self._short = shortage is not None
         async with self._engine.connect() as connection:
             live = {row.id: row for row in await live_experiments(connection)}
-            known = live if self._known is None else self._known
-            for id in known.keys() - live.keys():
+            # A solved task is a healthy run, recorded as a lost signal of this cause.
+            signals = {id: "" if row.signal_cause in (None, SOLVED) else row.signal_cause for id, row in live.items()}
+            before = signals if self._signals is None else self._signals
+            # By the time of their ends too: a short run begins and ends between two looks.
+            ended = await ended_experiments(connection, after_ns=self._ended_ns or 0)
+            unseen = [] if self._ended_ns is None else [row.id for row in ended]
+            for id in dict.fromkeys([*unseen, *(before.keys() - live.keys())]):
                 await self._ended(connection, id)
+            self._ended_ns = max([row.ended_ns for row in ended], default=self._ended_ns or 0)
             for row in live.values():
-                before = known.get(row.id)
-                await self._signal(connection, row, before.signal_cause if before is not None else None)
+                await self._signal(connection, row, before.get(row.id, ""), signals[row.id])
                 if row.state in ("running", "paused"):
                     await self._wait(connection, row)
-            self._known = live
+            self._signals = signals
         self._stalled &= live.keys()
 
+    async def _save(self) -> None:
+        """Writes what outlives this daemon, if anything has changed."""
+        state = AlertsState(
+            signals=self._signals or {},
+            ended_ns=self._ended_ns,
+            stalled=self._stalled,
+            waiting={outbox.digest: list(outbox.waiting) for outbox in self._outboxes if outbox.waiting},
+            dropped={outbox.digest: outbox.dropped for outbox in self._outboxes if outbox.dropped},
+        )
+        content = msgspec.json.encode(state, order="deterministic")
+        async with self._saving:
+            if content != self._saved:
+                await asyncio.to_thread(self._file.write, content)
+                self._saved = content
+
     async def _ended(self, connection: AsyncConnection, id: str) -> None:
-        summary = await get_summary(connection, UUID(id))
+        try:
+            summary = await get_summary(connection, UUID(id))
+        except NotFoundError:  # the tables are filled anew, or of another log than before
+            return
         if summary.state == "completed":
             await self._tell(connection, "completed", f"{summary.name} completed after {summary.step} steps", summary)
         elif summary.state in ("failed", "rejected"):
             reason = ": ".join(filter(None, (summary.code, summary.reason)))
             await self._tell(connection, "failed", f"{summary.name} {summary.state}: {reason}", summary)
 
-    async def _signal(self, connection: AsyncConnection, row: LiveRow, before: str | None) -> None:
-        if bool(row.signal_cause) == bool(before):
+    async def _signal(self, connection: AsyncConnection, row: LiveRow, before: str, cause: str) -> None:
+        if bool(cause) == bool(before):
             return
         summary = await get_summary(connection, UUID(row.id))
-        if not row.signal_cause:
+        if not cause:
             await self._tell(connection, "signal_regained", f"{summary.name} learns again", summary)
             return
         signal = await signal_of(connection, UUID(row.id))
-        reason = signal.reason if signal is not None and signal.reason else row.signal_cause
+        reason = signal.reason if signal is not None and signal.reason else cause
         text = f"{summary.name} lost its learning signal at step {row.signal_step}: {reason}"
         await self._tell(connection, "signal_lost", text, summary)
 
     async def _wait(self, connection: AsyncConnection, row: LiveRow) -> None:
         waits = await self._operations.waits(UUID(row.id))
-        oldest_ns = self._clock.now_ns() - int(STALLED_S * 1e9)
+        oldest_ns = self._clock.now_ns() - int(self._stalled_after_s * 1e9)
         stuck = [
             wait
             for wait in waits
@@ -160,42 +185,52 @@ class Alerts:
             steps = await list_steps(connection, id, first_step=max(0, summary.step - _STEPS + 1), limit=_STEPS)
         except NotFoundError:  # removed meanwhile
             return
-        self._queue(
-            Alert(
-                kind=kind,
-                text=text,
-                time_ns=self._clock.now_ns(),
-                experiment=summary,
-                signal=signal,
-                steps=steps,
-                waits=list(waits),
-            )
-        )
+        self._queue(kind, text, experiment=summary, signal=signal, steps=steps, waits=list(waits))
 
-    def _queue(self, alert: Alert) -> None:
-        self._logger.info("alert", kind=alert.kind, text=alert.text)
-        for outbox in self._queues.values():
+    def _queue(self, kind: AlertKind, text: str, **figures: Any) -> None:
+        time_ns = self._clock.now_ns()
+        summary: ExperimentSummary | None = figures.get("experiment")
+        id = derive(NAMESPACE, "alert", kind, "" if summary is None else summary.id, time_ns)
+        alert = Alert(id=str(id), kind=kind, text=text, time_ns=time_ns, **figures)
+        self._logger.info("alert", kind=kind, text=text)
+        for outbox in self._outboxes:
             outbox.add(alert)
 
 
 class _Outbox:
     """Alerts on their way to one receiver, in order."""
 
-    def __init__(self, url: str, *, clock: Clock, logger: Logger) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock,
+        logger: Logger,
+        waiting: Mapping[str, Sequence[Alert]] = MappingProxyType({}),
+        dropped: Mapping[str, int] = MappingProxyType({}),
+        sent: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`waiting` and `dropped` are those of an earlier daemon, by digest; `sent` is called after each alert."""
         self._url = url
         self._host = urlsplit(url).hostname or ""
+        self.digest = sha256(url.encode()).hexdigest()
         self._clock = clock
         self._logger = logger
-        self._waiting: deque[Alert] = deque(maxlen=MOST_WAITING)
-        self._dropped = 0
+        self._note_sent = sent
+        self.waiting: deque[Alert] = deque(waiting.get(self.digest, ()), maxlen=MOST_WAITING)
+        self.dropped = dropped.get(self.digest, 0)
         self._filled = asyncio.Event()
+        if self.waiting:
+            self._filled.set()
 
     def add(self, alert: Alert) -> None:
-        self._dropped += len(self._waiting) == MOST_WAITING
-        self._waiting.append(alert)
+        """Queues an alert; of too many, the oldest is dropped."""
+        self.dropped += len(self.waiting) == MOST_WAITING
+        self.waiting.append(alert)
         self._filled.set()
 
     async def run(self) -> None:
+        """Posts the alerts in order until cancelled."""
         import httpx
 
         # No proxy of the environment and no redirect: the owner named this receiver, and no other.
@@ -203,14 +238,16 @@ class _Outbox:
             while True:
                 await self._filled.wait()
                 self._filled.clear()
-                while self._waiting:
-                    alert = self._waiting[0]
-                    dropped = self._dropped
+                while self.waiting:
+                    alert = self.waiting[0]
+                    dropped = self.dropped
                     is_sent = await self._sent(client, msgspec.structs.replace(alert, dropped=dropped))
-                    self._dropped += -dropped if is_sent else 1
+                    self.dropped += -dropped if is_sent else 1
                     # A full queue may have dropped the alert meanwhile.
-                    if self._waiting and self._waiting[0] is alert:
-                        self._waiting.popleft()
+                    if self.waiting and self.waiting[0] is alert:
+                        self.waiting.popleft()
+                    if self._note_sent is not None:
+                        await self._note_sent()
 
     async def _sent(self, client: httpx.AsyncClient, alert: Alert) -> bool:
         """True once the receiver took the alert; False after the last attempt."""
@@ -218,9 +255,8 @@ class _Outbox:
 
         for pause_s in (*RETRY_S, None):
             try:
-                answer = await client.post(
-                    self._url, content=encode(alert), headers={"Content-Type": "application/json"}
-                )
+                headers = {"Content-Type": "application/json", "Idempotency-Key": alert.id}
+                answer = await client.post(self._url, content=encode(alert), headers=headers)
                 if answer.is_success:
                     return True
                 problem = f"status {answer.status_code}"

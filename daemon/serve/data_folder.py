@@ -64,6 +64,8 @@ class DataFolder:
         """Folder of snapshots of the registry of experiments; without them a start reads the life events of every
         experiment.
         """
+        self.alerts = self.root / "alerts.json"
+        """Alerts that no receiver took yet, and the runs seen; see `daemon.serve.alert`."""
         self.log_kind = self.root / "log.kind"
         """File naming the kind of log (for example SQLite or Kafka) behind the folder's tables and snapshots: see
         `folder_log`.

@@ -24,6 +24,7 @@ from rftd.daemon.run.supervisor.folder_claims import FolderClaims
 from rftd.daemon.run.supervisor.loss_check import LossCheck
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.run.supervisor.trackers import Trackers
+from rftd.daemon.serve.alert import AlertsFile
 from rftd.daemon.serve.alerts import Alerts
 from rftd.daemon.serve.claim import Claim
 from rftd.daemon.serve.data_folder import DataFolder
@@ -135,7 +136,7 @@ async def running(
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
         work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
-        alerts = Alerts(options.alerts_to, engine, supervisor, guard, clock=clock, logger=logger)
+        alerts = _alerts(options, folder, engine, supervisor, guard, clock=clock, logger=logger)
         work |= _upkeep(owned.log, supervisor, guard, clock) | {"alerts": alerts.run}
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
@@ -227,6 +228,28 @@ def _reports(
         "connections": lambda: close_idle_connections(engine, clock),
         "dead letters": lambda: watch_dead_letters(supervisor, engine, projector, feed.metrics, clock),
     }
+
+
+def _alerts(
+    options: ServiceOptions,
+    folder: DataFolder,
+    engine: AsyncEngine,
+    supervisor: Supervisor,
+    guard: DiskGuard,
+    *,
+    clock: Clock,
+    logger: Logger,
+) -> Alerts:
+    return Alerts(
+        options.alerts.urls,
+        engine,
+        supervisor,
+        guard,
+        clock=clock,
+        logger=logger,
+        file=AlertsFile(folder.alerts),
+        stalled_after_s=options.alerts.stalled_after_s,
+    )
 
 
 def _upkeep(log: EventLog, supervisor: Supervisor, guard: DiskGuard, clock: Clock) -> _Work:

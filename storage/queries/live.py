@@ -22,6 +22,24 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     signal_step: int | None
 
 
+class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An ended experiment, and the time of its end."""
+
+    id: str
+    ended_ns: int
+
+
+async def ended_experiments(connection: AsyncConnection, *, after_ns: int) -> list[EndedRow]:
+    """Returns the experiments that ended after a moment, in the order of their ends."""
+    return await fetch(
+        connection,
+        EndedRow,
+        """SELECT id, state_ns AS ended_ns FROM experiments
+        WHERE state IN ('completed', 'failed', 'cancelled', 'rejected') AND state_ns > :after ORDER BY state_ns, id""",
+        after=after_ns,
+    )
+
+
 async def live_experiments(connection: AsyncConnection) -> list[LiveRow]:
     """Returns the experiments that have not ended."""
     return await fetch(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from rftd.daemon.cli.alert_options import alert_options
 from rftd.daemon.cli.allowance_options import allowance_options
 from rftd.daemon.cli.daemon_file import checked_postgres_url, config_option
 from rftd.daemon.cli.entrance_options import entrance_options
@@ -26,6 +27,7 @@ from rftd.daemon.cli.trace_option import trace_option
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event
 
+    from rftd.daemon.cli.alert_options import AlertOptions
     from rftd.daemon.cli.service_options import ServiceOptions
     from rftd.daemon.serve.claim import Claim
     from rftd.daemon.serve.entrance import EntranceOptions
@@ -184,14 +186,7 @@ def _claim_folder(data_path: Path, host: str, port: int, *, embedded: bool) -> C
     envvar="RFTD_PRICE",
     help="Dollars per hour of one `gpu`, or of a worker without any (`cpu`), for the cost at /metrics. Repeatable.",
 )
-@click.option(
-    "--alerts-to",
-    "alerts_to",
-    multiple=True,
-    metavar="URL",
-    envvar="RFTD_ALERTS_TO",
-    help="Post alerts (signal lost, failed, completed, stalled, disk) as JSON to this address. Repeatable.",
-)
+@alert_options
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="End with standard input, as for a private daemon.")
 @shared_options
 @click.pass_obj
@@ -217,14 +212,13 @@ def command(
     traces: TraceOptions | None,
     allowances: Allowances,
     prices: tuple[tuple[str, float], ...],
-    alerts_to: tuple[str, ...],
+    alerts: AlertOptions,
     end_with_stdin: bool,
     claim: Claim,
 ) -> None:
     """Run the daemon. Log and tables lie below --data (default ./.rftd), or on Kafka and in PostgreSQL."""
     from rftd.daemon.cli.service_options import ServiceOptions
     from rftd.daemon.run.supervisor.disk_guard import DiskLimits
-    from rftd.daemon.serve.alerts import checked_alert_url
     from rftd.daemon.serve.data_folder import DataFolder
     from rftd.ops.log_file import LogFile
     from rftd.ops.logs import configure
@@ -254,7 +248,7 @@ def command(
         traces=traces,
         allowances=allowances,
         prices=dict(prices),
-        alerts_to=tuple(checked_alert_url(url) for url in alerts_to),
+        alerts=alerts,
     )
     _run(options, claim, file, end_with_stdin=end_with_stdin)
 

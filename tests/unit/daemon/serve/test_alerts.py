@@ -14,7 +14,8 @@ from synthetic.daemon.stranger import Said, Stranger, stranger_at_work
 from synthetic.until import until
 
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard, DiskLimits
-from rftd.daemon.serve.alerts import MOST_WAITING, Alert, Alerts, _Outbox, checked_alert_url
+from rftd.daemon.serve.alert import Alert, AlertsFile
+from rftd.daemon.serve.alerts import MOST_WAITING, Alerts, _Outbox, checked_alert_url
 from rftd.ops.clock import SystemClock
 from rftd.ops.errors import UsageError
 from rftd.ops.logs import logger
@@ -48,11 +49,15 @@ async def parts(tmp_path: Path) -> AsyncIterator[DaemonParts]:
         yield opened
 
 
-def alerts_of(parts: DaemonParts, receiver: Stranger, folder: Path) -> tuple[Alerts, DiskGuard]:
+def alerts_of(
+    parts: DaemonParts, receiver: Stranger, folder: Path, file: Path | None = None
+) -> tuple[Alerts, DiskGuard]:
     clock = Hurried()
     guard = DiskGuard(LocalDisk(), folder, DiskLimits(), clock=clock, logger=logger())
     urls = [f"{receiver.url}/hook?token=s3cret"]
-    return Alerts(urls, parts.engine, parts.operations, guard, clock=clock, logger=logger()), guard
+    return Alerts(
+        urls, parts.engine, parts.operations, guard, clock=clock, logger=logger(), file=AlertsFile(file)
+    ), guard
 
 
 async def become(parts: DaemonParts, **columns: object) -> None:
@@ -67,6 +72,8 @@ async def test_each_change_of_a_run_is_told_once_with_its_figures(
     alerts, guard = alerts_of(parts, receiver, tmp_path)
     await become(parts, state="running")
     await alerts.look()
+    await become(parts, signal_cause="solved", signal_reason="every answer is right", signal_step=2)
+    await alerts.look()
     await become(parts, signal_cause="equal_rewards", signal_reason="all rewards are equal", signal_step=3)
     await alerts.look()
     await alerts.look()
@@ -76,7 +83,7 @@ async def test_each_change_of_a_run_is_told_once_with_its_figures(
     await alerts.look()
     await become(parts, state="failed", state_reason="it broke", state_code="RFTD-X")
     await alerts.look()
-    [outbox] = alerts._queues.values()
+    [outbox] = alerts._outboxes
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(outbox.run())
         await until(lambda: len(receiver.bodies) == 4)
@@ -96,25 +103,58 @@ async def test_runs_that_ended_before_the_daemon_began_are_not_told(
     alerts, _ = alerts_of(parts, receiver, tmp_path)
     await alerts.look()
     await alerts.look()
-    [outbox] = alerts._queues.values()
-    assert not outbox._waiting
+    [outbox] = alerts._outboxes
+    assert not outbox.waiting
+
+
+async def test_an_end_and_an_alert_not_taken_are_told_by_the_next_daemon(
+    parts: DaemonParts, receiver: Stranger, tmp_path: Path
+) -> None:
+    file = tmp_path / "alerts.json"
+    alerts, _ = alerts_of(parts, receiver, tmp_path, file)
+    await become(parts, state="running")
+    await alerts.look()
+    await become(parts, signal_cause="equal_rewards", signal_reason="all rewards are equal", signal_step=3)
+    await alerts.look()
+    await alerts._save()
+    await become(parts, state="failed", state_reason="it broke", state_code="RFTD-X")
+    later, _ = alerts_of(parts, receiver, tmp_path, file)
+    await later.look()
+    [outbox] = later._outboxes
+    assert [alert.kind for alert in outbox.waiting] == ["signal_lost", "failed"]
+    assert "s3cret" not in file.read_text()
+    file.write_text("damaged")
+    anew, _ = alerts_of(parts, receiver, tmp_path, file)
+    assert not anew._outboxes[0].waiting
+
+
+async def test_a_run_begun_and_ended_between_two_looks_is_told_once(
+    parts: DaemonParts, receiver: Stranger, tmp_path: Path
+) -> None:
+    alerts, _ = alerts_of(parts, receiver, tmp_path)
+    await become(parts, state_ns=1)
+    await alerts.look()
+    await become(parts, state_ns=2)
+    await alerts.look()
+    await alerts.look()
+    assert [alert.kind for alert in alerts._outboxes[0].waiting] == ["completed"]
 
 
 async def test_a_failing_receiver_is_asked_again_and_then_passed_over(receiver: Stranger) -> None:
     receiver.answers = [Said(503), Said(302, headers={"Location": "http://127.0.0.1:9/"}), Said(200)]
     clock = Hurried()
     outbox = _Outbox(f"{receiver.url}/hook", clock=clock, logger=logger())
-    outbox.add(Alert(kind="disk", text="first", time_ns=0))
+    outbox.add(Alert(id="a", kind="disk", text="first", time_ns=0))
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(outbox.run())
-        await until(lambda: not outbox._waiting)
+        await until(lambda: not outbox.waiting)
         assert clock.slept == [1.0, 5.0]
         receiver.answers = [Said(500)]
-        outbox.add(Alert(kind="disk", text="second", time_ns=0))
-        await until(lambda: not outbox._waiting)
+        outbox.add(Alert(id="a", kind="disk", text="second", time_ns=0))
+        await until(lambda: not outbox.waiting)
         receiver.answers = [Said(200)]
-        outbox.add(Alert(kind="disk", text="third", time_ns=0))
-        await until(lambda: not outbox._waiting)
+        outbox.add(Alert(id="a", kind="disk", text="third", time_ns=0))
+        await until(lambda: not outbox.waiting)
         sending.cancel()
     last = json.loads(receiver.bodies[-1])
     assert (last["text"], last["dropped"]) == ("third", 1)
@@ -123,20 +163,20 @@ async def test_a_failing_receiver_is_asked_again_and_then_passed_over(receiver: 
 async def test_alerts_for_a_receiver_that_stays_away_are_bounded() -> None:
     outbox = _Outbox("http://127.0.0.1:9/", clock=Hurried(), logger=logger())
     for number in range(MOST_WAITING + 7):
-        outbox.add(Alert(kind="disk", text=str(number), time_ns=0))
-    assert len(outbox._waiting) == MOST_WAITING
-    assert outbox._dropped == 7
-    assert outbox._waiting[0].text == "7"
+        outbox.add(Alert(id="a", kind="disk", text=str(number), time_ns=0))
+    assert len(outbox.waiting) == MOST_WAITING
+    assert outbox.dropped == 7
+    assert outbox.waiting[0].text == "7"
 
 
 async def test_the_address_of_a_receiver_is_not_in_the_log(
     receiver: Stranger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outbox = _Outbox("http://127.0.0.1:9/hook/s3cret", clock=Hurried(), logger=logger())
-    outbox.add(Alert(kind="disk", text="x", time_ns=0))
+    outbox.add(Alert(id="a", kind="disk", text="x", time_ns=0))
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(outbox.run())
-        await until(lambda: not outbox._waiting)
+        await until(lambda: not outbox.waiting)
         sending.cancel()
     said = capsys.readouterr()
     assert "s3cret" not in said.out + said.err
