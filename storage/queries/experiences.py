@@ -44,6 +44,8 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     produced_ns: int
     partition: int
     offset: int
+    starred: bool = False
+    """True for an experience starred by a command."""
 
 
 PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
@@ -52,7 +54,9 @@ _CANDIDATES: Final = 8
 COLUMNS: Final = """e.id, e.group_id AS "group", e.rollout, e.stage, e.state,
     e.retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
     e.response_tokens, e.oldest_version, e.newest_version, e.finish, e.duration_s, e.metrics, e.produced_ns,
-    e.produced_partition AS partition, e.produced_offset AS "offset", e.step, e.staleness_versions, e.uses"""
+    e.produced_partition AS partition, e.produced_offset AS "offset", e.step, e.staleness_versions, e.uses,
+    COALESCE((SELECT s.starred FROM annotations s
+        WHERE s.experiment = e.experiment AND s.experience = e.id), FALSE) AS starred"""
 """Columns of an `ExperienceRow`, of `experiences e` with their `GROUP`."""
 ROWS: Final = f"SELECT {COLUMNS} FROM experiences e {GROUP} WHERE {COUNTED}"
 """SQL of every `ExperienceRow`, to be continued by conditions on `experiences e`."""

@@ -21,6 +21,11 @@ _GRADIENT: Final = ("actor/grad_norm",)
 _LENGTH: Final = ("response_length/mean",)
 _STALENESS: Final = ("staleness_versions/mean",)
 
+MAIN: Final = (*_REWARD, *_LOSS, *_KL, *_GRADIENT, *_LENGTH)
+"""Names of the metrics read by the functions about reward, loss, KL divergence, gradient and length."""
+MAIN_COLUMNS: Final = {"REWARD": _REWARD, "LOSS": _LOSS, "KL": _KL, "GRAD": _GRADIENT, "LENGTH": _LENGTH}
+"""Headers of the main figures in tables, each with its names in order of preference."""
+
 
 def reward_of(metrics: Metrics) -> float | None:
     """Returns the mean reward of the batch; None for a batch without rollouts."""

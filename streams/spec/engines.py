@@ -61,6 +61,10 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     """True: store each log in a folder named after the node."""
 
 
+MOMENTS: Final = "the optimizer's moments"
+"""Name of the optimizer's state among a trainer's needs of memory."""
+
+
 class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a worker's memory on its device, such as weights or cache."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rftd.streams.spec.engines import MOMENTS
 from rftd.streams.spec.schedule import eval_due, kept_versions, publish_due, trainer_interval
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.device_memory import Need, elements_of, number_in, settings_of, tensor_names
@@ -46,7 +47,7 @@ def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
     learnt_bytes = model_bytes if stage.model.lora is None else 0
     needs = [Need("weights", model_bytes), Need("gradients", learnt_bytes)]
     if stage.algorithm.optimizer.optimizer_type != "sgd":
-        needs.append(Need("the optimizer's moments", 2 * learnt_bytes))
+        needs.append(Need(MOMENTS, 2 * learnt_bytes))
     if objective.needs_reference:
         needs.append(Need("the reference", learnt_bytes))
     if "values" in objective.pass_fields:

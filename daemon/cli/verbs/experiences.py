@@ -68,7 +68,9 @@ def command() -> None:
 @click.option("--row", type=click.IntRange(0), help="Only this row of the taskset.")
 @click.option("--finish", help="Only answers that ended so: stop, length.")
 @click.option("--weights", type=click.IntRange(0), metavar="VERSION", help="Only answers by this weight version.")
-@click.option("--part", metavar="'NAME>0.5'", help="Only with this part of the reward, or with it in these bounds.")
+@click.option(
+    "--part", "reward_part", metavar="'NAME>0.5'", help="Only with this part of the reward, or with it in these bounds."
+)
 @click.option("--order", type=click.Choice(ORDERS), default="newest", show_default=True)
 @page_options
 @shared_options
@@ -85,7 +87,7 @@ def ls(
     row: int | None,
     finish: str | None,
     weights: int | None,
-    part: str | None,
+    reward_part: str | None,
     order: str,
     limit: int,
     cursor: str | None,
@@ -96,8 +98,8 @@ def ls(
     first, last = steps_named(step)
     low, high = bounds_of(reward, "--reward")
     least, most = bounds_of(staleness, "--staleness")
-    part_name = re.split("[<>=]", part)[0] if part is not None else None
-    least_part, most_part = bounds_of((part or "")[len(part_name or "") :] or None, "--part")
+    part_name = re.split("[<>=]", reward_part)[0] if reward_part is not None else None
+    least_part, most_part = bounds_of((reward_part or "")[len(part_name or "") :] or None, "--part")
     with Client(settings) as client:
         answer = client.ask(
             experiences.experiences,
@@ -362,13 +364,9 @@ def _drop_rows(drops: Drops) -> Iterator[tuple[str, ...]]:
 
 
 def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
-    versions = (
-        f"{row.oldest_version}"
-        if row.oldest_version == row.newest_version
-        else (f"{row.oldest_version}-{row.newest_version}")
-    )
+    versions = "-".join(dict.fromkeys((str(row.oldest_version), str(row.newest_version))))
     return (
-        f"{row.state} ({row.retired_reason})" if row.retired_reason else row.state,
+        (f"{row.state} ({row.retired_reason})" if row.retired_reason else row.state) + " *" * row.starred,
         number(row.reward),
         f"{row.prompt_tokens}+{row.response_tokens}",
         versions,
@@ -388,7 +386,7 @@ def _page(page: ExperienceView) -> Iterator[str]:
     yield labelled("group", f"{row.group}, rollout {row.rollout}")
     if page.task is not None:
         yield labelled("task", f"number {page.task.sequence}, row {page.task.row} of epoch {page.task.epoch}")
-    stale = f", step {row.step}, staleness {row.staleness_versions}" if row.step else ""
+    stale = (f", step {row.step}, staleness {row.staleness_versions}" if row.step else "") + ", starred" * row.starred
     yield labelled("state", f"{where}{stale}")
     yield labelled("reward", str(row.reward))
     if row.metrics:
@@ -428,11 +426,11 @@ def _texts(text: ExperienceText, page: ExperienceView) -> Iterator[str]:
 
 def answer_lines(turn: TextTurn) -> Iterator[str]:
     """Yields the answer, with parts of the workflow and of tools below their own labels."""
-    if [part.by for part in turn.parts] == ["model"]:
+    if [passage.by for passage in turn.parts] == ["model"]:
         yield labelled("answer", turn.answer)
         return
-    for part in turn.parts:
-        yield labelled("answer" if part.by == "model" else part.by, part.text)
+    for passage in turn.parts:
+        yield labelled("answer" if passage.by == "model" else passage.by, passage.text)
 
 
 def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:

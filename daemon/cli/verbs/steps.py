@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,13 +17,21 @@ from rftd.daemon.cli.output.table import console_of, table
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, options_with
 from rftd.daemon.cli.verbs.arguments import experiment_argument, steps_named
-from rftd.daemon.http.views import experiments, history
+from rftd.daemon.http.views import experiments, history, series
 from rftd.ops.errors import UsageError
 from rftd.storage.queries.steps import StepRow
-from rftd.streams.figures.step_figures import grad_norm_of, kl_of, loss_of, response_length_of, reward_of
+from rftd.streams.figures.step_figures import (
+    MAIN,
+    MAIN_COLUMNS,
+    grad_norm_of,
+    kl_of,
+    loss_of,
+    response_length_of,
+    reward_of,
+)
 
 if TYPE_CHECKING:
-    from rftd.daemon.http.client.client import Client
+    from rftd.daemon.http.client.client import Answer
 
 Cells = tuple[str, list[str]]
 """One column: its header, and a text for each step."""
@@ -61,25 +70,52 @@ _GAP: Final = 2
     type=click.IntRange(1),
     help=f"Number of newest steps to show. Default: {_NEWEST}, or all that --step names.",
 )
+@click.option(
+    "--points",
+    type=click.IntRange(1, series.MOST_SERIES_POINTS),
+    help="The whole course in this number of lines, each the mean of some steps.",
+)
 @options_with(_CSV)
 @click.pass_obj
 def command(
-    settings: Settings, name: str, metrics: tuple[str, ...], names: bool, step: str | None, limit: int | None
+    settings: Settings,
+    name: str,
+    metrics: tuple[str, ...],
+    names: bool,
+    step: str | None,
+    limit: int | None,
+    points: int | None,
 ) -> None:
     """Show the training steps of experiment NAME: reward, loss, KL, gradient norm, response length and speed.
 
-    A step has about fifty figures: --names lists them, --metric chooses some, and -o csv has all of them.
+    A step has about fifty figures: --names lists them, --metric chooses some, and -o csv has all of them. Of a long
+    run, --points shows the course.
     """
     from rftd.daemon.http.client.client import Client
 
     first, last = steps_named(step)
+    if points is not None:
+        if names or limit is not None:
+            raise click.UsageError("--points shows means over steps: leave --names and --limit out")
+        _show_course(settings, name, metrics, first, last, points)
+        return
     if limit is None and step is None:
         limit = 1 if names else _NEWEST
     with Client(settings) as client:
         newest = client.ask(experiments.summary, name=name).value.step
-        steps_found = _newest_steps(client, name, first or 0, newest if last is None else min(last, newest), limit)
-    rows = [row for row, _ in steps_found]
-    columns = _chosen(rows, metrics) if metrics and rows else _figure_names(rows)
+        end = newest if last is None else min(last, newest)
+        # A table shows a few figures of fifty: those alone are asked for.
+        wanted = metrics or (() if names or settings.output == _CSV or settings.machine_readable else MAIN)
+        page = partial(client.ask, history.steps, name=name, metrics=list(wanted) or None)
+        steps_found = _newest_steps(page, first or 0, end, limit)
+        rows = [row for row, _ in steps_found]
+        columns = _figure_names(rows)
+        if metrics and rows:
+            available = {*columns}
+            if not available.issuperset(metrics):
+                whole = client.ask(history.steps, name=name, first=rows[-1].step, last=rows[-1].step).value.items
+                available.update(_figure_names(whole))
+            columns = _chosen(rows, metrics, columns, sorted(available))
     if not rows and settings.verbosity >= 0:
         say(_nothing(step, newest), err=True)
     if settings.output == _CSV:
@@ -111,6 +147,11 @@ def render(rows: Sequence[StepRow], metrics: Sequence[str] | None, *, width: int
     else:
         figures = [_figures(row) for row in rows]
         columns = [(_shown(name), [_text(step_figures.get(name)) for step_figures in figures]) for name in metrics]
+    return _tables(steps, columns, width)
+
+
+def _tables(steps: Cells, columns: Sequence[Cells], width: int) -> RenderableType:
+    """Returns the columns in as many tables as the width needs, each with the steps in front."""
     parts: list[RenderableType] = []
     for column_group in _fitting(columns, width - _width(steps)):
         parts += [Text("")] if parts else []
@@ -168,7 +209,7 @@ def _list(row: StepRow, names: Sequence[str]) -> RenderableType:
 
 
 def _newest_steps(
-    client: Client, name: str, first: int, last: int, limit: int | None
+    page: Callable[..., Answer[history.StepList]], first: int, last: int, limit: int | None
 ) -> list[tuple[StepRow, dict[str, Any]]]:
     """Returns the newest steps of the range, as rows and as JSON."""
     if limit is not None:
@@ -176,7 +217,7 @@ def _newest_steps(
     steps: list[tuple[StepRow, dict[str, Any]]] = []
     following: int | None = first
     while following is not None and following <= last:
-        answer = client.ask(history.steps, name=name, first=following, last=last, limit=PAGE)
+        answer = page(first=following, last=last, limit=PAGE)
         steps += zip(answer.value.items, answer.plain()["items"], strict=True)
         following = answer.value.next
     return steps if limit is None else steps[-limit:]
@@ -188,11 +229,12 @@ def _figure_names(rows: Sequence[StepRow]) -> list[str]:
     return [*_DAEMON_FIGURES, _RATE, *sorted(reported - {*_DAEMON_FIGURES, _RATE, *_POSITION_FIELDS})]
 
 
-def _chosen(rows: Sequence[StepRow], metrics: Sequence[str]) -> list[str]:
+def _chosen(
+    rows: Sequence[StepRow], metrics: Sequence[str], present: Sequence[str], available: Sequence[str]
+) -> list[str]:
     """Returns the requested names without duplicates. Raises UsageError if no step has such a figure."""
-    available = _figure_names(rows)
     for name in metrics:
-        if name not in available:
+        if name not in present:
             near = [figure_name for figure_name in available if name and name.lower() in figure_name.lower()]
             near = (near or difflib.get_close_matches(name, available, n=_NEAR))[:_NEAR]
             steps = f"step {rows[0].step}" if len(rows) == 1 else f"any of the steps {rows[0].step} to {rows[-1].step}"
@@ -202,6 +244,56 @@ def _chosen(rows: Sequence[StepRow], metrics: Sequence[str]) -> list[str]:
                 fix=(f"did you mean {', '.join(map(_shown, near))}? " if near else "") + "--names lists all figures",
             )
     return list(dict.fromkeys(metrics))
+
+
+def _show_course(
+    settings: Settings, name: str, metrics: Sequence[str], first: int | None, last: int | None, points: int
+) -> None:
+    """Prints figures of a whole run in a few lines, each the mean over the steps of a bucket."""
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        ask = partial(client.ask, series.series, runs=[name], points=points, first=first, last=last)
+        # Nothing is known of the figures before the first answer, which names them.
+        named = dict(zip(metrics, map(_shown, metrics), strict=True))
+        if not named:
+            [described] = ask().value.runs
+            named = _main_columns(described.metrics)
+        answer = ask(metrics=list(named))
+    course = answer.value
+    # The last bucket may reach beyond the newest step.
+    newest = next((run.last_step for run in course.runs if run.last_step is not None), 0)
+    ends = [min(round(at), newest) for at in course.at]
+    if settings.output == _CSV:
+        rows = [
+            {"step": end, **{line.metric: line.mean[number] for line in course.lines}}
+            for number, end in enumerate(ends)
+        ]
+        emit_csv(["step", *named], rows)
+    elif settings.machine_readable:
+        emit(answer.plain(), settings)
+    elif not course.at:
+        say("no step was trained yet", err=True)
+    else:
+        steps: Cells = ("STEP", [str(end) for end in ends])
+        digits = 6 if metrics else 3
+        columns = [(named[line.metric], [_text(mean, digits) for mean in line.mean]) for line in course.lines]
+        console = console_of(settings)
+        console.print(_tables(steps, columns, console.width + _GAP))
+
+
+def _main_columns(available: Sequence[str]) -> dict[str, str]:
+    """Returns the main figures of an experiment by name, each with its header."""
+    groups = {
+        **MAIN_COLUMNS,
+        "REWARD": ("reward_mean", *MAIN_COLUMNS["REWARD"]),
+        "STALE": ("staleness_mean",),
+        "TOKENS": ("tokens",),
+        "TOK/S": (_RATE,),
+        "S/STEP": ("duration_s",),
+    }
+    first = {header: next((name for name in names if name in available), None) for header, names in groups.items()}
+    return {name: header for header, name in first.items() if name is not None}
 
 
 def _figures(row: StepRow) -> dict[str, float | None]:

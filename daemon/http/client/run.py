@@ -115,8 +115,12 @@ class AsyncRunHandle(SteeredRun):
     async def steps(
         self, *, metrics: Sequence[str] | None = None, first: int = 0, last: int | None = None
     ) -> RowList[StepRow]:
-        """Returns the training steps in order, one column per figure; `metrics` chooses figures."""
-        rows = await self._all(history.steps, "first", None, first=first, last=last)
+        """Returns the training steps in order, one column per figure; `metrics` chooses figures.
+
+        `series` has the course of a figure over many steps in a few points.
+        """
+        chosen = None if metrics is None else list(metrics)
+        rows = await self._all(history.steps, "first", None, first=first, last=last, metrics=chosen)
         return RowList.of(rows, metrics=metrics)
 
     async def evals(self, taskset: str | None = None) -> RowList[EvalRow]:

@@ -24,6 +24,10 @@ _PATH_CHARACTERS: Final = 4096
 KEEPING_TIMEOUT_S: Final = 3600.0
 """Longest archive, restore or removal in seconds: checkpoints are copied, and read again to check the copy."""
 _TAG: Final = "experiments"
+_PROMPT_TOKEN_BYTES: Final = 4
+"""Bytes in the log of a prompt's token: its id."""
+_ANSWER_TOKEN_BYTES: Final = 9
+"""Bytes in the log of an answer's token, uncompressed: id, mask and log-probability."""
 
 Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
 Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")]
@@ -116,9 +120,11 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoints saved; fewer are kept at a time if the file says so."""
     checkpoints_kept: int
     weights_bytes: int | None
-    """Size of the trained weights in memory; null if unknown. A checkpoint of full weights is two to four times as
-    large with the state of the optimizer.
-    """
+    """Size of the trained weights in memory; null if unknown."""
+    checkpoints_bytes: int | None
+    """Disk for the kept checkpoints, each the trained weights with the optimizer's moments; null if unknown."""
+    log_bytes: int
+    """Tokens, masks and log-probabilities in the log at most, if every prompt and answer has the greatest length."""
 
 
 def cost_of(spec: ExperimentSpec) -> list[StageCost]:
@@ -131,22 +137,35 @@ def _stage_cost(spec: ExperimentSpec, stage: StageSpec) -> StageCost:
         rollouts = stage.collect_groups * stage.algorithm.repeat_times
     else:
         rollouts = stage.total_steps * stage.experiences_per_step
+    answer_tokens = stage.model.max_response_tokens
     interval = stage.eval_interval
     between = (stage.total_steps - 1) // interval if interval else 0
     evaluations = between + stage.eval_on_startup + stage.eval_at_end if stage.evals else 0
     saved = stage.total_steps // stage.trainer.save_interval if stage.trainer.save_interval else 0
     checkpoints = max(saved, 1) if stage.total_steps else 0
-    needs = [need for row in spec.memory if row.stage == stage.name and row.role == "trainer" for need in row.needs]
+    from rftd.streams.spec.engines import MOMENTS
+
+    rows = [row for row in spec.memory if row.stage == stage.name and row.role == "trainer"]
+    # Of all devices together: each has a share of a model that is spread.
+    sizes = {
+        what: sum(need.size_bytes * row.workers for row in rows for need in row.needs if need.what == what)
+        for what in ("weights", MOMENTS)
+    }
+    weights = next((need.size_bytes for row in rows for need in row.needs if need.what == "weights"), None)
+    rollout_bytes = _PROMPT_TOKEN_BYTES * stage.model.max_prompt_tokens + _ANSWER_TOKEN_BYTES * answer_tokens
+    checkpoints_kept = min(checkpoints, stage.trainer.max_checkpoints_to_keep or checkpoints)
     return StageCost(
         stage=stage.name,
         steps=stage.total_steps,
         rollouts=rollouts,
-        response_tokens=rollouts * stage.model.max_response_tokens,
+        response_tokens=rollouts * answer_tokens,
         evaluations=evaluations,
         evaluation_rows=evaluations * sum(taskset.rows * taskset.repeat_times for taskset in stage.evals),
         checkpoints=checkpoints,
-        checkpoints_kept=min(checkpoints, stage.trainer.max_checkpoints_to_keep or checkpoints),
-        weights_bytes=next((need.size_bytes for need in needs if need.what == "weights"), None),
+        checkpoints_kept=checkpoints_kept,
+        weights_bytes=weights,
+        checkpoints_bytes=None if weights is None else checkpoints_kept * sum(sizes.values()),
+        log_bytes=rollouts * rollout_bytes,
     )
 
 

@@ -39,13 +39,28 @@ class EvalList(msgspec.Struct, frozen=True, kw_only=True):
 
 @read("/v1/experiments/{name}/steps", StepList, tag="history")
 async def steps(
-    daemon: Daemon, name: Name, first: Offset = 0, last: Int = None, limit: Limit = 200, after: After = None
+    daemon: Daemon,
+    name: Name,
+    first: Offset = 0,
+    last: Int = None,
+    limit: Limit = 200,
+    metrics: Annotated[list[str] | None, Meta(description="Only these metrics, repeated; without any, all.")] = None,
+    after: After = None,
 ) -> StepList:
-    """Training steps in order, with their metrics; of each step the newest generation. Inherited ones are marked."""
+    """Training steps in order, with their metrics; of each step the newest generation. Inherited ones are marked.
+
+    `/v1/series` has the course of a figure over many steps in a few points.
+    """
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
         bound = last if last is not None else ENDLESS
         rows = await list_steps(connection, id, first_step=first, last_step=bound, limit=limit + 1)
+    if metrics is not None:
+        chosen = frozenset(metrics)
+        rows = [
+            msgspec.structs.replace(row, metrics={key: row.metrics[key] for key in row.metrics if key in chosen})
+            for row in rows
+        ]
     return StepList(items=rows[:limit], next=rows[limit].step if len(rows) > limit else None)
 
 

@@ -69,6 +69,45 @@ def test_schemas_stay(rftd: Rftd) -> None:
     assert sorted(json.loads(rftd("version", "--json").out)) == ["client", "daemon", "reason", "server"]
 
 
+def test_the_course_of_a_run_is_drawn_in_a_few_lines_of_means(rftd: Rftd) -> None:
+    steps = json.loads(rftd("steps", "small", "-n", "1000", "--json").out)["items"]
+    shown = rftd("steps", "small", "--points", "2")
+    assert shown.status == 0, shown
+    header, *lines = shown.out.splitlines()
+    assert header.split()[0] == "STEP"
+    assert "LOSS" in header
+    assert [line.split()[0] for line in lines][-1] == str(steps[-1]["step"])
+    assert len(lines) == 2
+    course = json.loads(rftd("steps", "small", "--points", "2", "--metric", "loss", "--json").out)
+    [line] = course["lines"]
+    half = [step["metrics"]["loss"] for step in steps if step["step"] <= course["at"][0]]
+    assert line["mean"][0] == pytest.approx(sum(half) / len(half))
+    table = rftd("steps", "small", "--points", "2", "--metric", "loss", "-o", "csv").out.splitlines()
+    assert table[0] == "step,loss"
+    assert len(table) == 3
+    assert rftd("steps", "small", "--points", "2", "--names").status == 2
+    assert "is no figure" in rftd("steps", "small", "--points", "2", "--metric", "lost").err
+
+
+def test_a_table_of_steps_asks_for_the_figures_that_it_shows(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rftd.daemon.http.client.connection import DaemonConnection
+
+    asked: list[object] = []
+    ask = DaemonConnection.ask
+
+    def noting(self: DaemonConnection, read: object, **parameters: object) -> object:
+        asked.append(parameters.get("metrics"))
+        return ask(self, read, **parameters)
+
+    monkeypatch.setattr(DaemonConnection, "ask", noting)
+    assert "LOSS" in rftd("steps", "small").out
+    assert asked[-1] and "loss" in asked[-1]
+    assert rftd("steps", "small", "--metric", "loss").status == 0
+    assert asked[-1] == ["loss"]
+    unknown = rftd("steps", "small", "--metric", "los")
+    assert "did you mean" in unknown.err, unknown
+
+
 def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     first = rftd("events", "small", "--all", "-n", "5", "--json")
     page = json.loads(first.out)

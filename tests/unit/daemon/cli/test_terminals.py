@@ -69,7 +69,13 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "ls": ("ls", "ls --all", "ls --state happy"),
     "get": ("get small", "get second-fork-0", "get second"),
     "watch": ("watch small",),
-    "steps": ("steps small", "steps small --names", "steps small --metric loss --metric tokens", "steps second"),
+    "steps": (
+        "steps small",
+        "steps small --points 4",
+        "steps small --names",
+        "steps small --metric loss --metric tokens",
+        "steps second",
+    ),
     "evals": (
         "evals small",
         "evals small --worst",

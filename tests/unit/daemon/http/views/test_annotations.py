@@ -62,6 +62,11 @@ async def test_a_rollout_has_marks_of_its_own(client: httpx.AsyncClient) -> None
     )
     assert found["rollouts"] == [{"experience": row["id"], "starred": True, "labels": {"odd": "1"}}]
     assert found["notes"][0]["experience"] == row["id"]
+    assert not row["starred"]
+    items = (await client.get("/v1/experiments/small/experiences", params={"limit": 100})).json()["items"]
+    assert [item["id"] for item in items if item["starred"]] == [row["id"]]
+    page = (await client.get(f"/v1/experiments/small/experiences/{row['id']}")).json()
+    assert page["experience"]["starred"]
     assert (found["starred"], found["labels"]) == (False, {}), "the run's own are others"
 
 

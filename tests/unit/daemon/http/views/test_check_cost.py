@@ -9,7 +9,7 @@ from synthetic.daemon.experiment_files import config
 from synthetic.worlds.desk import BATCH, stage_of
 
 from rftd.daemon.http.views.commands import cost_of
-from rftd.streams.spec.engines import MemoryNeed, WorkerMemory
+from rftd.streams.spec.engines import MOMENTS, MemoryNeed, WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec, TasksetSpec, TrainerSpec
 
 pytestmark = pytest.mark.anyio
@@ -35,13 +35,15 @@ def test_the_cost_of_a_stage_counts_rollouts_tokens_rows_and_checkpoints() -> No
         workers=1,
         device="CPU",
         device_bytes=1 << 30,
-        needs=(MemoryNeed(what="weights", size_bytes=77),),
+        needs=(MemoryNeed(what="weights", size_bytes=77), MemoryNeed(what=MOMENTS, size_bytes=154)),
     )
     spec = ExperimentSpec(project="p", name="n", job_dir="/j", stages=(stage,), config={}, memory=(memory,))
     [cost] = cost_of(spec)
     assert (cost.steps, cost.rollouts, cost.response_tokens) == (10, 10 * BATCH, 10 * BATCH * 48)
     assert (cost.evaluations, cost.evaluation_rows) == (3, 30), "before, in the middle, at the end"
     assert (cost.checkpoints, cost.checkpoints_kept, cost.weights_bytes) == (5, 3, 77)
+    assert cost.checkpoints_bytes == 3 * (77 + 154)
+    assert cost.log_bytes == 10 * BATCH * (4 * stage.model.max_prompt_tokens + 9 * 48)
     collecting = msgspec.structs.replace(stage, kind="explore", collect_groups=6, total_steps=0)
     [cost] = cost_of(msgspec.structs.replace(spec, stages=(collecting,)))
     assert (cost.rollouts, cost.checkpoints) == (24, 0)
