@@ -10,6 +10,7 @@ workplace           the folder in which a trainer prepares its renames; removed 
 table_files         files of database tables read by specifications
 unreferenced        files of an experiment that no event names
 own_places          the only locations allowed for an experiment's own files, whatever a record names
+checkpoint_file     one file of a committed checkpoint, opened without following links
 served_history      the hash chain of a served history, checked against promised rows
 checkpoint_witness  heads of the log remembered by a checkpoint's folder
 outside_files       missing or damaged files among those named by events

@@ -36,10 +36,16 @@ PRODUCED: Final = f"""(e.produced_offset IS NOT NULL AND (e.failed_offset IS NUL
     AND {HELD} AND {_NONE_BEFORE.format(place=_PRODUCED_AT)})"""
 """SQL condition on `experiences e`: the rollout's first terminal event by a holder of its lease was this experience."""
 
-ENDED: Final = f"""({PRODUCED} OR (e.failed_offset IS NOT NULL
-    AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
-    AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)}))"""
+_FAILED: Final = f"""(e.failed_offset IS NOT NULL AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
+    AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)})"""
+
+ENDED: Final = f"(e.state IS NOT NULL OR {_FAILED})"
 """SQL condition on `experiences e`: this row is the rollout's end, successful or not."""
+
+FAILED: Final = f"(e.state IS NULL AND {_FAILED})"
+"""SQL condition on `experiences e`: this row is the rollout's end, a failure; the state stored by the projector tells
+that no experience was.
+"""
 
 ITEM: Final = '(e.id, e.produced_partition, e.produced_offset) = (i.experience, i.partition, i."offset")'
 """SQL condition on `experiences e`: the experience named by `batch_items i`."""

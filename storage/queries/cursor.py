@@ -42,8 +42,11 @@ def cursor_of(name: str, order: str, key: Key) -> str:
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...]) -> Key:
-    """Returns the key in a cursor. Raises CursorError, unless list, order and kinds of key parts are these."""
+def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...] | None) -> Key:
+    """Returns the key in a cursor. Raises CursorError, unless list, order and kinds of key parts are these.
+
+    Without `kinds` the key has any number of whole numbers.
+    """
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         decoded = msgpack_decoder(_Cursor).decode(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -55,6 +58,8 @@ def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...]) -> Key:
         raise CursorError("the cursor is of another list", field="cursor")
     if decoded.order != order:
         raise CursorError(f"the cursor is of the order {decoded.order[:40]!r}, not {order!r}", field="cursor")
+    if kinds is None:
+        kinds = (int,) * len(decoded.key)
     if len(decoded.key) != len(kinds) or any(
         not isinstance(part, (int, float) if kind is float else kind)
         for part, kind in zip(decoded.key, kinds, strict=True)

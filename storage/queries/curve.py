@@ -15,6 +15,10 @@ from rftd.storage.queries.shares import Share, shares_of
 from rftd.storage.queries.steps import NEWEST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 KEPT_POINTS: Final = 100_000
@@ -49,12 +53,54 @@ class _Generation(msgspec.Struct, frozen=True):
     generation: int | None
 
 
+class _CurveColumns(NamedTuple):
+    """The points of a curve as columns of equal length, in the order of the fields of `RewardPoint`."""
+
+    step: NDArray[np.int64]
+    stage: NDArray[np.int64]
+    reward_mean: NDArray[np.float64]
+    reward_min: NDArray[np.float64]
+    reward_max: NDArray[np.float64]
+    experiences: NDArray[np.int64]
+    inherited: NDArray[np.bool_]
+
+    def points(self) -> list[RewardPoint]:
+        """Returns the points as structs."""
+        columns = {name: column.tolist() for name, column in self._asdict().items()}
+        return [RewardPoint(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+    def merged(self, most: int) -> _CurveColumns:
+        """Returns at most `most` points, each the mean of neighbours, weighted by experiences.
+
+        A point with both inherited and own steps counts as own.
+        """
+        import numpy as np  # late: the command line imports `RewardPoint`, and no numpy
+
+        # Rounded up: with the quotient rounded down, a curve of 399 points would be drawn in 399.
+        size = -(-len(self.step) // most)
+        if size <= 1:
+            return self
+        firsts = np.arange(0, len(self.step), size)
+        lasts = np.append(firsts[1:], len(self.step)) - 1
+        # Weighted by experiences: the mean of the means would give a small last batch the weight of a full one.
+        experiences = np.add.reduceat(self.experiences, firsts)
+        return _CurveColumns(
+            step=self.step[lasts],
+            stage=self.stage[lasts],
+            reward_mean=np.add.reduceat(self.reward_mean * self.experiences, firsts) / experiences,
+            reward_min=np.minimum.reduceat(self.reward_min, firsts),
+            reward_max=np.maximum.reduceat(self.reward_max, firsts),
+            experiences=experiences,
+            inherited=self.inherited[lasts],
+        )
+
+
 class _CachedCurve(NamedTuple):
     """The stable beginning of a curve: no step up to `last` changes in the given generation of the history."""
 
     generation: int | None
     last: int
-    points: list[RewardPoint]
+    columns: _CurveColumns
 
 
 class RewardCurves:
@@ -63,15 +109,16 @@ class RewardCurves:
     def __init__(self) -> None:
         self._cache: dict[tuple[UUID, int, int], _CachedCurve] = {}
 
-    async def of(self, connection: AsyncConnection, experiment: UUID) -> list[RewardPoint]:
-        """Returns the rewards of each trained step's batch; steps on dataset rows have none."""
-        points: list[RewardPoint] = []
-        for share in await shares_of(connection, experiment):
-            curve = await self._grown(connection, share)
-            points += [msgspec.structs.replace(p, inherited=True) for p in curve] if share.inherited else curve
-        return points
+    async def of(self, connection: AsyncConnection, experiment: UUID, *, most: int | None = None) -> list[RewardPoint]:
+        """Returns the rewards of each trained step's batch, in at most `most` points; steps on dataset rows have none.
 
-    async def _grown(self, connection: AsyncConnection, share: Share) -> list[RewardPoint]:
+        Of a longer curve, neighbours are averaged.
+        """
+        curves = [await self._grown(connection, share) for share in await shares_of(connection, experiment)]
+        columns = _joined(curves)
+        return (columns if most is None else columns.merged(most)).points()
+
+    async def _grown(self, connection: AsyncConnection, share: Share) -> _CurveColumns:
         """Returns the curve of a share, read from the database only beyond the cached points."""
         newest = await fetch_one(
             connection,
@@ -84,17 +131,40 @@ class RewardCurves:
         cached = self._cache.get(key)
         # A new generation executes steps again: old points may belong to void batches.
         if cached is None or cached.generation != generation:
-            cached = _CachedCurve(generation, share.first - 1, [])
+            cached = _CachedCurve(generation, share.first - 1, _columns([], share))
         rows = await _rewards(connection, share.experiment, cached.last + 1, share.last)
         # An experience may reach the tables after the training step.
         whole = next((n for n, row in enumerate(rows) if row.experiences < row.planned), len(rows))
-        points = [*cached.points, *_points(rows[:whole])]
+        stable = _joined([cached.columns, _columns(rows[:whole], share)]) if whole else cached.columns
         last = rows[whole - 1].step if whole else cached.last
         self._cache.pop(key, None)
-        if sum(len(curve.points) for curve in self._cache.values()) + len(points) > KEPT_POINTS:
+        if sum(len(curve.columns.step) for curve in self._cache.values()) + len(stable.step) > KEPT_POINTS:
             self._cache.clear()
-        self._cache[key] = _CachedCurve(generation, last, points)
-        return [*points, *_points(rows[whole:])]
+        self._cache[key] = _CachedCurve(generation, last, stable)
+        return _joined([stable, _columns(rows[whole:], share)]) if rows[whole:] else stable
+
+
+def _joined(curves: Sequence[_CurveColumns]) -> _CurveColumns:
+    """Returns curves one after the other."""
+    import numpy as np  # late, as in `merged`
+
+    return curves[0] if len(curves) == 1 else _CurveColumns(*map(np.concatenate, zip(*curves, strict=True)))
+
+
+def _columns(rows: list[_Rewards], share: Share) -> _CurveColumns:
+    """Returns the rows with rewards as columns."""
+    import numpy as np  # late, as in `merged`
+
+    rewarded = [row for row in rows if row.reward_mean is not None]
+    return _CurveColumns(
+        step=np.array([row.step for row in rewarded], np.int64),
+        stage=np.array([row.stage for row in rewarded], np.int64),
+        reward_mean=np.array([row.reward_mean for row in rewarded], np.float64),
+        reward_min=np.array([row.reward_min for row in rewarded], np.float64),
+        reward_max=np.array([row.reward_max for row in rewarded], np.float64),
+        experiences=np.array([row.experiences for row in rewarded], np.int64),
+        inherited=np.full(len(rewarded), share.inherited),
+    )
 
 
 async def _rewards(connection: AsyncConnection, experiment: UUID, first: int, last: int) -> list[_Rewards]:
@@ -111,18 +181,3 @@ async def _rewards(connection: AsyncConnection, experiment: UUID, first: int, la
         first=first,
         last=last,
     )
-
-
-def _points(rows: list[_Rewards]) -> list[RewardPoint]:
-    return [
-        RewardPoint(
-            step=row.step,
-            stage=row.stage,
-            reward_mean=row.reward_mean,
-            reward_min=row.reward_min,
-            reward_max=row.reward_max,
-            experiences=row.experiences,
-        )
-        for row in rows
-        if row.reward_mean is not None and row.reward_min is not None and row.reward_max is not None
-    ]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import COUNTED, ENDED, PRODUCED
+from rftd.storage.queries.books import COUNTED, FAILED
 from rftd.storage.queries.lengths import LengthSummary, length_summary
 from rftd.storage.queries.rows import fetch
 
@@ -188,8 +188,7 @@ async def _failures(
         return []
     # From the groups with failures: the experiences of a run are too many to be searched for them.
     failed = f"""FROM groups g JOIN experiences e ON e.group_id = g.id
-        WHERE g.experiment = :experiment {of_stage.format("g.")} AND g.failed > 0 AND e.failed_offset IS NOT NULL
-            AND {ENDED} AND NOT {PRODUCED}"""
+        WHERE g.experiment = :experiment {of_stage.format("g.")} AND g.failed > 0 AND {FAILED}"""
     counts = await fetch(
         connection,
         _CodeCount,

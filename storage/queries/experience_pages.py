@@ -28,6 +28,14 @@ NEAR_STEPS: Final = 8
 STATES: Final = ("open", "late", "waiting", "cooling", "planned", "retired")
 
 
+class TaskRows(NamedTuple):
+    """Rows `first` to `last` of a stage's tasks."""
+
+    stage: int
+    first: int
+    last: int
+
+
 class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a list; bounds are inclusive."""
 
@@ -42,6 +50,11 @@ class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
     group: UUID | None = None
     row: int | None = None
     """The row of the task, over all tasksets of the stage."""
+    tasksets: tuple[TaskRows, ...] | None = None
+    """Ranges of rows; the task of an experience lies in one of them."""
+    since_ns: int | None = None
+    """Earliest time of production."""
+    until_ns: int | None = None
     finish: str | None = None
     version: int | None = None
     """A weight version that generated some token."""
@@ -102,6 +115,8 @@ _CONDITIONS: Final = {
     "state": "e.state = :state",
     "group": "e.group_id = :group",
     "row": "e.group_id IN (SELECT l.subject FROM leases l WHERE l.experiment = :experiment AND l.row_start = :row)",
+    "since_ns": "e.produced_ns >= :since_ns",
+    "until_ns": "e.produced_ns <= :until_ns",
     "finish": "e.finish = :finish",
     "version": "e.oldest_version <= :version AND e.newest_version >= :version",
     "part": "{part} IS NOT NULL",
@@ -109,10 +124,13 @@ _CONDITIONS: Final = {
     "max_part": "{part} <= :max_part",
 }
 _SERVED: Final = {
+    "produced_ns": ("since_ns", "until_ns"),
     "reward": ("min_reward", "max_reward"),
     "staleness_versions": ("min_staleness_versions", "max_staleness_versions"),
 }
 """Bounds on the column of an order, served by the order's index."""
+_IN_ROWS: Final = """(e.stage = {stage} AND EXISTS (SELECT 1 FROM leases l WHERE l.subject = e.group_id
+    AND l.kind = 'task' AND l.row_start BETWEEN {first} AND {last}))"""
 _BY_GROUP: Final = "SELECT DISTINCT o.group_id FROM experiences o WHERE o.group_id = :group"
 _BY_ROW: Final = """SELECT DISTINCT l.subject AS group_id FROM leases l
 WHERE l.experiment = :experiment AND l.row_start = :row AND l.kind = 'task'"""
@@ -149,6 +167,7 @@ async def list_experiences(
     name = f"experiences of {experiment}"
     after = None if cursor is None else key_of(cursor, name, order, sorting.kinds)
     bounds = {key: bound for key, bound in msgspec.structs.asdict(where).items() if bound is not None}
+    tasksets = bounds.pop("tasksets", None)
     parameters: dict[str, Any] = {"experiment": experiment.bytes, **bounds}
     if where.group is not None:
         parameters["group"] = where.group.bytes
@@ -157,6 +176,9 @@ async def list_experiences(
     served = {*_SERVED.get(sorting.column, ()), *source.served}
     part = _PART_IN_FILE if in_file else _PART_ON_SERVER
     filters = [_CONDITIONS[key].format(part=part) for key in bounds if source.few or key not in served]
+    if tasksets is not None:
+        ranges = [_IN_ROWS.format(**rows._asdict()) for rows in tasksets]
+        filters.append(f"({' OR '.join(ranges)})" if ranges else "1 = 0")
     # SQLite would search the order's index once for each group; a column behind a plus is in no index.
     plain = "+" if in_file and source.by_group else ""
     inner = [f"{plain}e.experiment = :experiment AND {plain}e.{sorting.column} IS NOT NULL", *source.conditions]

@@ -206,6 +206,9 @@ class ExperimentFilter(msgspec.Struct, frozen=True, kw_only=True):
     """`lost` or `present`: whether the newest batches have a learning signal."""
     min_reward: float | None = None
     max_reward: float | None = None
+    since_ns: int | None = None
+    """Earliest time of submission."""
+    until_ns: int | None = None
     removed: bool = False
     """True to include removed experiments."""
 
@@ -294,6 +297,10 @@ def _conditions(where: ExperimentFilter, reward: str) -> tuple[list[str], dict[s
     for name, bound, sign in (("least", where.min_reward, ">="), ("most", where.max_reward, "<=")):
         if bound is not None:
             conditions.append(f"{reward} {sign} :{name} AND {reward} > {_LOWEST}")
+            parameters[name] = bound
+    for name, bound, sign in (("since", where.since_ns, ">="), ("until", where.until_ns, "<=")):
+        if bound is not None:
+            conditions.append(f"x.submitted_ns {sign} :{name}")
             parameters[name] = bound
     if not where.removed:
         conditions.append("COALESCE(x.kept, 'here') <> 'removed'")

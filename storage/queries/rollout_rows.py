@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
-from rftd.storage.queries.books import ENDED, PRODUCED
+from rftd.storage.queries.books import COUNTED, FAILED
 from rftd.storage.queries.counting import ABANDONED
 from rftd.storage.queries.experiences import PREFIX, ROWS, ExperienceRow
 from rftd.storage.queries.rows import fetch
@@ -81,7 +81,7 @@ async def failed_of_group(connection: AsyncConnection, group: UUID, *, limit: in
         connection,
         FailedRollout,
         f"""SELECT e.rollout, COALESCE(e.failed_code, '') AS code, COALESCE(e.failed_reason, '') AS reason
-        FROM experiences e WHERE e.group_id = :group AND e.failed_offset IS NOT NULL AND {ENDED} AND NOT {PRODUCED}
+        FROM experiences e WHERE e.group_id = :group AND {FAILED}
         ORDER BY e.rollout LIMIT :limit""",
         group=group.bytes,
         limit=limit,
@@ -114,7 +114,7 @@ async def plan_of(connection: AsyncConnection, experience: UUID) -> PlanPlace | 
         PlanPlace,
         f"""SELECT b.planned_partition AS partition, b.planned_offset AS "offset" FROM experiences e, batch_items i
             JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-        WHERE e.id = :experience AND {PRODUCED} AND i.experience = e.id AND b.experiment = e.experiment
+        WHERE e.id = :experience AND {COUNTED} AND i.experience = e.id AND b.experiment = e.experiment
             AND NOT {ABANDONED}
         ORDER BY b.step DESC LIMIT 1""",
         experience=experience.bytes,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -23,6 +23,8 @@ RECENT_STEPS: Final = 20
 CURVE_POINTS: Final = 24
 """Maximum number of points in the small curve of a list."""
 CACHED_RUNS: Final = 4_096
+_UNKNOWN: Final = -1
+"""Number of records of an experiment not cached before."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +83,18 @@ class FiguresCache:
     def __init__(self) -> None:
         self._cache: dict[UUID, tuple[int, RunFigures]] = {}
 
-    async def of(
-        self, connection: AsyncConnection, experiment: UUID, applied: Callable[[UUID], int] = lambda _: -1
-    ) -> RunFigures:
-        """Returns the figures; `applied` counts the experiment's records in the tables, -1 if unknown."""
-        records = applied(experiment)
+    def counts(self, applied: Callable[[UUID], int]) -> dict[UUID, int]:
+        """Returns the present number of applied records of each cached experiment, for `of`.
+
+        To be called before the tables are opened: later records must not make earlier figures look new.
+        """
+        return {experiment: applied(experiment) for experiment in self._cache}
+
+    async def of(self, connection: AsyncConnection, experiment: UUID, *, counts: Mapping[UUID, int]) -> RunFigures:
+        """Returns the figures, from memory if they were read after equally many records."""
+        records = counts.get(experiment, _UNKNOWN)
         cached = self._cache.get(experiment)
-        if cached is not None and cached[0] == records >= 0:
+        if cached is not None and cached[0] == records != _UNKNOWN:
             return cached[1]
         figures = await figures_of(connection, experiment)
         if len(self._cache) >= CACHED_RUNS:

@@ -16,12 +16,6 @@ from rftd.storage.queries.shares import ENDLESS, shares_of
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-
 T = TypeVar("T", "StepRow", "EvalRow")
 
 
@@ -65,6 +59,8 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """True if the evaluation was made by an ancestor of this fork."""
 
 
+EVAL_COLUMNS: Final = "id, stage, taskset, version, generation, rows, score, metrics, completed_ns"
+"""Columns of an `EvalRow`, of `evals`."""
 NEWEST: Final = f"""t.generation = (SELECT MAX(n.generation) FROM {EXECUTED} n
     WHERE n.experiment = t.experiment AND n.step = t.step)"""
 """SQL condition on `steps t`: its generation is the newest of its step, the only one that counts."""
@@ -83,7 +79,7 @@ async def list_steps(
     rows: list[StepRow] = []
     # Share by share: an ancestor's steps after the fork share numbers with the experiment's own steps.
     for share in await shares_of(connection, experiment):
-        rows += _marked(
+        rows += marked(
             await _steps(
                 connection,
                 share.experiment,
@@ -124,27 +120,33 @@ async def _steps(
     )
 
 
-async def list_evals(connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None) -> list[EvalRow]:
-    """Returns the evaluations in the order of weight versions."""
+async def list_evals(
+    connection: AsyncConnection, experiment: UUID, *, taskset: str | None = None, newest: int | None = None
+) -> list[EvalRow]:
+    """Returns the evaluations, or the `newest` of them, in the order of weight versions."""
     chosen = "AND taskset = :taskset" if taskset is not None else ""
     parameters = {"taskset": taskset} if taskset is not None else {}
     rows: list[EvalRow] = []
-    for share in await shares_of(connection, experiment):
+    # From the experiment's own evaluations back to its ancestors': enough newest ones end the search.
+    for share in reversed(await shares_of(connection, experiment)):
         share_rows = await fetch(
             connection,
             EvalRow,
-            f"""SELECT id, stage, taskset, version, generation, rows, score, metrics, completed_ns
-            FROM evals WHERE experiment = :experiment AND version <= :last {chosen}
-            ORDER BY version, completed_ns, id""",
+            f"""SELECT {EVAL_COLUMNS} FROM evals WHERE experiment = :experiment AND version <= :last {chosen}
+            ORDER BY version DESC, completed_ns DESC, id DESC LIMIT :most""",
             experiment=share.experiment.bytes,
             last=share.last,
+            most=ENDLESS if newest is None else newest - len(rows),
             **parameters,
         )
-        rows += _marked(share_rows, inherited=share.inherited)
-    return rows
+        rows += marked(share_rows, inherited=share.inherited)
+        if newest is not None and len(rows) >= newest:
+            break
+    return rows[::-1]
 
 
-def _marked(rows: list[T], *, inherited: bool) -> list[T]:
+def marked(rows: list[T], *, inherited: bool) -> list[T]:
+    """Returns the rows, marked if an ancestor of a fork made them."""
     return [msgspec.structs.replace(row, inherited=True) for row in rows] if inherited else rows
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -114,8 +114,8 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
         f"""SELECT a.version, a.generation, a.stage, a.method, a.path, a.manifest, a.checksum, a.size_bytes,
             a.published_ns, (a.version = 0 OR {ON_SPINE.format(version="a.version")}) AS counts,
             CASE WHEN a.retired_offset > a.published_offset THEN a.retired_reason END AS retired_reason,
-            (SELECT COUNT(*) FROM activations h WHERE h.experiment = a.experiment AND h.version = a.version
-                AND h.generation = a.generation) AS holders
+            (SELECT COUNT(*) FROM workers w JOIN activations h ON h.worker = w.id AND h.version = a.version
+                AND h.generation = a.generation WHERE w.experiment = a.experiment) AS holders
         FROM weight_versions a WHERE a.experiment = :experiment AND a.published_offset IS NOT NULL
         ORDER BY a.version DESC, a.generation DESC LIMIT :most""",
         experiment=experiment.bytes,
@@ -124,31 +124,63 @@ async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest:
     return rows[::-1]
 
 
+CHECKPOINTS: Final = f"""SELECT a.step, a.generation, a.stage, a.stage_step, a.path, a.files, a.size_bytes,
+    a.checksum, a.sha256, a.final, a.committed_ns, {ON_SPINE.format(version="a.step")} AS counts,
+    CASE WHEN a.deleted_offset > a.committed_offset THEN a.deleted_reason END AS deleted_reason
+FROM checkpoints a WHERE a.experiment = :experiment AND a.committed_offset IS NOT NULL"""
+"""SQL of every `CheckpointRow` of an experiment, to be continued by conditions on `checkpoints a`."""
+# As with weights: a step saved again after its folder was deleted has a folder again.
+PRESENT: Final = "AND (a.deleted_offset IS NULL OR a.deleted_offset <= a.committed_offset)"
+"""SQL condition on `checkpoints a`: its folder exists."""
+
+
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
     """Returns the committed checkpoints, oldest first; each with flags whether it counts (rule 3) and still exists."""
-    # As with weights: a step saved again after its folder was deleted has a folder again.
-    return await fetch(
+    text = f"{CHECKPOINTS} ORDER BY a.step, a.generation"
+    return await fetch(connection, CheckpointRow, text, experiment=experiment.bytes)
+
+
+async def existing_checkpoints(
+    connection: AsyncConnection, experiment: UUID, *, newest: int, beside: Collection[int] = ()
+) -> list[CheckpointRow]:
+    """Returns the `newest` existing checkpoints, and existing older ones of the steps `beside`, oldest first."""
+    rows = await fetch(
         connection,
         CheckpointRow,
-        f"""SELECT a.step, a.generation, a.stage, a.stage_step, a.path, a.files, a.size_bytes, a.checksum, a.sha256,
-            a.final, a.committed_ns, {ON_SPINE.format(version="a.step")} AS counts,
-            CASE WHEN a.deleted_offset > a.committed_offset THEN a.deleted_reason END AS deleted_reason
-        FROM checkpoints a WHERE a.experiment = :experiment AND a.committed_offset IS NOT NULL
-        ORDER BY a.step, a.generation""",
+        f"{CHECKPOINTS} {PRESENT} ORDER BY a.step DESC, a.generation DESC LIMIT :newest",
         experiment=experiment.bytes,
+        newest=newest,
     )
+    rows.reverse()
+    first = (rows[0].step, rows[0].generation) if rows else (0, 0)
+    steps = ", ".join(str(int(step)) for step in sorted(beside))
+    if not steps or len(rows) < newest:
+        return rows
+    text = f"{CHECKPOINTS} {PRESENT} AND a.step IN ({steps}) ORDER BY a.step, a.generation"
+    older = await fetch(connection, CheckpointRow, text, experiment=experiment.bytes)
+    return [row for row in older if (row.step, row.generation) < first] + rows
 
 
-async def list_overdue(connection: AsyncConnection, experiment: UUID) -> list[OverdueRow]:
-    """Returns the windows with overdue weights, in order."""
-    return await fetch(
+async def list_overdue(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[OverdueRow]:
+    """Returns the windows with overdue weights, or the `newest` of them, in order."""
+    rows = await fetch(
         connection,
         OverdueRow,
         """SELECT w.stage, w.number AS "window", w.wanted, w.version, w.waited_s, w.reason, w.overdue_ns
         FROM overdue_windows w WHERE w.experiment = :experiment AND w.overdue_offset IS NOT NULL
-        ORDER BY w.stage, w.number""",
+        ORDER BY w.stage DESC, w.number DESC LIMIT :most""",
         experiment=experiment.bytes,
+        most=ENDLESS if newest is None else newest,
     )
+    return rows[::-1]
+
+
+async def count_overdue(connection: AsyncConnection, experiment: UUID) -> int:
+    """Returns the number of windows with overdue weights."""
+    text = """SELECT COUNT(*) AS number FROM overdue_windows w
+    WHERE w.experiment = :experiment AND w.overdue_offset IS NOT NULL"""
+    [row] = await fetch(connection, _Number, text, experiment=experiment.bytes)
+    return row.number
 
 
 _WORKER_STATE: Final = """CASE WHEN w.stopped_offset IS NOT NULL THEN 'stopped' WHEN w.lost_offset IS NOT NULL
@@ -160,11 +192,15 @@ _WORKERS: Final = f"""SELECT w.id, w.experiment, w.role, w.slot, w.host, w.pid, 
 FROM workers w WHERE w.started_offset IS NOT NULL"""
 
 
-async def list_workers(connection: AsyncConnection, experiment: UUID | None = None) -> list[WorkerRow]:
-    """Returns the workers of an experiment, or of all, in order of start."""
+async def list_workers(
+    connection: AsyncConnection, experiment: UUID | None = None, *, newest: int | None = None
+) -> list[WorkerRow]:
+    """Returns the workers of an experiment or of all, or the `newest` of them, in order of start."""
     chosen = "AND w.experiment = :experiment" if experiment is not None else ""
     parameters = {"experiment": experiment.bytes} if experiment is not None else {}
-    return await fetch(connection, WorkerRow, f"{_WORKERS} {chosen} ORDER BY w.started_ns, w.id", **parameters)
+    text = f"{_WORKERS} {chosen} ORDER BY w.started_ns DESC, w.id DESC LIMIT :most"
+    most = ENDLESS if newest is None else newest
+    return (await fetch(connection, WorkerRow, text, most=most, **parameters))[::-1]
 
 
 async def newest_workers(connection: AsyncConnection, *, state: str | None, limit: int) -> list[WorkerRow]:

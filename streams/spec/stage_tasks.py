@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rftd.ops import limits
 from rftd.ops.errors import ConfigError
+from rftd.streams.log.bounds import LAST_INDEX
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 
 if TYPE_CHECKING:
@@ -177,6 +179,13 @@ def tasksets_of(stage: StageSpec) -> tuple[TasksetSpec, ...]:
     rollouts.
     """
     return () if stage.taskset is None else (stage.taskset, *stage.more_tasksets)
+
+
+def row_ranges(stage: StageSpec) -> list[range]:
+    """Returns the rows of each taskset of a stage; the last one has all further numbers, as in `task_place`."""
+    tasksets = tasksets_of(stage)
+    firsts = list(accumulate((taskset.rows for taskset in tasksets[:-1]), initial=0))[: len(tasksets)]
+    return [range(first, end) for first, end in zip(firsts, [*firsts[1:], LAST_INDEX + 1], strict=False)]
 
 
 def is_queue(stage: StageSpec) -> bool:

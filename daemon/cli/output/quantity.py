@@ -57,6 +57,13 @@ def shorts(ids: Sequence[str]) -> list[str]:
     return [id[:digits].rstrip("-") for id in ids]
 
 
+def titles_of(named: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns names for experiments as (name, id): repeated names with the beginning of the id."""
+    names = [name for name, _ in named]
+    ids = shorts([id for _, id in named])
+    return [f"{name} {id}" if names.count(name) > 1 else name for name, id in zip(names, ids, strict=True)]
+
+
 def lasting(seconds: float) -> str:
     """Returns a time span in its two largest units: `42 s`, `3 min 10 s`, `2 h 5 min`, `4 d 3 h`."""
     whole = max(0, round(seconds))

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rftd.daemon.cli.output.data import emit
-from rftd.daemon.cli.output.quantity import lasting
+from rftd.daemon.cli.output.quantity import lasting, titles_of
 from rftd.daemon.cli.output.table import console_of, table
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiments_argument
-from rftd.daemon.cli.verbs.get import resolved
 from rftd.daemon.http.views import comparison
+from rftd.daemon.http.views import differences as views
 from rftd.daemon.http.views.comparison import HELD_OUT, REWARD, Basis, ComparedPoint, Comparison
+from rftd.daemon.http.views.differences import FieldDifference
 from rftd.ops.errors import UsageError
 
-if TYPE_CHECKING:
-    from rftd.daemon.config.field_path import FieldPath
-
-_OWN: Final = ("name", "derived")
-"""Fields of a resolved file specific to each experiment, or derived from other fields."""
 _NEAR: Final = 3
 _MISSING: Final = "-"
 
@@ -59,11 +55,12 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
 
     with Client(settings) as client:
         answer = client.ask(comparison.comparison, name=list(names), by=by, points=points)
-        files = [resolved(client, experiment.id) or {} for experiment in answer.value.items]
-    differences = list(differing(files))
+        ids = [experiment.id for experiment in answer.value.items]
+        different = client.ask(views.diff, name=ids)
+    differences = different.value.differences
     chosen = _chosen(answer.value, metrics)
     if settings.machine_readable:
-        emit({**answer.plain(), "differences": [_plain(*difference) for difference in differences]}, settings)
+        emit({**answer.plain(), "differences": different.plain()["differences"]}, settings)
         return
     console_of(settings).print(render(answer.value, differences, chosen))
     if not answer.value.points and settings.verbosity >= 0:
@@ -71,41 +68,10 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
         say(f"{behind} has trained no step yet", err=True)
 
 
-Difference = tuple["FieldPath", list[Any]]
-"""A field with its content in each file; `_Nothing` if the file has no such field."""
-
-
-class _Nothing:
-    """Stands for a field missing in a file."""
-
-
-def differing(files: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Yields the differing fields of files, in the order of the first file with the field."""
-    leaves = [dict(_leaves({key: content for key, content in file.items() if key not in _OWN})) for file in files]
-    for path in dict.fromkeys(path for fields in leaves for path in fields):
-        contents = [fields.get(path, _Nothing) for fields in leaves]
-        if any(content != contents[0] for content in contents):
-            yield path, contents
-
-
-def _leaves(node: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Yields the fields below a node; a list of scalars is one field."""
-    if isinstance(node, dict) and (node or not path):
-        for key, child in node.items():
-            yield from _leaves(child, (*path, key))
-    elif isinstance(node, list) and any(isinstance(element, dict) for element in node):
-        for number, element in enumerate(node):
-            yield from _leaves(element, (*path, number))
-    else:
-        yield path, node
-
-
-def render(compared: Comparison, differences: Sequence[Difference], figures: Sequence[str]) -> RenderableType:
+def render(compared: Comparison, differences: Sequence[FieldDifference], figures: Sequence[str]) -> RenderableType:
     """Renders the differing fields, then for each figure a line per experiment."""
-    from rftd.daemon.config.field_path import show
-
-    names = _titles(compared)
-    lines = [(show(path), *map(_text, contents)) for path, contents in differences]
+    names = titles_of([(experiment.name, experiment.id) for experiment in compared.items])
+    lines = [(difference.field, *map(_text, difference.values)) for difference in differences]
     parts: list[RenderableType] = [
         table(("FIELD", *names), lines) if lines else Text("the files differ only in the name")
     ]
@@ -118,15 +84,6 @@ def render(compared: Comparison, differences: Sequence[Difference], figures: Seq
         parts += [Text(""), Text(f"{figure} at equal {compared.by}", style="bold")]
         parts.append(table(headers, rows, right=frozenset(headers[1:])))
     return Group(*parts)
-
-
-def _titles(compared: Comparison) -> list[str]:
-    """Returns the names, with the beginning of the id after repeated ones."""
-    from rftd.daemon.cli.output.quantity import shorts
-
-    names = [experiment.name for experiment in compared.items]
-    ids = shorts([experiment.id for experiment in compared.items])
-    return [f"{name} {id}" if names.count(name) > 1 else name for name, id in zip(names, ids, strict=True)]
 
 
 def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
@@ -144,17 +101,10 @@ def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
     return [name for name in names if name in telling and (name == REWARD or name.startswith(HELD_OUT))]
 
 
-def _plain(path: FieldPath, contents: Sequence[Any]) -> dict[str, Any]:
-    """Returns a difference for programs, leaving out the value of a field missing in a file."""
-    from rftd.daemon.config.field_path import show
-
-    value_objects = [{} if content is _Nothing else {"value": content} for content in contents]
-    return {"field": show(path), "values": value_objects}
-
-
-def _text(content: Any) -> str:
-    if content is _Nothing:
+def _text(contents: Mapping[str, Any]) -> str:
+    if "value" not in contents:
         return _MISSING
+    content = contents["value"]
     return content if isinstance(content, str) and content else json.dumps(content, ensure_ascii=False)
 
 

@@ -119,17 +119,27 @@ def command(
 
 def _newest(client: Client, name: str, taskset: str | None) -> int:
     """Returns the newest evaluated version."""
-    rows = client.ask(history.evals, name=name, taskset=taskset).value.items
+    rows = _every(client, name, taskset).items
     if not rows:
         raise NotFoundError("nothing was evaluated yet", field=_TASKSET if taskset else None, fix="see rftd evals NAME")
     return rows[-1].version
+
+
+def _every(client: Client, name: str, taskset: str | None) -> history.EvalList:
+    """Returns the evaluations of all pages."""
+    page = client.ask(history.evals, name=name, taskset=taskset).value
+    rows = page.items
+    while page.next is not None:
+        page = client.ask(history.evals, name=name, taskset=taskset, cursor=page.next).value
+        rows += page.items
+    return history.EvalList(items=rows, next=None)
 
 
 def _table(client: Client, settings: Settings, names: Sequence[str], taskset: str | None) -> None:
     """Prints each metric of each taskset by the newest version of each experiment, in the form of lm-eval."""
     newest: dict[tuple[str, str], EvalRow] = {}
     for name in dict.fromkeys(names):
-        for row in client.ask(history.evals, name=name, taskset=taskset).value.items:
+        for row in _every(client, name, taskset).items:
             newest[row.taskset, name] = row  # rows come in the order of versions
         if not any(measured == name for _, measured in newest):
             raise NotFoundError(f"nothing of {name} was evaluated yet", fix="see rftd evals NAME")
@@ -209,10 +219,10 @@ def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
 
 
 def _list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:
-    answer = client.ask(history.evals, name=name, taskset=taskset)
-    if emitted(answer.plain(), settings):
+    evaluations_of = _every(client, name, taskset)
+    if emitted(to_wire(evaluations_of), settings):
         return
-    rows = answer.value.items
+    rows = evaluations_of.items
     if not rows:
         say("nothing was evaluated yet", err=True)
         return

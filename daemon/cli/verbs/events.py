@@ -34,11 +34,11 @@ _INDENT: Final = 4
     "-n",
     "--limit",
     type=click.IntRange(1, 1_000_000),
-    help=f"Number of events: the newest ones ({events.MOST_NEWEST} at most), or the first with --all or --after. "
+    help=f"Number of events: the newest ones ({events.MOST_NEWEST} at most), or the first with --all or --cursor. "
     f"Default: {_NEWEST}, or all of those.",
 )
 @click.option("--all", "everything", is_flag=True, help="Begin with the first event.")
-@click.option("--after", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
+@click.option("--cursor", metavar="CURSOR", help="Begin where an earlier page ended (its `next`).")
 @click.option("--full", is_flag=True, help="Show long lists in full.")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new events; Ctrl-C ends.")
 @shared_options
@@ -49,16 +49,16 @@ def command(
     types: tuple[str, ...],
     limit: int | None,
     everything: bool,
-    after: str | None,
+    cursor: str | None,
     full: bool,
     follow: bool,
 ) -> None:
     """Show the newest events of experiment NAME in order of time; token arrays are shown by their shape."""
     from rftd.daemon.http.client.client import Client
 
-    if everything and after:
-        raise click.UsageError("--all begins with the first event, and --after where a page ended: give one of them")
-    forward = everything or after is not None
+    if everything and cursor:
+        raise click.UsageError("--all begins with the first event, and --cursor where a page ended: give one of them")
+    forward = everything or cursor is not None
     newest = None if forward else (limit or _NEWEST)
     if newest is not None and newest > events.MOST_NEWEST:
         raise click.UsageError(f"-n shows the newest {events.MOST_NEWEST} at most: for all of them give --all")
@@ -73,7 +73,7 @@ def command(
                 events.events,
                 name=name,
                 type=list(types) or None,
-                after=after,
+                cursor=cursor,
                 newest=newest,
                 # Pages of 500: an answer is held in memory by daemon and client, whatever --limit says.
                 limit=500 if follow else min(remaining, 500),
@@ -83,7 +83,7 @@ def command(
             )
             newest = None
             page = answer.value
-            after = page.next
+            cursor = page.next
             remaining -= len(page.items)
             shown += len(page.items)
             more = page.more or follow
@@ -95,11 +95,11 @@ def command(
                 else:
                     say(_text(event), indent=_INDENT)
     if settings.output in ("json", "yaml") and not follow:
-        emit({"items": event_objects, "next": after, "more": more}, settings)
+        emit({"items": event_objects, "next": cursor, "more": more}, settings)
     elif not (shown or forward or follow) and settings.verbosity >= 0:
         say(f"none among the newest records; from the first on: rftd events {shlex.quote(name)} --all", err=True)
     elif more and settings.verbosity >= 0:
-        say(f"next page: rftd events {shlex.quote(name)} --after {after}", err=True)
+        say(f"next page: rftd events {shlex.quote(name)} --cursor {cursor}", err=True)
 
 
 def _text(event: EventView) -> str:

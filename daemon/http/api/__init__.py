@@ -9,6 +9,8 @@ services         the daemon as reads and commands see it: tables, log, commands
 problem          every error as RFC 9457 problem+json
 bodies           the body of a command, within limits: JSON, or an experiment file as YAML
 routes           one route for each read and each command
+departure        the wait for the end of a client's connection
+file_response    an open file as a response, whole or a range
 live_page        pages of experiments, read once for all listeners, and their new parts
 stream           an experiment's page for followers, as server-sent events
 probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready

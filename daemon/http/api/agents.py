@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.http.api.routes import asker_of
-from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, Route
+from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, Route, sent_name
 from rftd.daemon.trust.asker import AccessRole
 
 PLACEHOLDERS: Final = {
@@ -122,5 +122,6 @@ def _words(route: Route[Any]) -> str:
 
 def _query(route: Route[Any]) -> str:
     named = set(re.findall(r"\{(\w+)\}", route.path))
-    names = [name for name in inspect.signature(route.work).parameters if name not in {*named, "daemon"}]
+    parameters = inspect.signature(route.work).parameters
+    names = [sent_name(name) for name in parameters if name not in {*named, "daemon"}]
     return f" Parameters: {', '.join(f'`{name}`' for name in names)}." if names else ""

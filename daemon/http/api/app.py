@@ -15,11 +15,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rftd.daemon.http.api import agents, login, probes, routes, stream
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.http.api.file_response import BINARY
 from rftd.daemon.http.api.guard import Guard
 from rftd.daemon.http.api.methods import Methods
 from rftd.daemon.http.api.probes import readiness
@@ -189,7 +190,13 @@ def make_app(
         redirect_slashes=False,
     )
     # The innermost, so that spans and counts are those of the answer; event streams are left as they are.
-    app.add_middleware(GZipMiddleware, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL)
+    app.add_middleware(
+        GZipMiddleware,
+        minimum_size=GZIP_BYTES,
+        compresslevel=GZIP_LEVEL,
+        # Weights hardly get smaller, and a range is one of the bytes of the file.
+        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, BINARY),
+    )
     app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)

@@ -17,23 +17,34 @@ from msgspec import Meta
 
 from rftd.daemon.http import views
 from rftd.daemon.http.api.bodies import read_body
+from rftd.daemon.http.api.file_response import BINARY, FileStream, file_response
 from rftd.daemon.http.api.schema import answers, takes
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.views.commands import SubmitReceipt
-from rftd.daemon.http.views.route import CommandRoute, ReadRoute, Route
+from rftd.daemon.http.views.experiments import ExperimentPage
+from rftd.daemon.http.views.problem import Problem
+from rftd.daemon.http.views.route import CommandRoute, FileRoute, ReadRoute, Route, sent_name
 from rftd.daemon.http.views.wire import encode
 from rftd.daemon.run.consequence import Consequence, Rehearsed
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.ops.errors import UsageError, WaitTimeoutError
 from rftd.ops.ids import Ids, derive
+from rftd.storage.files.checkpoint_file import OpenedFile
 from rftd.streams.folds.spine import Status
 
 _REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
 """Namespace for deriving a UUID from a key that is none."""
 _NOT_PARAMETERS: Final = frozenset({"daemon", "body", "key"})
 """Arguments of a declared function besides the parameters of the request."""
-_LATE_NAMES: Final = {"Status": Status}
+_LATE_NAMES: Final = {"Status": Status, "OpenedFile": OpenedFile}
 """Names imported by views only for type checkers, because every command line would pay for the import."""
+
+_BYTES: Final = {BINARY: {"schema": {"type": "string", "format": "binary"}}}
+_FILE_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    **answers(Problem),
+    200: {"description": "The bytes of the file.", "content": _BYTES},
+    206: {"description": "The range of bytes asked for by `Range`.", "content": _BYTES},
+}
 
 ASKER: Final = "rftd.asker"
 """Key of an ASGI scope holding the asker, set by the guard."""
@@ -94,6 +105,15 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 tags=[route.tag],
                 responses=answers(route.answer),
             )
+        elif isinstance(route, FileRoute):
+            routes.add_api_route(
+                route.path,
+                _file_handler(services, route),
+                name=route.name,
+                tags=[route.tag],
+                response_class=FileStream,
+                responses=_FILE_ANSWERS,
+            )
     return routes
 
 
@@ -103,7 +123,7 @@ def parameters_of(work: Callable[..., Any], path: str) -> list[inspect.Parameter
     return [
         parameter.replace(
             kind=inspect.Parameter.KEYWORD_ONLY,
-            annotation=_bounded_by(hints[name], Path if f"{{{name}}}" in path else Query),
+            annotation=_named(name, _bounded_by(hints[name], Path if f"{{{name}}}" in path else Query)),
         )
         for name, parameter in inspect.signature(work).parameters.items()
         if name not in _NOT_PARAMETERS
@@ -116,9 +136,8 @@ def with_parameters(route: Handler, parameters: list[inspect.Parameter]) -> Hand
     return route
 
 
-def respond_to(request: Request, answer: Any) -> Response:
-    """Returns the answer to a read with its ETag; 304 without a body if the client has it already."""
-    body = encode(answer)
+def respond_to(request: Request, body: bytes) -> Response:
+    """Returns the JSON answer to a read with its ETag; 304 without a body if the client has it already."""
     etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
     tags = {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}
@@ -162,10 +181,21 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
         answer = await read.work(bearer_services, **parameters)
         if read.is_look:
             bearer_services.operations.looked(parameters["name"])
-        return respond_to(request, answer)
+        is_page = isinstance(answer, ExperimentPage)
+        return respond_to(request, services.pages.body_of(answer) if is_page else encode(answer))
 
     route.__doc__ = read.text
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])
+
+
+def _file_handler(services: Services, download: FileRoute) -> Handler:
+    async def route(request: Request, **parameters: Any) -> Response:
+        asker_of(request, download.role)
+        file: Any = await download.work(services.for_bearer(request.scope[BEARER]), **parameters)
+        return file_response(request, file)
+
+    route.__doc__ = download.text
+    return with_parameters(route, [*parameters_of(download.work, download.path), REQUEST])
 
 
 def _command_handler(services: Services, command: CommandRoute[Any, Any]) -> Handler:
@@ -219,6 +249,11 @@ def _check_query(request: Request, parameters: Mapping[str, Any], *more: str) ->
     for name in request.query_params:
         if name not in parameters and name not in more:
             raise UsageError("no such parameter", field=name[:200], fix="see GET /openapi.json")
+
+
+def _named(name: str, hint: Any) -> Any:
+    """Returns the annotation of a parameter; `from_`, whose name is a word of Python, is `from` in requests."""
+    return Annotated[hint, Query(alias=sent_name(name))] if sent_name(name) != name else hint
 
 
 def _bounded_by(hint: Any, field: Callable[..., Any]) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 from uuid import UUID
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rftd.daemon.http.api.problem import BusyError
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.budgets import rows_of as budget_rows
+from rftd.daemon.http.views.ended_pages import EndedPages
 from rftd.daemon.http.views.memory import MemoryRow, rows_of
 from rftd.daemon.http.views.trackers import TrackerRow
 from rftd.daemon.http.views.trackers import rows_of as tracker_rows
@@ -114,6 +116,7 @@ class Services:
     curves: RewardCurves = field(default_factory=RewardCurves)
     columns: StepColumns = field(default_factory=StepColumns)
     figures_cache: FiguresCache = field(default_factory=FiguresCache)
+    pages: EndedPages = field(default_factory=EndedPages)
     followers: Followers = field(default_factory=Followers)
     texts: Texts = field(default_factory=Texts)
     """Decoding of token ids, in a process of its own."""
@@ -170,9 +173,13 @@ class Services:
         async with self.engine.connect() as connection, connection.begin():
             yield connection
 
-    async def figures(self, connection: AsyncConnection, experiment: UUID) -> RunFigures:
-        """Returns the figures of an experiment in a list, cached while nothing is new."""
-        return await self.figures_cache.of(connection, experiment, self.applied.applied_of)
+    def figures(self) -> Callable[[AsyncConnection, UUID], Awaitable[RunFigures]]:
+        """Returns a read of an experiment's figures in a list, cached while nothing is new."""
+        return partial(self.figures_cache.of, counts=self.figures_cache.counts(self.applied.applied_of))
+
+    def applied_of(self, experiment: UUID) -> int:
+        """Returns the number of the experiment's records in the tables."""
+        return self.applied.applied_of(experiment)
 
     def applied_offsets(self) -> Mapping[Partition, int]:
         """Returns the next offset of each partition not yet in the tables."""

@@ -11,6 +11,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from rftd.daemon.http.api.departure import client_gone
 from rftd.daemon.http.api.live_page import INTERVAL_S, Broadcast, LivePages
 from rftd.daemon.http.api.routes import BEARER, REQUEST, Handler, asker_of, parameters_of, with_parameters
 from rftd.daemon.http.api.schema import answers
@@ -70,7 +71,7 @@ class EventStream(Response):
         """Sends the events until their end, or until the client has gone."""
         async with asyncio.TaskGroup() as tasks:
             sending = tasks.create_task(self._send(send))
-            leaving = tasks.create_task(_client_gone(receive))
+            leaving = tasks.create_task(client_gone(receive))
             await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
             sending.cancel()
             leaving.cancel()
@@ -81,12 +82,6 @@ class EventStream(Response):
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _client_gone(receive: Receive) -> None:
-    """Returns once the client has gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def router(services: Services) -> APIRouter:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.submission import Part
     from rftd.daemon.http.client.transport import Transport
     from rftd.daemon.http.views.comparison import Basis, ComparedStep
+    from rftd.daemon.http.views.differences import FieldDifference
     from rftd.daemon.http.views.experiments import ExperimentPage
     from rftd.daemon.http.views.route import CommandRoute, ReadRoute
     from rftd.daemon.http.views.system import StreamRow, SystemView, WorkerState
@@ -285,6 +286,23 @@ class AsyncClient(ConnectedClient):
         names = [run if isinstance(run, str) else run.id for run in runs]
         return await compared(self.connection, names, by=by, points=points)
 
+    async def diff(self, *runs: AsyncRunHandle | RunHandle | str) -> RowList[FieldDifference]:
+        """Returns the fields with different contents in the runs' resolved files, with a column for each run."""
+        from rftd.daemon.cli.output.quantity import titles_of
+        from rftd.daemon.http.client.rows import RowDict, RowList
+        from rftd.daemon.http.views import differences
+
+        names = [run if isinstance(run, str) else run.id for run in runs]
+        answer = (await self.connection.ask(differences.diff, name=names)).value
+        titles = titles_of([(summary.name, summary.id) for summary in answer.items])
+        rows: RowList[Any] = RowList()
+        for difference in answer.differences:
+            row = RowDict(difference)
+            contents = row.pop("values")
+            row |= {title: content.get("value") for title, content in zip(titles, contents, strict=True)}
+            rows.append(row)
+        return rows
+
 
 class SharedClient(AsyncClient):
     """The asynchronous methods over the connection of a blocking client, driven by `blocking`."""
@@ -339,6 +357,7 @@ class Client(ConnectedClient):
     run = handled(AsyncClient.run)
     submit = handled(AsyncClient.submit)
     compare = blocking(AsyncClient.compare)
+    diff = blocking(AsyncClient.diff)
     workers = blocking(AsyncClient.workers)
     streams = blocking(AsyncClient.streams)
     system = blocking(AsyncClient.system)

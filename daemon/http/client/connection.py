@@ -20,7 +20,7 @@ from rftd.daemon.http.client.page_state import PageState
 from rftd.daemon.http.client.transport import Transport
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
-from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, url_of
+from rftd.daemon.http.views.route import STREAM, CommandRoute, FileRoute, ReadRoute, url_of
 from rftd.daemon.run.consequence import Consequence
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
@@ -214,6 +214,19 @@ class DaemonConnection:
             await self._http.pause(_backoff_s(failures))
             if away_s is not None:
                 self._look_again()
+
+    async def bytes_of(self, download: FileRoute, first: int, last: int, **parameters: Parameter) -> bytes:
+        """Returns the bytes `first` to `last` of a file, both included. Raises the errors of `ask`."""
+        path, query = download.url(parameters)
+        headers = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
+        answer = await self._patiently(
+            lambda: self._http.build("GET", path, params=_set_parameters(query), headers=headers)
+        )
+        if answer.status_code >= 400:
+            raise error_of(answer.status_code, answer.content, self.url)
+        if len(answer.content) != last + 1 - first:
+            raise UnreachableError(f"{len(answer.content)} bytes came, not {last + 1 - first}", where=self.url)
+        return answer.content
 
     async def _ask(self, build: Callable[[], httpx.Request], kind: type[R]) -> Answer[R]:
         answer = await self._patiently(build)

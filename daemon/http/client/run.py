@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
 from rftd.daemon.http.client.answer import Parameter
+from rftd.daemon.http.client.downloads import download_checkpoint
 from rftd.daemon.http.client.driving import blocking, handled, yielding
 from rftd.daemon.http.client.progress import WaitProgress
 from rftd.daemon.http.client.rollouts import (
@@ -23,11 +27,14 @@ from rftd.daemon.http.client.rollouts import (
 )
 from rftd.daemon.http.client.rows import RowDict, RowList
 from rftd.daemon.http.client.steering import SteeredRun
+from rftd.daemon.http.views import checkpoints as checkpoint_views
 from rftd.daemon.http.views import comparison, evaluations, experiences, experiments, history
 from rftd.daemon.http.views import drops as drops_views
+from rftd.daemon.http.views import groups as group_views
 from rftd.daemon.http.views import moment as moment_views
 from rftd.daemon.http.views import series as series_views
 from rftd.daemon.http.views import text as text_views
+from rftd.daemon.http.views import timeline as timeline_views
 from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.comparison import Basis, ComparedStep
 from rftd.daemon.http.views.evaluations import PairedAnswer, Which
@@ -36,13 +43,16 @@ from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED, Moment
 from rftd.daemon.http.views.route import ReadRoute
 from rftd.daemon.http.views.series import SeriesBasis
+from rftd.daemon.http.views.timeline import Timeline
 from rftd.daemon.run.why.wait import Why
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 from rftd.storage.queries.drops import Drops
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.experiments import ExperimentSummary
+from rftd.storage.queries.group_pages import GroupRow
 from rftd.storage.queries.lengths import Lengths
 from rftd.storage.queries.steps import EvalRow, StepRow
+from rftd.storage.queries.weights import CheckpointRow
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.connection import DaemonConnection
@@ -125,8 +135,7 @@ class AsyncRunHandle(SteeredRun):
 
     async def evals(self, taskset: str | None = None) -> RowList[EvalRow]:
         """Returns the evaluations in the order of weight versions."""
-        answer = await self._connection.ask(history.evals, name=self.id, taskset=taskset, after=self._position)
-        return RowList.of(answer.value.items)
+        return RowList.of(await self._all(history.evals, "cursor", None, taskset=taskset))
 
     async def experiences(
         self,
@@ -135,6 +144,7 @@ class AsyncRunHandle(SteeredRun):
         min_reward: float | None = None,
         max_reward: float | None = None,
         state: State | None = None,
+        taskset: str | None = None,
         order: Order = "newest",
         limit: int | None = 50,
         text: bool = False,
@@ -153,6 +163,7 @@ class AsyncRunHandle(SteeredRun):
             min_reward=min_reward,
             max_reward=max_reward,
             state=state,
+            taskset=taskset,
             order=order,
         )
         return cast("RowList[ExperienceRow]", await self.texts(rows)) if text else RowList.of(rows)
@@ -193,6 +204,12 @@ class AsyncRunHandle(SteeredRun):
         rows = await self.experiences(step=step, order="oldest", limit=None)
         return [await self.group(id) for id in dict.fromkeys(row.group for row in rows)]
 
+    async def tasks(
+        self, *, order: Literal["newest", "oldest"] = "newest", limit: int | None = 50
+    ) -> RowList[GroupRow]:
+        """Returns the tasks with a closed group, at most `limit`, None for all: row, rollouts, mean reward."""
+        return RowList.of(await self._all(group_views.groups, "cursor", limit, order=order))
+
     async def tokens(self, id: str, *, first: int = 0, n: int | None = None) -> RowList[TokenFigures]:
         """Returns the tokens of an experience from `first` on, `n` of them or all: text, log-probability, advantage."""
         rows: list[TokenFigures] = []
@@ -222,6 +239,18 @@ class AsyncRunHandle(SteeredRun):
         )
         return RowList.of(series_points(answer.value))
 
+    async def timeline(
+        self, begin: datetime | None = None, end: datetime | None = None, *, points: int = 200
+    ) -> Timeline:
+        """Returns the work of each worker between two moments: rollouts, trained steps, idle spans, marks.
+
+        Times without a time zone are UTC; without a moment, the experiment's start and end.
+        """
+        answer = await self._connection.ask(
+            timeline_views.timeline, name=self.id, from_=_iso(begin), to=_iso(end), points=points, after=self._position
+        )
+        return answer.value
+
     async def answers(
         self, version: int, *, taskset: str | None = None, order: Which = "worst", limit: int = 20
     ) -> RowList[PairedAnswer]:
@@ -238,6 +267,17 @@ class AsyncRunHandle(SteeredRun):
     async def drops(self) -> Drops:
         """Returns the experiences that were not trained by reason: counts, shares, lengths and examples."""
         return (await self._connection.ask(drops_views.drops, name=self.id)).value
+
+    async def checkpoints(self, *, limit: int | None = None) -> RowList[CheckpointRow]:
+        """Returns the existing checkpoints, newest first, at most `limit`."""
+        return RowList.of(await self._all(checkpoint_views.checkpoints, "cursor", limit))
+
+    async def download(self, step: int, to: str | os.PathLike[str]) -> Path:
+        """Downloads the checkpoint of a step into a folder and checks its files; needs a token of role admin.
+
+        A download cut off goes on where it ended.
+        """
+        return await download_checkpoint(self._connection, self.id, step, Path(to))
 
     async def moment(self) -> Moment:
         """Returns the present work in one sentence, with progress, pace and remaining time."""
@@ -326,10 +366,14 @@ class RunHandle:
     rollouts = blocking(AsyncRunHandle.rollouts)
     rollout = blocking(AsyncRunHandle.rollout)
     groups = blocking(AsyncRunHandle.groups)
+    tasks = blocking(AsyncRunHandle.tasks)
     group = blocking(AsyncRunHandle.group)
     tokens = blocking(AsyncRunHandle.tokens)
     series = blocking(AsyncRunHandle.series)
+    timeline = blocking(AsyncRunHandle.timeline)
     drops = blocking(AsyncRunHandle.drops)
+    checkpoints = blocking(AsyncRunHandle.checkpoints)
+    download = blocking(AsyncRunHandle.download)
     moment = blocking(AsyncRunHandle.moment)
     lengths = blocking(AsyncRunHandle.lengths)
     compared = blocking(AsyncRunHandle.compared)
@@ -360,6 +404,12 @@ async def compared(
             if standing is not None:
                 rows.append(RowDict(standing, at=point.at, run=summary.name))
     return rows
+
+
+def _iso(moment: datetime | None) -> str | None:
+    if moment is None:
+        return None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
 
 
 def _bounds(step: Steps) -> tuple[int | None, int | None]:

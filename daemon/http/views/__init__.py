@@ -5,18 +5,23 @@ wire          views as JSON and back
 problem       the body of every error
 moment        the present work of an experiment, its progress, pace and remaining time
 experiments   the list, one line, the page; each role's wait
+ended_pages   pages of ended experiments, kept in memory
 sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
+differences   the fields that differ between the resolved files of several experiments
 annotations   notes, stars and labels on experiments and rollouts
 series        figures of several experiments, thinned, with marks
+timeline      what workers did between two moments: rollouts, steps, idle spans
 evaluations   the answers of one evaluation, against another version's, of one row through all
 experiences   by filter, one by one, their lengths; prioritize, give up
+groups        closed groups, a task each
 text          experiences as text: one, a group, a dataset row
 tokens        the tokens of an experience in windows
 words         answers with given words, of an experiment or of a step
 drops         rollouts that were not trained, by reason, with lengths and examples
+checkpoints   the checkpoints of an experiment, and their files
 events        of an experiment, from the log: event_page is the answer, event_pages finds the events, event_json
 logs          lines of the workers' log files, merged by time
 refusals      refused requests sent as records in the log

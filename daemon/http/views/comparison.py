@@ -82,25 +82,27 @@ async def comparison(
     after: After = None,
 ) -> Comparison:
     """Experiments side by side after equal numbers of steps, trained tokens or seconds, as far as all have come."""
-    names = name or []
-    if not 2 <= len(names) <= MOST_COMPARED:
-        fix = f"name two to {MOST_COMPARED} experiments"
-        what = "one experiment is no comparison" if len(names) == 1 else f"{len(names)} experiments are no comparison"
-        raise UsageError(what, field="name", fix=fix)
     async with daemon.read(after) as connection:
-        ids = [await daemon.resolve(connection, experiment_name) for experiment_name in names]
-        if (
-            twice := next(
-                (experiment_name for experiment_name, id in zip(names, ids, strict=True) if ids.count(id) > 1), None
-            )
-        ) is not None:
-            raise UsageError(f"{twice!r} is named twice", field="name", fix="name different experiments")
+        ids = await different_experiments(daemon, connection, name or [])
         courses = [await _course(connection, id) for id in ids]
         compared = [
             ComparedPoint(at=at, standings=[await _standing(connection, course, by, at) for course in courses])
             for at in _grid(courses, by, points)
         ]
     return Comparison(by=by, items=[course.summary for course in courses], points=compared)
+
+
+async def different_experiments(daemon: Daemon, connection: AsyncConnection, names: Sequence[str]) -> list[UUID]:
+    """Returns the experiments with these names. Raises UsageError unless they are two or more, each named once."""
+    if not 2 <= len(names) <= MOST_COMPARED:
+        fix = f"name two to {MOST_COMPARED} experiments"
+        what = "one experiment is no comparison" if len(names) == 1 else f"{len(names)} experiments are no comparison"
+        raise UsageError(what, field="name", fix=fix)
+    ids = [await daemon.resolve(connection, name) for name in names]
+    twice = next((name for name, id in zip(names, ids, strict=True) if ids.count(id) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice!r} is named twice", field="name", fix="name different experiments")
+    return ids
 
 
 async def _course(connection: AsyncConnection, experiment: UUID) -> _Course:

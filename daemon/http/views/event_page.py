@@ -30,6 +30,6 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[EventView]
     next: str
-    """`after` of the next page; unchanged at the end of the log."""
+    """`cursor` of the next page; unchanged at the end of the log."""
     more: bool
     """False if the page ends at the end of the log."""

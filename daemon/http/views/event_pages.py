@@ -9,20 +9,16 @@ The order within a partition is the log's; across partitions it is by time, for 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from rftd.daemon.http.views.event_json import view, view_unread
 from rftd.daemon.http.views.event_page import EventPage, EventView
 from rftd.ops import limits
-from rftd.ops.decoding import msgpack_decoder
 from rftd.ops.errors import CodecError, UsageError
+from rftd.storage.queries.cursor import CursorError, cursor_of, key_of
 from rftd.streams.events.catalogue import definitions
 from rftd.streams.log.deadletters import decode_ours, head_of
 from rftd.streams.log.envelope import Head, Record
@@ -34,8 +30,8 @@ SCANNED_RECORDS: Final = 20_000
 SCANNED_BACK_RECORDS: Final = 100_000
 """Maximum number of records read for the newest events. Only their heads are decoded."""
 _FETCH_RECORDS: Final = 128
-_PREFIX: Final = "rftd."
-"""Prefix of every stream's name, left out of cursors."""
+_ORDER: Final = "time"
+"""The one order of events, in cursors."""
 
 
 def partitions_of(experiment: UUID, types: tuple[str, ...] = ()) -> list[Partition]:
@@ -62,33 +58,24 @@ def matches(name: str, types: tuple[str, ...]) -> bool:
     )
 
 
-def encode_cursor(positions: Mapping[Partition, int]) -> str:
-    """Encodes positions as an opaque text: the offsets of each stream's partitions; missing ones are at 0."""
-    offsets: dict[str, list[int]] = {}
-    for (stream, number), offset in positions.items():
-        if offset:
-            stream_offsets = offsets.setdefault(stream.removeprefix(_PREFIX), [])
-            stream_offsets.extend([0] * (number + 1 - len(stream_offsets)))
-            stream_offsets[number] = offset
-    return base64.urlsafe_b64encode(msgspec.msgpack.encode(offsets, order="sorted")).decode().rstrip("=")
+def encode_cursor(experiment: UUID, positions: Mapping[Partition, int]) -> str:
+    """Returns the cursor of an experiment's events behind these positions; partitions at offset 0 are left out."""
+    offsets = [(number, positions.get(partition, 0)) for number, partition in enumerate(EVENTS)]
+    key = [part for number, offset in offsets if offset for part in (number, offset)]
+    return cursor_of(f"events of {experiment}", _ORDER, tuple(key))
 
 
-def decode_cursor(text: str) -> dict[Partition, int]:
-    """Returns the positions of a cursor made by `encode_cursor`. Raises UsageError for any other text."""
-    try:
-        packed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        offsets = msgpack_decoder(dict[str, list[int]]).decode(packed)
-    except (binascii.Error, msgspec.MsgspecError, ValueError):
-        raise UsageError("no cursor of this daemon", field="after", fix="use `next` of an earlier page") from None
-    positions = {
-        Partition(_PREFIX + stream, number): offset
-        for stream, stream_offsets in offsets.items()
-        for number, offset in enumerate(stream_offsets)
-    }
+def decode_cursor(experiment: UUID, cursor: str) -> dict[Partition, int]:
+    """Returns the positions in a cursor of the experiment's events. Raises CursorError for any other text."""
+    key = key_of(cursor, f"events of {experiment}", _ORDER, None)
+    numbers, offsets = key[::2], key[1::2]
     # A cursor is a caller's text: an offset beyond 62 bits would overflow the backend's integers.
-    if any(partition not in EVENTS or not 0 <= offset < 1 << 62 for partition, offset in positions.items()):
-        raise UsageError("the cursor names a place that does not exist", field="after", fix="begin without --after")
-    return positions
+    if len(numbers) != len(offsets) or not all(
+        0 <= int(number) < len(EVENTS) and 0 <= int(offset) < 1 << 62
+        for number, offset in zip(numbers, offsets, strict=True)
+    ):
+        raise CursorError("the cursor is damaged", field="cursor")
+    return {EVENTS[int(number)]: int(offset) for number, offset in zip(numbers, offsets, strict=True)}
 
 
 class EventPager:
@@ -107,7 +94,9 @@ class EventPager:
         merge = _Merge(self._log, positions, self._mine)
         records = await merge.take(limit)
         event_views = [self._view(record) for record in records]
-        return EventPage(items=event_views, next=encode_cursor(merge.positions), more=not merge.at_head)
+        return EventPage(
+            items=event_views, next=encode_cursor(self._experiment, merge.positions), more=not merge.at_head
+        )
 
     async def before_the_end(
         self, count: int, *, until_ns: Callable[[], Awaitable[int]] | None = None
@@ -153,14 +142,14 @@ class EventPager:
         page = await self.page(start, limit=limit)
         if page.items or page.more or wait_s <= 0:
             return page
-        reached = decode_cursor(page.next)
+        reached = decode_cursor(self._experiment, page.next)
         subscription = self._log.subscribe({partition: reached.get(partition, 0) for partition in self._partitions})
         try:
             # The record may belong to another experiment; then the page below is empty, and the caller asks again.
             await subscription.next(wait_s=wait_s, max_records=1)
         finally:
             await subscription.close()
-        return await self.page(decode_cursor(page.next), limit=limit)
+        return await self.page(reached, limit=limit)
 
     def _view(self, record: Record) -> EventView:
         try:

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from rftd.daemon.http.views.event_page import EventPage
-from rftd.daemon.http.views.route import Daemon, Limit, Name, read
+from rftd.daemon.http.views.route import Cursor, Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
@@ -24,8 +24,8 @@ async def events(
     daemon: Daemon,
     name: Name,
     type: Annotated[list[str] | None, Meta(description="A type, or the beginning of some: `experiment`.")] = None,
-    after: Annotated[str | None, Meta(description="`next` of an earlier page.")] = None,
     limit: Limit = 100,
+    cursor: Cursor = None,
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,
     full: Annotated[bool, Meta(description="Long lists whole.")] = False,
     newest: Annotated[
@@ -36,10 +36,10 @@ async def events(
     from rftd.daemon.http.views.event_pages import EventPager, decode_cursor
     from rftd.storage.queries.last_event import last_event_ns
 
-    if after and newest is not None:
-        raise UsageError("it says where to begin, and so does `after`", field="newest", fix="give one of them")
-    start = decode_cursor(after) if after else {}
+    if cursor is not None and newest is not None:
+        raise UsageError("it says where to begin, and so does `cursor`", field="newest", fix="give one of them")
     id = await daemon.find(name)
+    start = decode_cursor(id, cursor) if cursor is not None else {}
     pager = EventPager(daemon.log, id, types=tuple(type or ()), full=full)
     if newest is not None:
 

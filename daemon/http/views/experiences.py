@@ -10,9 +10,22 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.http.views.commands import Reason, Receipt, Text, receipt_of
-from rftd.daemon.http.views.route import After, Cursor, Daemon, Int, Limit, Name, Real, Word, command, read
-from rftd.ops.errors import NotFoundError
-from rftd.storage.queries.experience_pages import ExperienceFilter, list_experiences
+from rftd.daemon.http.views.route import (
+    After,
+    Cursor,
+    Daemon,
+    Int,
+    Limit,
+    Name,
+    Real,
+    Time,
+    Word,
+    command,
+    read,
+    time_of,
+)
+from rftd.ops.errors import NotFoundError, UsageError
+from rftd.storage.queries.experience_pages import ExperienceFilter, TaskRows, list_experiences
 from rftd.storage.queries.experiences import (
     ExperienceRow,
     TaskRow,
@@ -138,6 +151,9 @@ async def experiences(
     state: State | None = None,
     group: Annotated[UUID | None, Meta(description="Only those of this group.")] = None,
     row: Int = None,
+    taskset: Word = None,
+    since: Time = None,
+    until: Time = None,
     finish: Word = None,
     version: Int = None,
     part: Word = None,
@@ -149,7 +165,8 @@ async def experiences(
     after: After = None,
 ) -> ExperienceList:
     """Experiences passing the filter; bounds are inclusive, staleness in versions. `row` is the row of the task,
-    `version` a weight version that generated tokens; `min_part` and `max_part` bound the reward's part named by `part`.
+    `taskset` the name of its taskset, `since` and `until` bound the time of production, `version` is a weight version
+    that generated tokens; `min_part` and `max_part` bound the reward's part named by `part`.
     """
     where = ExperienceFilter(
         first_step=first_step,
@@ -162,6 +179,8 @@ async def experiences(
         state=state,
         group=group,
         row=row,
+        since_ns=time_of(since, "since"),
+        until_ns=time_of(until, "until"),
         finish=finish,
         version=version,
         part=part,
@@ -169,9 +188,30 @@ async def experiences(
         max_part=max_part,
     )
     id = await daemon.find(name, after)
+    if taskset is not None:
+        where = msgspec.structs.replace(where, tasksets=await _rows_of(daemon, id, taskset))
     async with daemon.read() as connection:
         page = await list_experiences(connection, id, where=where, order=order, limit=limit, cursor=cursor)
     return ExperienceList(items=page.items, next=page.next)
+
+
+async def _rows_of(daemon: Daemon, experiment: UUID, taskset: str) -> tuple[TaskRows, ...]:
+    """Returns the rows of the tasksets with this name, in every stage. Raises UsageError for an unknown name."""
+    from rftd.streams.spec.stage_tasks import row_ranges, tasksets_of
+
+    origin = await daemon.operations.text_origin(experiment)
+    stages = () if origin is None else origin.spec.stages
+    ranges = [
+        TaskRows(number, rows.start, rows.stop - 1)
+        for number, stage in enumerate(stages)
+        for rows, explored_taskset in zip(row_ranges(stage), tasksets_of(stage), strict=True)
+        if explored_taskset.name == taskset
+    ]
+    if not ranges:
+        names = dict.fromkeys(explored_taskset.name for stage in stages for explored_taskset in tasksets_of(stage))
+        fix = "use one of " + ", ".join(names) if names else "leave it out"
+        raise UsageError(f"no taskset {taskset!r} is explored", field="taskset", fix=fix)
+    return tuple(ranges)
 
 
 @read("/v1/experiments/{name}/lengths", Lengths, tag="experiences")

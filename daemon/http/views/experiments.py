@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from uuid import UUID
 
@@ -11,8 +12,19 @@ from msgspec import Meta
 
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.memory import MemoryRow, with_peaks
-from rftd.daemon.http.views.moment import ENDED, Moment, moment_of
-from rftd.daemon.http.views.route import After, Cursor, Daemon, Limit, Name, Real, Word, read
+from rftd.daemon.http.views.moment import ENDED, Moment, last_moment, moment_of
+from rftd.daemon.http.views.route import (
+    After,
+    Cursor,
+    Daemon,
+    Limit,
+    Name,
+    Real,
+    Time,
+    Word,
+    read,
+    time_of,
+)
 from rftd.daemon.http.views.trackers import TrackerRow
 from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.ops.errors import NotFoundError, UnreachableError
@@ -22,11 +34,11 @@ from rftd.storage.queries.experiments import (
     ExperimentDetail,
     ExperimentFilter,
     ExperimentSummary,
-    StageRow,
     get_experiment,
     get_summary,
     list_experiments,
 )
+from rftd.storage.queries.shares import shares_of
 from rftd.storage.queries.signal import SignalRow, signal_of
 from rftd.storage.queries.steps import EvalRow, list_evals
 from rftd.storage.queries.weights import (
@@ -34,7 +46,8 @@ from rftd.storage.queries.weights import (
     OverdueRow,
     WeightRow,
     WorkerRow,
-    list_checkpoints,
+    count_overdue,
+    existing_checkpoints,
     list_overdue,
     list_weights,
     list_workers,
@@ -112,13 +125,17 @@ async def listed(
     ] = None,
     min_reward: Real = None,
     max_reward: Real = None,
+    since: Time = None,
+    until: Time = None,
     removed: Annotated[bool, Meta(description="Also those that were removed.")] = False,
     order: RunOrder = "newest",
     limit: Limit = 50,
     cursor: Cursor = None,
     after: After = None,
 ) -> ExperimentList:
-    """Experiments in the order asked for, filtered; rewards are those of the newest trained batch."""
+    """Experiments in an order, filtered; rewards are those of the newest trained batch, `since` and `until` bound the
+    time of submission.
+    """
     where = ExperimentFilter(
         states=tuple(status.value for status in state or ()),
         labels=tuple(label or ()),
@@ -127,16 +144,14 @@ async def listed(
         signal=signal,
         min_reward=min_reward,
         max_reward=max_reward,
+        since_ns=time_of(since, "since"),
+        until_ns=time_of(until, "until"),
         removed=removed,
     )
+    figures = daemon.figures()
     async with daemon.read(after) as connection:
         page = await list_experiments(
-            connection,
-            where=where,
-            order=order,
-            limit=limit,
-            cursor=cursor,
-            figures=lambda id: daemon.figures(connection, id),
+            connection, where=where, order=order, limit=limit, cursor=cursor, figures=partial(figures, connection)
         )
     return ExperimentList(items=page.items, next=page.next)
 
@@ -146,6 +161,13 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
     """The complete page of one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
+        page = daemon.pages.of(id, daemon.applied_of)
+        history = [] if page else [share.experiment for share in await shares_of(connection, id)]
+    if page is not None:
+        return await _renewed(daemon, id, page)
+    # Counted before the page is read: with a later count, a page without the newest records would be kept.
+    counts = {experiment: daemon.applied_of(experiment) for experiment in history}
+    async with daemon.read() as connection:
         page = await page_of(
             connection,
             id,
@@ -155,7 +177,21 @@ async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage
             trackers=await daemon.trackers(id),
             budgets=await daemon.budgets(connection, id),
         )
-        return await with_moment(daemon, connection, page)
+        page = await with_moment(daemon, connection, page)
+    if page.experiment.summary.state in ENDED:
+        daemon.pages.keep(id, page, counts)
+    return page
+
+
+async def _renewed(daemon: Daemon, experiment: UUID, page: ExperimentPage) -> ExperimentPage:
+    """Returns a kept page with the trackers and the moment of now."""
+    detail = page.experiment
+    now = last_moment(daemon, experiment, detail.summary, stages=detail.stages, memory=page.memory)
+    trackers = await daemon.trackers(experiment)
+    if now != page.moment or trackers != page.trackers:
+        page = msgspec.structs.replace(page, moment=now, trackers=trackers)
+        daemon.pages.renew(experiment, page)
+    return page
 
 
 async def with_moment(daemon: Daemon, connection: AsyncConnection, page: ExperimentPage) -> ExperimentPage:
@@ -187,54 +223,22 @@ async def page_of(
 ) -> ExperimentPage:
     """Returns the page of one experiment, with `books` instead of new ones, if passed. Raises NotFoundError."""
     # All on one connection, within one transaction: a page never mixes two states of the tables.
-    checkpoints = await list_checkpoints(connection, experiment)
     detail = await get_experiment(connection, experiment, books)
-    overdue = await list_overdue(connection, experiment)
+    best_versions = {version for stage in detail.stages for version in stage.best_kept}
     return ExperimentPage(
         experiment=detail,
-        reward_curve=thinned(await curves.of(connection, experiment)),
-        evals=(await list_evals(connection, experiment))[-SHOWN_EVALS:],
+        reward_curve=await curves.of(connection, experiment, most=CURVE_POINTS),
+        evals=await list_evals(connection, experiment, newest=SHOWN_EVALS),
         weights=await list_weights(connection, experiment, newest=NEWEST),
-        overdue=overdue[-NEWEST:],
-        overdue_windows=len(overdue),
-        checkpoints=_shown(checkpoints, detail.stages),
-        workers=(await list_workers(connection, experiment))[-SHOWN_WORKERS:],
+        overdue=await list_overdue(connection, experiment, newest=NEWEST),
+        overdue_windows=await count_overdue(connection, experiment),
+        checkpoints=await existing_checkpoints(connection, experiment, newest=NEWEST, beside=best_versions),
+        workers=await list_workers(connection, experiment, newest=SHOWN_WORKERS),
         signal=await signal_of(connection, experiment),
         waiting=None if detail.summary.state in ENDED else waiting,
         memory=with_peaks(memory, await memory_peaks(connection, experiment)) if memory else [],
         trackers=list(trackers),
         budgets=list(budgets),
-    )
-
-
-def _shown(checkpoints: Sequence[CheckpointRow], stages: Sequence[StageRow]) -> list[CheckpointRow]:
-    """Returns the newest checkpoints, preceded by older ones kept for their evaluation."""
-    present = [row for row in checkpoints if row.deleted_reason is None]
-    best_versions = {version for stage in stages for version in stage.best_kept}
-    return [row for row in present[:-NEWEST] if row.step in best_versions] + present[-NEWEST:]
-
-
-def thinned(points: list[RewardPoint], most: int = CURVE_POINTS) -> list[RewardPoint]:
-    """Returns the curve in at most `most` points, each the mean of neighbours, weighted by experiences.
-
-    A point with both inherited and own steps counts as own.
-    """
-    # Rounded up: with the quotient rounded down, a curve of 399 points would be drawn in 399.
-    size = -(-len(points) // most)
-    return points if size <= 1 else [_merged(points[i : i + size]) for i in range(0, len(points), size)]
-
-
-def _merged(points: list[RewardPoint]) -> RewardPoint:
-    # Weighted by experiences: the mean of the means would give a small last batch the weight of a full one.
-    count = sum(point.experiences for point in points)
-    return RewardPoint(
-        step=points[-1].step,
-        stage=points[-1].stage,
-        reward_mean=sum(point.reward_mean * point.experiences for point in points) / count,
-        reward_min=min(point.reward_min for point in points),
-        reward_max=max(point.reward_max for point in points),
-        experiences=count,
-        inherited=points[-1].inherited,
     )
 
 

@@ -8,12 +8,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.http.views.route import After, Daemon, Int, Limit, Name, Offset, Step, Word, read
+from rftd.daemon.http.views.route import After, Cursor, Daemon, Int, Limit, Name, Offset, Step, Word, read
 from rftd.ops.errors import NotFoundError
 from rftd.storage.lineage.graph import CHILDREN, DEPTH, FORMS, LineageGraph
 from rftd.storage.queries.batches import BatchRow, ItemRow, list_batches, list_items
+from rftd.storage.queries.eval_pages import eval_page
 from rftd.storage.queries.shares import ENDLESS, shares_of
-from rftd.storage.queries.steps import EvalRow, StepRow, list_evals, list_steps
+from rftd.storage.queries.steps import EvalRow, StepRow, list_steps
 
 
 class StepList(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,9 +33,11 @@ class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvalList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every evaluation of the experiment, in the order of weight versions."""
+    """Some evaluations of the experiment, in the order of weight versions."""
 
     items: list[EvalRow]
+    next: str | None = None
+    """`cursor` of the next page; null at the end."""
 
 
 @read("/v1/experiments/{name}/steps", StepList, tag="history")
@@ -78,11 +81,14 @@ async def batch(daemon: Daemon, name: Name, step: Step, after: After = None) -> 
 
 
 @read("/v1/experiments/{name}/evals", EvalList, tag="history")
-async def evals(daemon: Daemon, name: Name, taskset: Word = None, after: After = None) -> EvalList:
+async def evals(
+    daemon: Daemon, name: Name, taskset: Word = None, limit: Limit = 1000, cursor: Cursor = None, after: After = None
+) -> EvalList:
     """Evaluations in the order of weight versions. Inherited ones are marked."""
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
-        return EvalList(items=await list_evals(connection, id, taskset=taskset))
+        page = await eval_page(connection, id, taskset=taskset, limit=limit, cursor=cursor)
+    return EvalList(items=page.items, next=page.next)
 
 
 # Bounds of one answer, held in memory as a whole.

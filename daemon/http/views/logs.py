@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from rftd.daemon.http.views.route import Daemon, Name, read
+from rftd.daemon.http.views.route import Daemon, Name, read, time_of
 from rftd.ops.clock import time_ns_of
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import UsageError
@@ -139,7 +139,7 @@ async def daemon_logs(
     after: _Next = None,
 ) -> LogPage:
     """Log lines of the daemon itself, from the last 4 MiB of its file, or after the offset `after`."""
-    conditions = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since), trace_id=trace)
+    conditions = LogFilter(role=role, level=level, pattern=grep, since_ns=time_of(since, "since"), trace_id=trace)
     if daemon.daemon_log is None:
         return LogPage(items=[], next={})
     return await asyncio.to_thread(of_daemon, daemon.daemon_log, lines=n, conditions=conditions, after=after)
@@ -158,7 +158,7 @@ async def logs(
     after: _Next = None,
 ) -> LogPage:
     """Log lines of all workers, merged by time, from the last 4 MiB of each file, or after the offsets `after`."""
-    conditions = LogFilter(role=role, level=level, pattern=grep, since_ns=_since_ns(since), trace_id=trace)
+    conditions = LogFilter(role=role, level=level, pattern=grep, since_ns=time_of(since, "since"), trace_id=trace)
     id = await daemon.find(name)
     async with daemon.read() as connection:
         folder = Path(await job_dir_of(connection, id)) / "log"
@@ -351,14 +351,6 @@ def _owner(name: str) -> tuple[str, int | None]:
     stem = name.rpartition("/")[2].removesuffix(".1").removesuffix(".log")
     role, _, slot = stem.rpartition("_")
     return (role, int(slot)) if role and slot.isdigit() else (stem, None)
-
-
-def _since_ns(text: str | None) -> int | None:
-    time_ns = None if text is None else _time_ns(text)
-    if text is not None and time_ns is None:
-        fix = "write it like 2026-01-31T12:00:00Z, with a time zone"
-        raise UsageError(f"{text!r} is no time in ISO 8601", field="since", fix=fix)
-    return time_ns
 
 
 def _time_ns(text: str) -> int | None:

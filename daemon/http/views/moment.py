@@ -89,19 +89,40 @@ async def moment_of(
 ) -> Moment:
     """Returns the moment of an experiment; arguments already read by the caller are not read again."""
     stages = await list_stages(connection, experiment) if stages is None else stages
-    is_over = summary.state in ENDED
-    present = list(waits) if waits is not None else [] if is_over else await daemon.operations.waits(experiment)
+    memory = daemon.memory(experiment) if memory is None else memory
+    if summary.state in ENDED:
+        return last_moment(daemon, experiment, summary, stages=stages, waits=waits, memory=memory)
+    present = list(waits) if waits is not None else await daemon.operations.waits(experiment)
     present += daemon.strangers(experiment) if waits is None else []
-    steps = [] if is_over else await newest_steps(connection, experiment, RECENT_STEPS + 1)
     return moment_from(
         summary,
         stages,
         present,
-        steps=steps,
-        waiting=None if is_over else daemon.waiting(experiment),
+        steps=await newest_steps(connection, experiment, RECENT_STEPS + 1),
+        waiting=daemon.waiting(experiment),
         work=daemon.operations.under_way(experiment),
         pause=daemon.operations.pause_state(experiment),
-        memory=daemon.memory(experiment) if memory is None else memory,
+        memory=memory,
+        clock=daemon.clock,
+    )
+
+
+def last_moment(
+    daemon: Daemon,
+    experiment: UUID,
+    summary: ExperimentSummary,
+    *,
+    stages: Sequence[StageRow],
+    waits: Sequence[Wait] | None = None,
+    memory: Sequence[MemoryRow],
+) -> Moment:
+    """Returns the moment of an ended experiment, without a look at the tables."""
+    return moment_from(
+        summary,
+        stages,
+        daemon.strangers(experiment) if waits is None else waits,
+        work=daemon.operations.under_way(experiment),
+        memory=memory,
         clock=daemon.clock,
     )
 

@@ -12,14 +12,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
+from rftd.daemon.http.views.problem import Problem
 from rftd.daemon.trust.asker import AccessRole, Asker
+from rftd.ops.clock import time_ns_of
+from rftd.ops.errors import UsageError
 from rftd.ops.health import Verdict
 from rftd.ops.ids import Ids
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
     from rftd.daemon.http.views.budgets import BudgetRow
+    from rftd.daemon.http.views.ended_pages import EndedPages
     from rftd.daemon.http.views.memory import MemoryRow
     from rftd.daemon.http.views.trackers import TrackerRow
     from rftd.daemon.run.operations import Operations
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from rftd.daemon.text.word_index import WordIndex
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.ops.clock import Clock
+    from rftd.storage.files.checkpoint_file import OpenedFile
     from rftd.storage.queries.curve import RewardCurves
     from rftd.storage.queries.run_figures import RunFigures
     from rftd.storage.queries.step_columns import StepColumns
@@ -71,6 +76,7 @@ Offset = Annotated[int, Meta(ge=0, le=MOST)]
 Step = Annotated[int, Meta(ge=0, le=MOST)]
 Int = Annotated[int | None, Meta(ge=0, le=MOST)]
 Real = Annotated[float | None, Meta(extra={"allow_inf_nan": False})]
+Time = Annotated[str | None, Meta(max_length=40, description="ISO 8601 with a time zone: 2026-01-31T12:00:00Z.")]
 Word = Annotated[str | None, Meta(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
 """Text without NUL characters, not storable in PostgreSQL."""
 
@@ -100,6 +106,9 @@ class Daemon(Protocol):
 
     @property
     def columns(self) -> StepColumns: ...
+
+    @property
+    def pages(self) -> EndedPages: ...
 
     @property
     def texts(self) -> Texts: ...
@@ -152,8 +161,15 @@ class Daemon(Protocol):
         """Returns the experiment with this name or id, within an open snapshot. Raises NotFoundError, UsageError."""
         ...
 
-    async def figures(self, connection: AsyncConnection, experiment: UUID) -> RunFigures:
-        """Returns the figures of an experiment in a list, cached while nothing is new."""
+    def figures(self) -> Callable[[AsyncConnection, UUID], Awaitable[RunFigures]]:
+        """Returns a read of an experiment's figures in a list, cached while nothing is new.
+
+        To be called before the tables are opened: later records must not make earlier figures look new.
+        """
+        ...
+
+    def applied_of(self, experiment: UUID) -> int:
+        """Returns the number of the experiment's records in the tables."""
         ...
 
     def waiting(self, experiment: UUID) -> str | None:
@@ -215,6 +231,10 @@ class ReadRoute(Route[R]):
         return self.path.startswith("/v1/experiments/{name}") and self.name != "summary"
 
 
+class FileRoute(Route[Problem]):
+    """A GET of bytes: `work` opens the file, and the API sends it, whole or a range; only errors are JSON."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CommandRoute(Route[R], Generic[B, R]):
     """A POST: in effect, and in the log, once answered; or `dry`, with the answer a real command would get."""
@@ -233,6 +253,15 @@ class CommandRoute(Route[R], Generic[B, R]):
     """True if the command creates an experiment, and so counts as a submission of its asker."""
 
 
+def time_of(text: str | None, field: str) -> int | None:
+    """Returns a time in nanoseconds; None without a text. Raises UsageError for no time in ISO 8601."""
+    try:
+        return None if text is None else time_ns_of(text)
+    except (ValueError, OverflowError):
+        fix = "write it like 2026-01-31T12:00:00Z, with a time zone"
+        raise UsageError(f"{text!r} is no time in ISO 8601", field=field, fix=fix) from None
+
+
 def read(
     path: str, answer: type[R], *, tag: str, name: str | None = None, role: AccessRole = AccessRole.READ
 ) -> Callable[[Callable[..., Awaitable[R]]], ReadRoute[R]]:
@@ -240,6 +269,17 @@ def read(
 
     def declared(work: Callable[..., Awaitable[R]]) -> ReadRoute[R]:
         return ReadRoute(path=path, answer=answer, tag=tag, name=name or work.__name__, work=work, role=role)
+
+    return declared
+
+
+def download(
+    path: str, *, tag: str, name: str, role: AccessRole = AccessRole.ADMIN
+) -> Callable[[Callable[..., Awaitable[OpenedFile]]], FileRoute]:
+    """Declares a download: the decorated function opens the file."""
+
+    def declared(work: Callable[..., Awaitable[OpenedFile]]) -> FileRoute:
+        return FileRoute(path=path, answer=Problem, tag=tag, name=name, work=cast(Any, work), role=role)
 
     return declared
 
@@ -286,4 +326,10 @@ def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any
     named = re.findall(r"\{(\w+)\}", path)
     # `safe=""`: a name may contain a slash, which would otherwise become another path.
     quoted = {name: quote(str(parameters[name]), safe="") for name in named}
-    return path.format(**quoted), {name: parameter for name, parameter in parameters.items() if name not in named}
+    others = {sent_name(name): parameter for name, parameter in parameters.items() if name not in named}
+    return path.format(**quoted), others
+
+
+def sent_name(parameter: str) -> str:
+    """Returns the name of a function's parameter in a request: without the underscore after a word of Python."""
+    return parameter.removesuffix("_")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from synthetic.daemon.command_line import Served
 from synthetic.daemon.daemon_parts import open_daemon
+from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.until import PATIENCE_S, poll
 
 from rftd.ops.bound_socket import bind, url_of
@@ -17,8 +18,8 @@ from rftd.ops.http_server import serving_http
 
 
 @contextmanager
-def served_daemon(folder: Path, *, token: str | None = None) -> Iterator[Served]:
-    """The API over one complete run named `small`, for whoever has the token, if there is one."""
+def served_daemon(folder: Path, *, token: str | None = None, run: SyntheticRun | None = None) -> Iterator[Served]:
+    """The API over one run, else a complete one named `small`, for whoever has the token, if there is one."""
     up = threading.Event()
     told: dict[str, object] = {}
 
@@ -26,7 +27,7 @@ def served_daemon(folder: Path, *, token: str | None = None) -> Iterator[Served]
         stop = told["stop"] = asyncio.Event()
         told["loop"] = asyncio.get_running_loop()
         bound = bind("127.0.0.1", 0)
-        async with open_daemon(folder, token=token) as parts, serving_http(parts.app, bound):
+        async with open_daemon(folder, token=token, run=run) as parts, serving_http(parts.app, bound):
             told["served"] = Served(url_of(bound), parts, asyncio.get_running_loop())
             up.set()
             await stop.wait()

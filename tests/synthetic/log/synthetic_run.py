@@ -80,6 +80,8 @@ class SyntheticRun:
     """The copies of tokenizers named by the acceptance."""
     figures: dict[str, float] = field(default_factory=dict)
     """Figures that every step has beside its own."""
+    duration_s: float = 0.0
+    """The duration of every rollout."""
     parent: UUID | None = None
     """The parent of a fork, whose two SFT steps it shares."""
     id: UUID = field(init=False)
@@ -243,6 +245,7 @@ class SyntheticRun:
             sampling=(experience.SamplingSpan(0, length, 1.0, 0.95, -1, (("min_p", 0.1),)),),
             reward=reward,
             metrics={"accuracy": reward},
+            duration_s=self.duration_s,
         )
         place = self.recorder.write(produced, self.id, key=group, id=None if source else id, source=source)
         number = place.partition.number
@@ -358,6 +361,10 @@ class SyntheticRun:
         self.plan(stage=1, take=2 * REPEAT)
         self.complete(stage=1, items=2 * REPEAT)
         self.publish(0)
+        self.evaluate()
+
+    def evaluate(self) -> None:
+        """An evaluation of the newest version."""
         lease, eval_id = self.recorder.ids.new(), derive(self.id, "eval", self.version)
         leased = eval_lease(eval_id, self.workers[0], self.version, lease=lease)
         # One row is wrong, in each version another one.

@@ -111,7 +111,7 @@ def test_a_table_of_steps_asks_for_the_figures_that_it_shows(rftd: Rftd, monkeyp
 def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     first = rftd("events", "small", "--all", "-n", "5", "--json")
     page = json.loads(first.out)
-    rest = json.loads(rftd("events", "small", "--after", page["next"], "--json").out)
+    rest = json.loads(rftd("events", "small", "--cursor", page["next"], "--json").out)
     assert page["more"]
     assert not rest["more"]
     ids = [event["id"] for event in page["items"] + rest["items"]]
@@ -120,12 +120,12 @@ def test_events_in_pages_and_by_type(rftd: Rftd) -> None:
     assert [line.split()[1] for line in text.out.splitlines()] == [
         *("experiment.submitted", "experiment.accepted", "experiment.started", "experiment.completed"),
     ]
-    assert "next page: rftd events small --after" in rftd("events", "small", "--all", "-n", "2").err
+    assert "next page: rftd events small --cursor" in rftd("events", "small", "--all", "-n", "2").err
     newest = json.loads(rftd("events", "small", "-n", "2", "--json").out)
     assert [event["id"] for event in newest["items"]] == ids[-2:]
     assert not newest["more"]
     assert rftd("events", "small", "-n", "2").err == ""
-    assert rftd("events", "small", "--all", "--after", page["next"]).status == 2
+    assert rftd("events", "small", "--all", "--cursor", page["next"]).status == 2
     assert rftd("events", "small", "-n", "20000").status == 2
     assert rftd("events", "small", "--type", "nonsense").status == 2
 

@@ -12,7 +12,7 @@ from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.until import poll
 
-from rftd.daemon.cli.verbs.compare import differing
+from rftd.daemon.config.effective.differences import differing
 
 
 @pytest.fixture(scope="module")

@@ -73,3 +73,23 @@ async def test_too_many_points_are_forgotten(engine: AsyncEngine, monkeypatch: p
         for run in (*runs, *runs):
             assert await kept.of(connection, run.id) == await RewardCurves().of(connection, run.id)
     await projector.close()
+
+
+async def test_a_long_curve_is_thinned_by_the_mean_of_neighbours(engine: AsyncEngine) -> None:
+    run = SyntheticRun(Recorder(), steps=7, faults=False).write()
+    log, curves = MemoryLog(), RewardCurves()
+    await log.append(run.recorder.drafts)
+    projector = Projector(log, engine, clock=ManualClock())
+    await projector.catch_up()
+    async with engine.connect() as connection:
+        points = await curves.of(connection, run.id)
+        assert await curves.of(connection, run.id, most=7) == points
+        thinned = await curves.of(connection, run.id, most=3)
+    assert [point.step for point in thinned] == [5, 8, 9], "no more points than asked for"
+    for point, whole in zip(thinned, (points[:3], points[3:6], points[6:]), strict=True):
+        assert point.experiences == sum(each.experiences for each in whole)
+        weighted = sum(each.reward_mean * each.experiences for each in whole) / point.experiences
+        assert point.reward_mean == pytest.approx(weighted)
+        assert point.reward_min == min(each.reward_min for each in whole)
+        assert point.reward_max == max(each.reward_max for each in whole)
+    await projector.close()

@@ -97,4 +97,6 @@ async def test_curve_and_evaluations_end_where_the_fork_left(connection: AsyncCo
         curve = await curves.of(connection, grandchild)
         assert [(point.step, point.inherited) for point in curve] == [(3, True), (4, True)]
     evals = await steps.list_evals(connection, grandchild)
+    for newest in range(len(evals) + 2):
+        assert await steps.list_evals(connection, grandchild, newest=newest) == evals[max(0, len(evals) - newest) :]
     assert [(row.version, row.inherited) for row in evals] == [(3, True), (4, True)]

@@ -226,8 +226,11 @@ async def test_places_in_a_queue_follow_priority_and_submission(either: AsyncEng
 
 async def test_cached_figures_are_read_again_after_new_records(connection: AsyncConnection, busy: BusyRun) -> None:
     cache = FiguresCache()
-    first = await cache.of(connection, busy.id, lambda _: 7)
+    first = await cache.of(connection, busy.id, counts={busy.id: 7})
     await connection.execute(text("UPDATE experiences SET reward = 5.0"))
-    assert await cache.of(connection, busy.id, lambda _: 7) == first
-    assert (await cache.of(connection, busy.id, lambda _: 8)).reward_mean == 5.0
+    assert await cache.of(connection, busy.id, counts={busy.id: 7}) == first
+    assert cache.counts(lambda _: 8) == {busy.id: 8}
+    assert (await cache.of(connection, busy.id, counts={busy.id: 8})).reward_mean == 5.0
+    await connection.execute(text("UPDATE experiences SET reward = 6.0"))
+    assert (await cache.of(connection, busy.id, counts={})).reward_mean == 6.0, "counted after the tables were opened"
     await connection.rollback()

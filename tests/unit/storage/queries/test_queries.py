@@ -250,7 +250,11 @@ async def test_announcements_count_only_with_their_step(connection: AsyncConnect
         (2, True, True, None),
         (5, True, True, None),
     ]
+    newest = await weights.existing_checkpoints(connection, done.id, newest=1)
+    assert newest == checkpoints[1:]
+    assert await weights.existing_checkpoints(connection, done.id, newest=1, beside=[2, 4, 5]) == checkpoints
     workers = await weights.list_workers(connection, done.id)
+    assert await weights.list_workers(connection, done.id, newest=2) == workers[1:]
     assert [(row.role, row.state) for row in workers] == [
         ("explorer", "lost"),
         ("explorer", "live"),
@@ -261,6 +265,8 @@ async def test_announcements_count_only_with_their_step(connection: AsyncConnect
 
 async def test_windows_that_waited_too_long(connection: AsyncConnection, begun: SyntheticRun) -> None:
     found = await weights.list_overdue(connection, begun.id)
+    assert await weights.list_overdue(connection, begun.id, newest=1) == found[1:]
+    assert await weights.count_overdue(connection, begun.id) == 2
     assert [(row.stage, row.window, row.wanted, row.version) for row in found] == [(1, 1, 4, -1), (1, 3, 4, 2)]
     assert (found[0].waited_s, found[0].reason) == (60.5, "late")
     assert found[0].overdue_ns
@@ -276,7 +282,7 @@ async def test_names(connection: AsyncConnection, done: SyntheticRun, begun: Syn
         await resolve_experiment(connection, done.id.hex[: shared - 1])
     assert str(done.id) in str(ambiguous.value)
     assert "begun" in str(ambiguous.value)
-    for wanted in ("nobody", "done@2", ""):
+    for wanted in ("nobody", "done@2", "", "do\x00ne", "\ud800"):
         with pytest.raises(NotFoundError, match="known: done, begun"):
             await resolve_experiment(connection, wanted)
 

@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from synthetic.daemon.command_line import Served
 from synthetic.daemon.stranger import HANGS_UP, Said, Stranger
+from synthetic.log.recorder import Recorder
+from synthetic.log.synthetic_run import SyntheticRun
+from synthetic.until import poll
 
 import rftd
 from rftd.daemon.http.client import transport
@@ -42,6 +45,19 @@ def test_a_program_reads_runs_steps_evaluations_and_experiences(served: Served) 
         assert run.why().waits
         assert run.moment().sentence
         assert run.drops()
+
+
+def test_fields_that_differ_are_rows_with_a_column_for_each_run(served: Served) -> None:
+    longer = SyntheticRun(Recorder(seed=7), name="longer", steps=5, seed=7, faults=False).write()
+    asyncio.run(served.parts.log.append(longer.recorder.drafts))
+    with rftd.Client(served.url) as client:
+        poll(lambda: "longer" in {run.name for run in client.runs()})
+        rows = client.diff(client.run("small"), "longer")
+        [row] = [row for row in rows.to_dicts() if row["field"] == "stages[1].buffer.total_steps"]
+        assert (row["small"], row["longer"]) == (3, 5)
+        assert rows.columns == ["field", "small", "longer"]
+        with pytest.raises(UsageError, match="named twice"):
+            client.diff("small", "small")
 
 
 def test_pages_of_a_list_are_joined_up_to_the_limit(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

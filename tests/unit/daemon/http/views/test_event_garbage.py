@@ -70,7 +70,7 @@ async def test_the_newest_events_are_the_end_of_all(parts: DaemonParts, monkeypa
     page = await pager.page(await pager.before_the_end(5, until_ns=told_by_the_tables), limit=5)
     found_ids = [item.id for item in page.items]
     while len(found_ids) < 5:
-        page = await pager.page(decode_cursor(page.next), limit=5 - len(found_ids))
+        page = await pager.page(decode_cursor(parts.run.id, page.next), limit=5 - len(found_ids))
         found_ids += [item.id for item in page.items]
     assert found_ids == [item.id for item in every][-5:]
     nobody = EventPager(parts.log, UUID(int=3))

@@ -49,6 +49,6 @@ async def test_they_are_found_behind_the_records_of_others(
         answer = await client.get("/v1/experiments/going/events", params={**query, "limit": 5 - len(newest)})
         page = answer.json()
         newest += [event["id"] for event in page["items"]]
-        query = {"after": page["next"]}
+        query = {"cursor": page["next"]}
         assert page["more"] or len(newest) >= 5
     assert set(newest) == {str(draft.id) for draft in recorder.drafts[-5:]}
