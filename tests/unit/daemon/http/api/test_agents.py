@@ -61,7 +61,14 @@ def values(tree: Any, place: str) -> Iterator[Any]:
         yield from values(element, rest) if rest else [element]
 
 
-REQUIRED = {"/v1/experiments/{name}/words", "/v1/comparison", "/v1/lineage", "/v1/series", "/v1/dead-letters/one"}
+REQUIRED = {
+    "/v1/experiments/{name}/words",
+    "/v1/comparison",
+    "/v1/diff",
+    "/v1/lineage",
+    "/v1/series",
+    "/v1/dead-letters/one",
+}
 """Reads that need a parameter, which the error names."""
 
 
