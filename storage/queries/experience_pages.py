@@ -28,7 +28,7 @@ NEAR_STEPS: Final = 8
 STATES: Final = ("open", "late", "waiting", "cooling", "planned", "retired")
 
 
-class TaskRows(NamedTuple):
+class RowRange(NamedTuple):
     """Rows `first` to `last` of a stage's tasks."""
 
     stage: int
@@ -50,7 +50,7 @@ class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
     group: UUID | None = None
     row: int | None = None
     """The row of the task, over all tasksets of the stage."""
-    tasksets: tuple[TaskRows, ...] | None = None
+    tasksets: tuple[RowRange, ...] | None = None
     """Ranges of rows; the task of an experience lies in one of them."""
     since_ns: int | None = None
     """Earliest time of production."""

@@ -5,4 +5,5 @@ learning.py    sections algorithm, trainer and policy, and the replay buffer
 rollouts.py    section explorer, with the models
 arguments.py   arguments of parts and engines, completed by their defaults
 origins.py     the origin of each value
+differences.py the fields that differ between experiments
 """

@@ -12,10 +12,10 @@ _OWN: Final = ("name", "derived")
 """Fields of a resolved experiment specific to each experiment, or derived from other fields."""
 
 Difference = tuple["FieldPath", list[Any]]
-"""A field with its content in each experiment; `Nothing` for an experiment without the field."""
+"""A field with its content in each experiment; `NoField` for an experiment without the field."""
 
 
-class Nothing:
+class NoField:
     """Stands for a field missing in an experiment."""
 
 
@@ -23,7 +23,7 @@ def differing(files: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     """Yields the differing fields of resolved experiments, in the order of the first one with the field."""
     leaves = [dict(_leaves({key: content for key, content in file.items() if key not in _OWN})) for file in files]
     for path in dict.fromkeys(path for fields in leaves for path in fields):
-        contents = [fields.get(path, Nothing) for fields in leaves]
+        contents = [fields.get(path, NoField) for fields in leaves]
         if any(content != contents[0] for content in contents):
             yield path, contents
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.http.api.routes import asker_of
-from rftd.daemon.http.views.route import STREAM, CommandRoute, ReadRoute, Route, sent_name
+from rftd.daemon.http.views.route import STREAM, CommandRoute, FileRoute, ReadRoute, Route, sent_name
 from rftd.daemon.trust.asker import AccessRole
 
 PLACEHOLDERS: Final = {
@@ -95,7 +95,7 @@ def _how() -> Iterable[str]:
 
 
 def _reads(declared: Sequence[Route[Any]]) -> Iterable[str]:
-    reads = [route for route in declared if isinstance(route, ReadRoute)]
+    reads = [route for route in declared if isinstance(route, ReadRoute | FileRoute)]
     for tag in sorted({route.tag for route in reads}):
         yield f"## {tag.capitalize()}\n"
         for route in sorted((route for route in reads if route.tag == tag), key=lambda route: route.path):

@@ -61,6 +61,14 @@ NO_ROUTE: Final = "none"
 """Label of requests without a route, or refused earlier: their paths are arbitrary text from clients."""
 
 
+GZIP: Final[dict[str, Any]] = {
+    "minimum_size": GZIP_BYTES,
+    "compresslevel": GZIP_LEVEL,
+    # Weights hardly get smaller, and a range is one of the bytes of the file.
+    "exclude_content_types": (*DEFAULT_EXCLUDED_CONTENT_TYPES, BINARY),
+}
+
+
 class NotedAnswer:
     """A `send` for one request that records the status of the answer."""
 
@@ -190,13 +198,7 @@ def make_app(
         redirect_slashes=False,
     )
     # The innermost, so that spans and counts are those of the answer; event streams are left as they are.
-    app.add_middleware(
-        GZipMiddleware,
-        minimum_size=GZIP_BYTES,
-        compresslevel=GZIP_LEVEL,
-        # Weights hardly get smaller, and a range is one of the bytes of the file.
-        exclude_content_types=(*DEFAULT_EXCLUDED_CONTENT_TYPES, BINARY),
-    )
+    app.add_middleware(GZipMiddleware, **GZIP)
     app.add_middleware(Methods, served=app)
     if tracer is not None:
         app.add_middleware(Traced, tracer=tracer)

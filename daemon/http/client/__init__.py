@@ -15,6 +15,7 @@ report    an experiment as a self-contained HTML page
 local     `Client.local`, `AsyncClient.local`: clients with a daemon of their own
 host      a program's private daemon, as a process
 connection  reads and commands of one daemon as coroutines: repeated attempts, errors, address
+downloads  the files of a checkpoint, range by range
 transport requests over HTTP, blocking or on an event loop
 driving   coroutines over a blocking transport as plain calls
 answer    one answer, as JSON and typed

@@ -37,7 +37,7 @@ async def diff(
     after: After = None,
 ) -> Differences:
     """The differing fields of experiments, resolved with every default."""
-    from rftd.daemon.config.effective.differences import Nothing, differing
+    from rftd.daemon.config.effective.differences import NoField, differing
     from rftd.daemon.config.effective.experiment import effective_config
     from rftd.daemon.config.field_path import show
 
@@ -50,7 +50,7 @@ async def diff(
         items=summaries,
         differences=[
             FieldDifference(
-                field=show(path), values=[{} if content is Nothing else {"value": content} for content in contents]
+                field=show(path), values=[{} if content is NoField else {"value": content} for content in contents]
             )
             for path, contents in differing(files)
         ],

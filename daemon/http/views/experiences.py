@@ -25,7 +25,7 @@ from rftd.daemon.http.views.route import (
     time_of,
 )
 from rftd.ops.errors import NotFoundError, UsageError
-from rftd.storage.queries.experience_pages import ExperienceFilter, TaskRows, list_experiences
+from rftd.storage.queries.experience_pages import ExperienceFilter, RowRange, list_experiences
 from rftd.storage.queries.experiences import (
     ExperienceRow,
     TaskRow,
@@ -195,14 +195,14 @@ async def experiences(
     return ExperienceList(items=page.items, next=page.next)
 
 
-async def _rows_of(daemon: Daemon, experiment: UUID, taskset: str) -> tuple[TaskRows, ...]:
+async def _rows_of(daemon: Daemon, experiment: UUID, taskset: str) -> tuple[RowRange, ...]:
     """Returns the rows of the tasksets with this name, in every stage. Raises UsageError for an unknown name."""
     from rftd.streams.spec.stage_tasks import row_ranges, tasksets_of
 
     origin = await daemon.operations.text_origin(experiment)
     stages = () if origin is None else origin.spec.stages
     ranges = [
-        TaskRows(number, rows.start, rows.stop - 1)
+        RowRange(number, rows.start, rows.stop - 1)
         for number, stage in enumerate(stages)
         for rows, explored_taskset in zip(row_ranges(stage), tasksets_of(stage), strict=True)
         if explored_taskset.name == taskset

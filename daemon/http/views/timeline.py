@@ -144,7 +144,7 @@ async def timeline(
         width_ns = -(-(to_ns - from_ns) // points)
         begins_ns = list(range(from_ns, to_ns, width_ns))
         rollouts = await rollouts_between(connection, id, from_ns, to_ns)
-        busy = _Busy(begins_ns, width_ns, to_ns)
+        busy = _BusyMeans(begins_ns, width_ns, to_ns)
         if rollouts is None:
             samples = await sampled_rollouts(connection, id, begins_ns, to_ns)
             for _, of_bucket in groupby(samples, key=lambda sample: sample.bucket):
@@ -174,7 +174,7 @@ def _bound(text: str | None, field: str, default_ns: int) -> int:
     return default_ns if time_ns is None else time_ns
 
 
-class _Busy:
+class _BusyMeans:
     """The mean number of rollouts under way, for each worker and bucket."""
 
     def __init__(self, begins_ns: Sequence[int], width_ns: int, end_ns: int) -> None:
@@ -225,7 +225,7 @@ def _laned(rows: Iterable[RolloutTime]) -> list[TimelineRollout]:
     return [TimelineRollout(lane=chosen[row.group, row.rollout, row.worker], rollout=row) for row in rows]
 
 
-def _worker(row: WorkerRow, busy: _Busy, lanes: Sequence[TimelineRollout]) -> TimelineWorker:
+def _worker(row: WorkerRow, busy: _BusyMeans, lanes: Sequence[TimelineRollout]) -> TimelineWorker:
     own = [laned.lane for laned in lanes if laned.rollout.worker == row.id]
     return TimelineWorker(
         id=row.id,
