@@ -43,8 +43,8 @@ _OPTIONS: Final = (
     click.option(
         "--allow-code",
         multiple=True,
-        metavar="DIR",
-        help="Model folder whose own code others may run with trust_remote_code.",
+        metavar="DIR|CLASS",
+        help="Model folder whose own code others may run with trust_remote_code, or class path of workflows.",
     ),
     click.option(
         "--allow-args",
@@ -77,7 +77,7 @@ def _allowances(
     allow_commands: tuple[str, ...],
     allow_sources: tuple[str, ...],
 ) -> Allowances:
-    from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances
+    from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances, is_class_pattern
     from rftd.ops.paths import absolute_path
 
     return Allowances(
@@ -85,7 +85,7 @@ def _allowances(
         allow_env=(*SAFE_ENV, *allow_env),
         secrets=dict(secrets),
         allow_urls=allow_urls,
-        allow_code=tuple(absolute_path(folder) for folder in allow_code),
+        allow_code=tuple(line if is_class_pattern(line) else absolute_path(line) for line in allow_code),
         allow_args=(*SAFE_ARGS, *allow_args),
         allow_commands=allow_commands,
         allow_sources=allow_sources,

@@ -61,7 +61,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     allow_urls: tuple[str, ...] = ()
     """Hosts, as HOST or HOST:PORT, allowed although private to the machine or its networks."""
     allow_code: tuple[str, ...] = ()
-    """Model folders whose code may run."""
+    """Model folders whose code may run, and class paths of workflows, such as `package.flows.*`."""
     allow_args: tuple[str, ...] = SAFE_ARGS
     """Patterns of engine arguments, and `PLUGIN.ARGUMENT` of third-party workflows and rewards."""
 
@@ -77,8 +77,17 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
 
     def code(self, folder: str) -> Grant | None:
         """Returns the grant for a model folder with code to run; None if not allowed. Blocks."""
-        real = confined(folder, self.allow_code)
+        real = confined(folder, self._code_folders)
         return None if real is None else Grant(ALLOW_CODE, real)
+
+    def class_of_package(self, path: str) -> Grant | None:
+        """Returns the grant for the class path of a workflow; None if not allowed."""
+        return Grant(ALLOW_CODE, path) if _matches(path, self.class_patterns) else None
+
+    @property
+    def class_patterns(self) -> tuple[str, ...]:
+        """The class paths in `allow_code`, as patterns; its other entries are folders."""
+        return tuple(line for line in self.allow_code if is_class_pattern(line))
 
     def variable(self, name: str) -> Grant | None:
         """Returns the grant for a variable set by a submission; None if not allowed."""
@@ -127,12 +136,18 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
             if not self._still_allows(grant):
                 yield grant
 
+    @property
+    def _code_folders(self) -> tuple[str, ...]:
+        return tuple(line for line in self.allow_code if not is_class_pattern(line))
+
     def _still_allows(self, grant: Grant) -> bool:
         match grant.kind:
             case "roots":
                 return confined(grant.value, self.roots) == grant.value
             case "allow_code":
-                return confined(grant.value, self.allow_code) == grant.value
+                if is_class_pattern(grant.value):
+                    return _matches(grant.value, self.class_patterns)
+                return confined(grant.value, self._code_folders) == grant.value
             case "allow_env":
                 return _matches(grant.value, self.allow_env)
             case "allow_args":
@@ -160,7 +175,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
         """Yields ineffective folders (links, folders behind a link, missing folders), with the configuration's line.
         Blocks.
         """
-        for line, folders in ((ROOTS, self.roots), (ALLOW_CODE, self.allow_code)):
+        for line, folders in ((ROOTS, self.roots), (ALLOW_CODE, self._code_folders)):
             yield from ((line, folder) for folder in folders if folder not in real_roots((folder,)))
 
 
@@ -168,10 +183,16 @@ NOTHING_MORE: Final = Allowances()
 """The allow-lists of a daemon without a configuration."""
 
 
+def is_class_pattern(line: str) -> bool:
+    """True for a class path or a pattern of class paths in `allow_code`; a folder has a slash."""
+    return "." in line and _CLASS_PATTERN.fullmatch(line) is not None
+
+
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+_CLASS_PATTERN: Final = re.compile(r"[A-Za-z_*?][\w.*?]*")
 _WILDCARD: Final = re.compile(r"[*?[]")
 ENTRIES: Final = 20_000
 """Maximum number of inspected entries of a folder; a larger folder is treated as leading out of the root."""

@@ -21,6 +21,7 @@ from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
+from rftd.workers.workflows.class_path import class_path
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import source_name
@@ -236,6 +237,10 @@ class SubmissionJudge:
             )
         if taskset.workflow == _AGENT_COMMAND:
             self._command(taskset.workflow_args, (*at, "workflow_args"))
+        if taskset.workflow not in WORKFLOWS.names() and class_path(taskset.workflow) is not None:
+            grant = self._allowances.class_of_package(taskset.workflow)
+            field = (*at, "default_workflow_type")
+            self._add_grant(grant, field, lists.ALLOW_CODE, "this class", f"[{taskset.workflow}]")
         if not WORKFLOWS.builtin(taskset.workflow):
             self._third_party(taskset.workflow, taskset.workflow_args, (*at, "workflow_args"))
         # Arguments of a source are for its sandbox, and name nothing outside.

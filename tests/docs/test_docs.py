@@ -33,13 +33,14 @@ from rftd.daemon.config.loading import load_text
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import mark_of
-from rftd.streams.spec.spec import PolicySpec, PrioritySpec
+from rftd.streams.spec.spec import PolicySpec, PrioritySpec, TasksetSpec
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.datasets.task import Task
 from rftd.workers.engines.contract.rollout.checks import CHECKS
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.reward import RolloutView
 from rftd.workers.workflows.rewards.scorer import open_scorer
+from rftd.workers.workflows.source import SourceName, check_source, imports_trinity, open_workflow_source
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -118,6 +119,11 @@ def test_the_examples_load(name: str, tmp_path: Path) -> None:
     "block", [block for block in blocks("python") if block.page.name != "python.md"], ids=lambda block: block.place
 )
 def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if imports_trinity(block.text):
+        check_source(SourceName("their_flow.py", "retry_workflow"), block.text, imports=True)
+        taskset = TasksetSpec(name="t", path="t.jsonl", workflow="their_flow.py:retry_workflow")
+        open_workflow_source(SourceName("their_flow.py", "retry_workflow"), block.text, {}, taskset)
+        return
     path = tmp_path / "block_of_a_page.py"
     path.write_text(block.text)
     spec = importlib.util.spec_from_file_location("block_of_a_page", path)

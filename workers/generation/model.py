@@ -56,6 +56,10 @@ class HttpModel(Protocol):
         """Answers of the conversation continued last, for rewards; empty before the first call."""
 
     @property
+    def answers(self) -> Sequence[Response]:
+        """All recorded answers, in the order of their recording."""
+
+    @property
     def failure(self) -> RolloutError | None:
         """Why the newest call got no answer; None after an answer, and for a prompt too long."""
 

@@ -183,6 +183,7 @@ class Evaluator:
             reward_environ=self._reward_environ,
             sources=stage.sources,
             confined=self._confined,
+            evaluates=True,
         )
         rollouts = Rollouts(
             runner, stage.rollout, places=self._places(lease.stage), clock=self._clock, orphans=self._orphans

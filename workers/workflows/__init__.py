@@ -17,6 +17,8 @@ runner           `WorkflowRunner`: one attempt at one rollout, errors named by t
 first_prompts    the first prompts of tasks, without running the tasks
 threads          workflows on separate threads, if configured
 orphans          work continuing after its cancellation
+class_path       workflow classes of installed packages by their path
+trinity/         Trinity-RFT's classes as workflows
 source           rewards and workflows from Python text submitted with an experiment
 sandbox/         commands in a folder, an environment and processes of their own
 rewards/         rewards, and the scorer around them

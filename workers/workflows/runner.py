@@ -21,12 +21,13 @@ from rftd.workers.generation.engine import GroupEngine, RolloutEngine
 from rftd.workers.generation.model import Model
 from rftd.workers.workflows.attempt import TaskRollout
 from rftd.workers.workflows.batched_rollouts import BatchedRollouts
+from rftd.workers.workflows.class_path import check_class_path, class_path, load_class_path
 from rftd.workers.workflows.own_tasks import OwnRollout, rollout_of
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.source import open_workflow_source, source_name
+from rftd.workers.workflows.source import SourceName, open_workflow_class, open_workflow_source, source_name
 from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
@@ -68,16 +69,19 @@ class WorkflowRunner:
         reward_environ: Mapping[str, str] | None = None,
         sources: Mapping[str, str] | None = None,
         confined: bool = False,
+        evaluates: bool = False,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` returns the auxiliary models for
         an attempt at a rollout; processes of rewards have the environment `reward_environ`. `sources` are the texts of
-        Python files by name, run in a sandbox if `confined`.
+        Python files by name, run in a sandbox if `confined`; `evaluates` is for workflows reading whether their
+        answers are trained.
         """
         self._reward_environ = reward_environ
         self._sources = sources or {}
         self._confined = confined
+        self._evaluates = evaluates
         self._endpoint = endpoint
         self._auxiliary = auxiliary
         self._taskset = taskset
@@ -200,9 +204,17 @@ class WorkflowRunner:
     def _opened_workflow(self, name: str) -> Workflow:
         if name != self._taskset.workflow:
             return WORKFLOWS.open(name)
+        arguments = self._taskset.workflow_args
+        path = class_path(name)
+        if path is not None and name not in WORKFLOWS.names():
+            target = load_class_path(path)
+            if not isinstance(target, type):
+                raise ConfigError(f"workflow {name!r} is a {type(target).__name__}", fix="name a class")
+            of_path = SourceName(path.module, path.name)
+            return open_workflow_class(of_path, target, arguments, self._taskset, evaluates=self._evaluates)
         source = source_name(name)
         if source is None or source.file not in self._sources:
-            return WORKFLOWS.open(name, self._taskset.workflow_args)
+            return WORKFLOWS.open(name, arguments)
         if self._confined:
             # A workflow draws tokens in the explorer's process: no sandbox can hold it.
             raise ConfigError(
@@ -210,7 +222,8 @@ class WorkflowRunner:
                 field="default_workflow_type",
                 fix="use agent_command_workflow, or ask the daemon's owner to install it",
             )
-        return open_workflow_source(source, self._sources[source.file], self._taskset.workflow_args)
+        text = self._sources[source.file]
+        return open_workflow_source(source, text, arguments, self._taskset, evaluates=self._evaluates)
 
 
 def check_names(taskset: TasksetSpec) -> None:
@@ -220,7 +233,11 @@ def check_names(taskset: TasksetSpec) -> None:
     """
     # Sources are checked when the file is resolved, without running them.
     of_source = source_name(taskset.workflow) is not None
-    if not of_source:
+    path = None if taskset.workflow in WORKFLOWS.names() else class_path(taskset.workflow)
+    if path is not None:
+        check_class_path(path)
+        of_source = True
+    elif not of_source:
         WORKFLOWS.check(taskset.workflow)
     if taskset.reward is not None:
         if source_name(taskset.reward) is None:

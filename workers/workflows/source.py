@@ -7,6 +7,7 @@ source: a row that does is refused, because data must not choose code.
 from __future__ import annotations
 
 import ast
+import builtins
 import difflib
 import hashlib
 import importlib.util
@@ -19,9 +20,13 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from rftd.ops.errors import ConfigError
+from rftd.ops.extras import TORCH, check_extra
+from rftd.workers.workflows.trinity import names as trinity
 
 if TYPE_CHECKING:  # every check of an experiment file imports this module
+    from rftd.streams.spec.spec import TasksetSpec
     from rftd.workers.workflows.rewards.reward import Reward
+    from rftd.workers.workflows.trinity.imports import SourceImports
     from rftd.workers.workflows.workflow import Workflow
 
 FILE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\.py")
@@ -33,6 +38,8 @@ _ON_REQUEST: Final = ("rollout", "auxiliary_models")
 """Parameters passed to a reward whose signature has them."""
 _RUN: Final = ("task", "model", "reward")
 """Parameters passed to every workflow."""
+_CLIENTS: Final = "openai"
+"""Package imported by files of Trinity-RFT; rftd has a stand-in where it is not installed."""
 _FIX: Final = "correct the file, and submit the experiment again"
 
 
@@ -63,14 +70,18 @@ def check_source(name: SourceName, text: str, *, imports: bool = False) -> None:
         line = getattr(error, "lineno", None)
         where = name.file if line is None else f"{name.file}:{line}"
         raise ConfigError(f"is no Python: {getattr(error, 'msg', error)}", where=where, fix="correct it") from None
+    of_trinity = imports_trinity(text)
     defined = [defined_name for node in tree.body for defined_name in _defined(node)]
+    if of_trinity:
+        _check_trinity(name, tree)
+        defined += [registered for node in tree.body for registered in _registered(node)]
     if name.name not in defined:
         near = difflib.get_close_matches(name.name, defined, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it defines {', '.join(defined) or 'nothing'}"
         raise ConfigError(f"defines no {name.name!r}", where=name.file, fix=hint)
     for node in tree.body if imports else ():
         for package in _imported(node):
-            if not _is_installed(package):
+            if not _is_installed(package) and not (of_trinity and package in (trinity.PACKAGE, _CLIENTS)):
                 raise ConfigError(
                     f"imports {package!r}, which is not installed where the daemon runs",
                     where=f"{name.file}:{node.lineno}",
@@ -83,21 +94,33 @@ def open_reward_source(name: SourceName, text: str, arguments: Mapping[str, Any]
 
     `arguments` are further parameters. Raises ConfigError if the source fails, or the arguments do not fit.
     """
-    target = _load("reward", name, text)
+    target = load_class_text("reward", name, text)
+    if inspect.isclass(target) and imports_trinity(text):
+        from rftd.workers.workflows.trinity.rewards import RewardOfClass, TrinityReward
+
+        if issubclass(target, TrinityReward):
+            return cast("Reward", RewardOfClass(target, arguments))
     if inspect.isclass(target):
         return cast("Reward", _instance("reward", name, target, arguments, "score"))
     return _function_reward(name, target, arguments)
 
 
-def open_workflow_source(name: SourceName, text: str, arguments: Mapping[str, Any]) -> Workflow:
-    """Returns the workflow in a source: a coroutine function of `task`, `model` and `reward` by name, or a class with
-    `run`.
+def open_workflow_source(
+    name: SourceName,
+    text: str,
+    arguments: Mapping[str, Any],
+    taskset: TasksetSpec | None = None,
+    *,
+    evaluates: bool = False,
+) -> Workflow:
+    """Returns the workflow in a source: a coroutine function of `task`, `model` and `reward` by name, a class with
+    `run`, or a class of Trinity-RFT for the tasks of `taskset`.
 
     `arguments` are further parameters. Raises ConfigError if the source fails, or the arguments do not fit.
     """
-    target = _load("workflow", name, text)
+    target = load_class_text("workflow", name, text)
     if inspect.isclass(target):
-        return cast("Workflow", _instance("workflow", name, target, arguments, "run"))
+        return open_workflow_class(name, target, arguments, taskset, evaluates=evaluates)
     if not inspect.iscoroutinefunction(target):
         problem = f"workflow {str(name)!r} is no coroutine function"
         raise ConfigError(problem, where=name.file, fix=f"define it as: async def {name.name}({', '.join(_RUN)})")
@@ -108,6 +131,25 @@ def open_workflow_source(name: SourceName, text: str, arguments: Mapping[str, An
         return await target(**{parameter: given[parameter] for parameter in passed}, **arguments)
 
     return cast("Workflow", SimpleNamespace(run=run, default_reward=None))
+
+
+def open_workflow_class(
+    name: SourceName,
+    target: type,
+    arguments: Mapping[str, Any],
+    taskset: TasksetSpec | None = None,
+    *,
+    evaluates: bool = False,
+) -> Workflow:
+    """Returns a class as a workflow: a class of Trinity-RFT for the tasks of `taskset`, or a class with `run`.
+
+    Raises ConfigError if the class does not take the arguments.
+    """
+    if taskset is not None and any(trinity.is_trinity_class(base) for base in target.__mro__):
+        from rftd.workers.workflows.trinity.adapter import ClassWorkflow
+
+        return ClassWorkflow(target, taskset, evaluates=evaluates)
+    return cast("Workflow", _instance("workflow", name, target, arguments, "run"))
 
 
 def _function_reward(name: SourceName, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Reward:
@@ -183,23 +225,44 @@ def _instance(kind: str, name: SourceName, target: type, arguments: Mapping[str,
     return instance
 
 
-def _load(kind: str, name: SourceName, text: str) -> Any:
-    """Returns the function or class in a source; the module of equal text is made once per process."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
+_TRINITY_IMPORTS: Final[dict[str, SourceImports]] = {}
+"""The imports of each loaded source with Trinity-RFT's modules, by the name of the source's module."""
+
+
+def load_class_text(kind: str, name: SourceName, text: str, *, package: str = "") -> Any:
+    """Returns the function or class in a text; the module of equal text is made once per process.
+
+    `package` is the package of relative imports, for the text of an installed module.
+    """
+    digest = hashlib.sha256(f"{package}\0{text}".encode()).hexdigest()
     module_name = f"rftd_source_{digest[:32]}"
     module = sys.modules.get(module_name)
     if module is None:
         module = ModuleType(module_name)
         module.__file__ = filename = f"<{name.file} {digest[:12]}>"
+        module.__package__ = package
         # Tracebacks show the lines of the text, although no file has them.
         linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
         sys.modules[module_name] = module  # before it runs: a dataclass looks its module up
         try:
+            if imports_trinity(text):
+                check_extra(TORCH, "a file with classes of Trinity-RFT")
+                from rftd.workers.workflows.trinity.imports import SourceImports
+
+                _TRINITY_IMPORTS[module_name] = SourceImports()
+                # Imports inside functions, too, read the function's own builtins.
+                module.__dict__["__builtins__"] = {
+                    **vars(builtins),
+                    "__import__": _TRINITY_IMPORTS[module_name],
+                }
             exec(compile(text, filename, "exec"), module.__dict__)  # noqa: S102 - the owner's code, as a plug-in is
         except BaseException as error:  # a module may leave by SystemExit as well
             del sys.modules[module_name]
             problem = f"{kind} {str(name)!r} cannot be imported: {type(error).__name__}: {error}"
             raise ConfigError(problem, where=name.file, fix=_FIX) from error
+    imports = _TRINITY_IMPORTS.get(module_name)
+    if imports is not None and (registered := imports.registered(name.name)) is not None:
+        return registered
     try:
         return getattr(module, name.name)
     except AttributeError:
@@ -227,6 +290,42 @@ def _imported(node: ast.stmt) -> list[str]:
             return ["." if node.level else str(node.module).partition(".")[0]]
         case _:
             return []
+
+
+def imports_trinity(text: str) -> bool:
+    """True if a file, which must be Python, imports a module of Trinity-RFT anywhere."""
+    if trinity.PACKAGE not in text:
+        return False
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom) and trinity.PACKAGE in _imported(node):
+            return True
+    return False
+
+
+def _check_trinity(name: SourceName, tree: ast.Module) -> None:
+    """Raises ConfigError for an import of Trinity-RFT unknown to rftd, with the line of the file."""
+    for node in ast.walk(tree):
+        imports: list[tuple[str, list[str]]] = []
+        if isinstance(node, ast.ImportFrom) and not node.level and trinity.is_trinity(str(node.module)):
+            imports = [(str(node.module), [alias.name for alias in node.names])]
+        elif isinstance(node, ast.Import):
+            imports = [(alias.name, []) for alias in node.names if trinity.is_trinity(alias.name)]
+        for module, names in imports:
+            missing = trinity.unavailable(module, names)
+            if missing is not None:
+                raise ConfigError(
+                    f"imports {missing} of Trinity-RFT, which rftd does not have",
+                    where=f"{name.file}:{getattr(node, 'lineno', 0)}",
+                    fix=trinity.alternatives(module),
+                )
+
+
+def _registered(node: ast.stmt) -> list[str]:
+    """Returns the names in decorators `@WORKFLOWS.register_module(NAME)` of a class."""
+    decorators = node.decorator_list if isinstance(node, ast.ClassDef) else []
+    calls = [decorator for decorator in decorators if isinstance(decorator, ast.Call)]
+    texts = [argument for call in calls for argument in (*call.args, *(word.value for word in call.keywords))]
+    return [text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)]
 
 
 def _is_installed(package: str) -> bool:

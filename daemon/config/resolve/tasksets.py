@@ -16,6 +16,7 @@ from rftd.daemon.config.schema.buffer import DataSelector, ExplorerInput, Taskse
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
 from rftd.ops.errors import ConfigError
+from rftd.ops.plugins import Plugins
 from rftd.streams.log.bounds import LAST_INDEX
 from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import SamplingSpec, StageSpec, TasksetSpec
@@ -24,6 +25,7 @@ from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws, follows_rewards
 from rftd.workers.control.selectors.registry import check_selector as check_name
 from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_policy
+from rftd.workers.workflows.class_path import class_path
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import check_source, source_name
@@ -265,7 +267,10 @@ def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Map
         return
     try:
         if (source := source_name(name)) is None:
-            (WORKFLOWS if kind == "workflow" else REWARDS).check(name)
+            plugins: Plugins[Any] = WORKFLOWS if kind == "workflow" else REWARDS
+            # Whether a class is installed is known to the daemon alone, which says so at submission.
+            if plugins is REWARDS or name in plugins.names() or class_path(name) is None:
+                plugins.check(name)
         elif source.file in sources:
             check_source(source, sources[source.file])
         else:

@@ -130,6 +130,11 @@ class ServedModel:
         return self._opened.record.turns
 
     @property
+    def answers(self) -> Sequence[Response]:
+        """All recorded responses, in the order of their recording."""
+        return self._opened.record.answers
+
+    @property
     def failure(self) -> RolloutError | None:
         """Reason why the newest call failed; None if the model answered or the prompt was too long."""
         return self._opened.failure

@@ -35,6 +35,8 @@ class TurnRecord:
         self._sequences: list[list[RecordedTurn]] = []
         """Sequences of turns; the sequence with the newest turn is last."""
         self._by_key: dict[bytes, list[RecordedTurn]] = {}
+        self.answers: list[Response] = []
+        """All answers, in the order of their recording."""
 
     @property
     def turns(self) -> Sequence[Response]:
@@ -44,6 +46,7 @@ class TurnRecord:
     def add(self, turn: RecordedTurn, key: bytes) -> None:
         """Records a turn under a key for `find`."""
         self._by_key.setdefault(key, []).append(turn)
+        self.answers.append(turn.response)
         sequence: list[RecordedTurn] = []
         for earlier in self._sequences:
             if earlier[-1] is turn.parent:
