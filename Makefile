@@ -172,7 +172,8 @@ torture-cluster: $(READY)           ## Kafka, Postgres, daemon and workers die o
 
 lock:                               ## re-resolve the lock (needs uv)
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
-	  --no-emit-find-links --no-header --extra torch --extra plot --extra data --group dev pyproject.toml -o requirements/lock.txt
+	  --no-emit-find-links --no-header --extra torch --extra plot --extra data --extra notebook --group dev pyproject.toml \
+	  -o requirements/lock.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate -c requirements/lock.txt pyproject.toml -o requirements/base.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \

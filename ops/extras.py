@@ -11,11 +11,14 @@ TORCH: Final = "torch"
 """The extra for generating and training on this machine, and for tokenizers of model folders."""
 PLOT: Final = "plot"
 """The extra for drawing pictures."""
+NOTEBOOK: Final = "notebook"
+"""The extra for drawing runs live in a notebook's cell."""
 DATA: Final = "data"
 """The extra for reading Parquet and Arrow files."""
 PACKAGES: Final = {
     TORCH: ("safetensors", "tokenizers", "torch", "transformers"),
     PLOT: ("matplotlib",),
+    NOTEBOOK: ("anywidget",),
     DATA: ("pyarrow",),
 }
 """The packages of each extra, by the distribution's name, which equals the module's name."""

@@ -36,7 +36,7 @@ class WaitProgress:
             return
         if summary.reward_mean is not None:
             self._points.append((summary.step, summary.reward_mean))
-        if (display := _cell_display()) is not None:
+        if (display := cell_display()) is not None:
             self._draw(display, summary)
         elif sys.stderr.isatty():
             # Padded: a shorter line must cover the former one.
@@ -55,7 +55,7 @@ class WaitProgress:
             self._cell.update(card)
 
 
-def _cell_display() -> Any:
+def cell_display() -> Any:
     """Returns IPython's display module in a notebook; None elsewhere, without importing IPython."""
     python = sys.modules.get("IPython")
     shell = None if python is None else python.get_ipython()

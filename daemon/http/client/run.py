@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
@@ -16,6 +16,7 @@ import msgspec
 from rftd.daemon.http.client.answer import Parameter
 from rftd.daemon.http.client.downloads import download_checkpoint
 from rftd.daemon.http.client.driving import blocking, handled, yielding
+from rftd.daemon.http.client.live_cell import LiveCell
 from rftd.daemon.http.client.progress import WaitProgress
 from rftd.daemon.http.client.rollouts import (
     SeriesPoint,
@@ -98,29 +99,54 @@ class AsyncRunHandle(SteeredRun):
 
         A restarting daemon is waited for. Raises WaitTimeoutError after `timeout_s`; the experiment goes on.
         """
+        with WaitProgress(show=show) as progress:
+
+            async def update(summary: ExperimentSummary) -> None:
+                progress.update(summary)
+
+            return await self._until_ended(update, timeout_s)
+
+    async def watch(self, *metrics: str, timeout_s: float | None = None, points: int = 200) -> ExperimentSummary:
+        """Waits as `wait`, and draws the run live in a notebook's cell: the sentence, the pace and curves of figures.
+
+        Default: `reward`. Drawn by anywidget, of the extra `notebook`; without it, or outside of a notebook, the
+        progress is shown as by `wait`.
+        """
+        cell = LiveCell.shown()
+        if cell is None:
+            return await self.wait(timeout_s=timeout_s)
+
+        async def update(summary: ExperimentSummary) -> None:
+            cell.update(summary, await self.moment(), await self.series(*metrics, points=points))
+
+        return await self._until_ended(update, timeout_s)
+
+    async def _until_ended(
+        self, update: Callable[[ExperimentSummary], Awaitable[None]], timeout_s: float | None
+    ) -> ExperimentSummary:
+        """Reads summaries until the end, with growing pauses; see `wait`."""
         deadline_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         away_s = math.inf
         pause_s = _FIRST_PAUSE_S
-        with WaitProgress(show=show) as progress:
-            while True:
-                try:
-                    summary = await self.summary()
-                except UnreachableError:
-                    away_s = min(away_s, time.monotonic())
-                    if time.monotonic() - away_s > _PATIENCE_S:
-                        raise
-                else:
-                    away_s = math.inf
-                    progress.update(summary)
-                    if summary.state in ENDED:
-                        return summary
-                remaining_s = deadline_s - time.monotonic()
-                if remaining_s <= 0:
-                    raise WaitTimeoutError(
-                        f"{self.name} has not ended within {timeout_s:g} s", fix="wait again, or look at `run.why()`"
-                    )
-                await self._connection.pause(min(pause_s, remaining_s))
-                pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        while True:
+            try:
+                summary = await self.summary()
+                await update(summary)
+            except UnreachableError:
+                away_s = min(away_s, time.monotonic())
+                if time.monotonic() - away_s > _PATIENCE_S:
+                    raise
+            else:
+                away_s = math.inf
+                if summary.state in ENDED:
+                    return summary
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                raise WaitTimeoutError(
+                    f"{self.name} has not ended within {timeout_s:g} s", fix="wait again, or look at `run.why()`"
+                )
+            await self._connection.pause(min(pause_s, remaining_s))
+            pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
 
     async def steps(
         self, *, metrics: Sequence[str] | None = None, first: int = 0, last: int | None = None
@@ -358,6 +384,7 @@ class RunHandle:
     page = blocking(AsyncRunHandle.page)
     why = blocking(AsyncRunHandle.why)
     wait = blocking(AsyncRunHandle.wait)
+    watch = blocking(AsyncRunHandle.watch)
     steps = blocking(AsyncRunHandle.steps)
     evals = blocking(AsyncRunHandle.evals)
     answers = blocking(AsyncRunHandle.answers)
