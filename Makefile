@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -53,6 +53,20 @@ $(TRACKERS)/.ready: requirements/trackers.txt pyproject.toml $(READY)
 	$(BIN)/uv pip install $(QUIET) --compile-bytecode --python $(TRACKERS)/bin/python --no-deps --require-hashes -r requirements/trackers.txt
 	$(BIN)/uv pip install -q --python $(TRACKERS)/bin/python --no-deps --no-build-isolation -e .
 	touch $(TRACKERS)/.ready
+
+HARNESSES := build/agents
+
+# By npm, which `make` does not install: without it, what is for Node is skipped.
+test-agents: $(HARNESSES)/.ready    ## mini-swe-agent and OpenAI's SDK for Node as agents' commands, unchanged; a minute
+	$(BIN)/python -P -m pytest -q tests/agents
+
+$(HARNESSES)/.ready: tests/agents/requirements.txt tests/agents/package-lock.json $(READY)
+	@echo "rftd: installing agents into $(HARNESSES): a minute" >&2
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(HARNESSES)
+	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(HARNESSES)/bin/python --require-hashes tests/agents/requirements.txt
+	if command -v npm > /dev/null; then cp tests/agents/package.json tests/agents/package-lock.json $(HARNESSES) && \
+	  npm ci --silent --no-audit --no-fund --prefix $(HARNESSES) || exit 1; fi
+	touch $(HARNESSES)/.ready
 
 test-kafka-acl: $(READY)            ## each role under its own Kafka user, by the commands of docs/production.md, minutes
 	$(BIN)/python -P -m pytest -q tests/e2e/kafka_rights.py
@@ -185,6 +199,8 @@ lock:                               ## re-resolve the lock (needs uv)
 	for each in sdks litellm verifiers; do \
 	  uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate tests/bench/agents/$$each.in -o tests/bench/agents/$$each.txt || exit 1; done
+	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	  --no-header --no-annotate tests/agents/requirements.in -o tests/agents/requirements.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate --override requirements/engines-cpu.overrides \
 	  --extra torch --extra plot --extra data --group pyproject.toml:dev pyproject.toml requirements/engines-cpu.in -o requirements/engines-cpu.txt
