@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from msgspec import Meta
 
 from rftd.daemon.http import views
@@ -111,6 +111,7 @@ def router(services: Services, declared: list[Route[Any]]) -> APIRouter:
                 _file_handler(services, route),
                 name=route.name,
                 tags=[route.tag],
+                dependencies=[Depends(_role_check(route.role))],
                 response_class=FileStream,
                 responses=_FILE_ANSWERS,
             )
@@ -188,9 +189,17 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])
 
 
+def _role_check(role: AccessRole) -> Callable[[Request], Awaitable[None]]:
+    """Returns a dependency that refuses smaller roles before any parameter is judged."""
+
+    async def check(request: Request) -> None:
+        asker_of(request, role)
+
+    return check
+
+
 def _file_handler(services: Services, download: FileRoute) -> Handler:
     async def route(request: Request, **parameters: Any) -> Response:
-        asker_of(request, download.role)
         file: Any = await download.work(services.for_bearer(request.scope[BEARER]), **parameters)
         return file_response(request, file)
 
