@@ -30,6 +30,7 @@ VERBS: Final = {
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute."),
     "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
     "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
+    "try": Verb(f"{_HERE}.try_:command", "Run one task of a file by the model as it is, and show all that happened."),
     "run": Verb(f"{_HERE}.run:command", "Run the experiment in a YAML file to its end, as trinity run does."),
     "fork": Verb(f"{_HERE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
     "sweep": Verb(f"{_HERE}.sweep:command", "Submit a sweep: experiments that differ in a few fields, and seeds."),

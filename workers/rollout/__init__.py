@@ -12,6 +12,7 @@ evaluator       held-out rows, answered by a pinned weight version
 rollout_log     failed rollouts and answered evaluations, as lines of the explorer's log
 hand_over       the events of leases, on their way to the outbox
 outbox          events on their way to the log, in order, bounded
+tried           one rollout outside of any experiment, with everything that happened in it
 explorer        the process's loop: leases, rollouts, evaluations, weights
 serving/        explorers as HTTP servers for clients, learning from the clients' feedback
 """

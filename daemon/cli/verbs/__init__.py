@@ -6,6 +6,7 @@ token        access to the daemon: add, ls, rm, rotate
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development
 submit       submit an experiment; fork: a new experiment from a step of another
+try_         one task by the model as it is, or recorded rollouts by another reward
 run          an experiment from its file to its end, with a temporary daemon
 sweep        experiments differing in a few fields; sweeps: list, table, cancel
 ls           the experiments

@@ -22,6 +22,7 @@ driving   coroutines over a blocking transport as plain calls
 answer    one answer, as JSON and typed
 specification  the resolved experiment behind a name
 judging   the recorded answers of an evaluation, scored by another reward
+recorded_judging  recorded rollouts, scored by another reward
 recorded_rows  rows of text from recorded experiences, for a later experiment
 page_state  the page kept by a follower, renewed by the parts of each event
 page_feed  pages read in a thread beside the displaying program; and the absence of a daemon

@@ -75,7 +75,7 @@ def judged(
     Raises ConfigError for the reward's name or arguments, UsageError for a reward using other models.
     """
     source = source_name(reward)
-    sources = None if source is None else {source.file: _source_text(source.file)}
+    sources = None if source is None else {source.file: source_text(source.file)}
     scorer = open_scorer(reward, arguments, sources=sources)
     if scorer.asks_models:
         raise UsageError(
@@ -98,7 +98,8 @@ def judged(
     return _judgement(row, reward, len(answers), judged_answers, notes)
 
 
-def _source_text(file: str) -> str:
+def source_text(file: str) -> str:
+    """Returns the text of a Python file named on the command line. Raises UsageError."""
     try:
         return Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

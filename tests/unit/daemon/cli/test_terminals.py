@@ -64,6 +64,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "sweeps ls": ("sweeps ls",),
     "sweeps show": ("sweeps show swept", "sweeps show swept --runs", "sweeps show nothing"),
     "sweeps cancel": ("sweeps cancel swept",),
+    "try": ("try {file}", "try {data}/nothing.yaml", "try small --step 1 --reward exact_match_reward"),
     "run": ("run -c {data}/nothing.yaml",),
     "fork": ("fork second --at-step 0 -s buffer.total_steps=9", "fork small --at-step 99"),
     "ls": ("ls", "ls --all", "ls --state happy"),
@@ -149,7 +150,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
 FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "completion")
 """Files and programs on standard output: of these no line may be broken."""
 OFFLINE: Final = (
-    *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "convert", "config check"),
+    *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "try", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
     *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker tracker"),
     "track add",
