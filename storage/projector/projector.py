@@ -124,6 +124,11 @@ class Projector:
         """Returns the number of an experiment's records with an effect, unchanged as long as the tables' answers."""
         return self._applied[experiment]
 
+    @property
+    def applied_counts(self) -> Mapping[UUID | None, int]:
+        """Numbers of records with an effect, by experiment."""
+        return self._applied
+
     async def open(self) -> None:
         """Creates the tables if needed and loads the stored positions, checked against the log.
 

@@ -13,6 +13,8 @@ departure        the wait for the end of a client's connection
 file_response    an open file as a response, whole or a range
 live_page        pages of experiments, read once for all listeners, and their new parts
 stream           an experiment's page for followers, as server-sent events
+changes          the ids of changed experiments, as server-sent events
+pages            routes of the page for people, and its scripts and styles
 probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready
 agents           routes: llms.txt and skill.md, every read and command by its URL
 schema           OpenAPI of all routes

@@ -8,7 +8,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
-from rftd.daemon.http.api.problem import TooLargeError, answer
+from rftd.daemon.http.api.login import notice
+from rftd.daemon.http.api.problem import RefusedError, TooLargeError, answer
 from rftd.daemon.http.api.routes import ASKER, BEARER
 from rftd.daemon.trust.quota import QuotaUses
 from rftd.ops import limits
@@ -53,6 +54,11 @@ class Guard:
         except _GoneError:
             # Only for the count of requests: nobody is there to read an answer, and a crowd may have gone at once.
             await send({"type": "http.response.start", "status": UsageError.http_status, "headers": []})
+        except RefusedError as error:
+            # A person gets words in place of JSON; a page that htmx asks for is told by the status alone.
+            is_person = "text/html" in Headers(scope=scope).get("accept", "") and scope["method"] == "GET"
+            refusal = notice("no link", status=error.http_status) if is_person else answer(error)
+            await refusal(scope, receive, answered)
         except RftdError as error:
             await answer(error)(scope, receive, answered)
 

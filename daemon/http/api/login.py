@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Query, Response
 
 from rftd.daemon.http.api.schema import answers
+from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.views.problem import Problem
 from rftd.daemon.trust.keyring import SESSION_S, Keyring
+from rftd.ops.clock import SystemClock
 
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head><meta charset="utf-8"><title>rftd</title></head>
-<body><h1>{title}</h1><p>{text}</p></body>
-</html>
-"""
-SIGNED_IN: Final = _PAGE.format(title="Signed in", text="This browser may use the daemon until tomorrow at the latest.")
-NO_LINK: Final = _PAGE.format(title="Sign in", text="Type <code>rftd open</code> where the daemon's commands work.")
-STALE_LINK: Final = _PAGE.format(
-    title="Not signed in", text="This link is not valid. A link works once, for five minutes: <code>rftd open</code>."
-)
+_NOTICES: Final = {
+    "signed in": ("Signed in", "This browser may use the daemon until tomorrow at the latest.", ""),
+    "no link": (
+        "Sign in",
+        "Type this where the daemon's commands work, and open the printed link:",
+        "rftd open",
+    ),
+    "stale link": ("Not signed in", "This link is not valid. A link works once, for five minutes:", "rftd open"),
+}
 CODE_CHARACTERS: Final = 100
 
 Code = Annotated[
@@ -44,13 +44,13 @@ def router(keyring: Keyring | None) -> APIRouter:
     async def login(code: Code = None) -> Response:
         """Signs a browser in by a one-time link, with a session cookie."""
         if keyring is None:
-            return _page(SIGNED_IN)
+            return notice("signed in")
         if code is None:
-            return _page(NO_LINK)
+            return notice("no link")
         cookie = keyring.sessions.open(code)
         if cookie is None:
-            return _page(STALE_LINK, status=401)
-        page = _page(SIGNED_IN)
+            return notice("stale link", status=401)
+        page = notice("signed in")
         page.set_cookie(
             keyring.cookie,
             cookie,
@@ -65,5 +65,8 @@ def router(keyring: Keyring | None) -> APIRouter:
     return routes
 
 
-def _page(text: str, *, status: int = 200) -> Response:
-    return Response(text, status_code=status, media_type="text/html; charset=utf-8")
+def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200) -> Response:
+    """Returns a page about signing in; a signed-in browser goes on to the runs by itself."""
+    title, text, command = _NOTICES[name]
+    page = render("notice.html", SystemClock(), title=title, text=text, command=command, onward=name == "signed in")
+    return Response(page, status_code=status, media_type="text/html; charset=utf-8")

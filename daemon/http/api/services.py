@@ -73,6 +73,11 @@ class Applied(Protocol):
         """Returns the number of one experiment's records that changed the tables."""
         ...
 
+    @property
+    def applied_counts(self) -> Mapping[UUID | None, int]:
+        """Numbers of records that changed the tables, by experiment."""
+        ...
+
 
 class Followers:
     """Slots for clients following experiments, shared by all askers of the daemon."""

@@ -34,6 +34,7 @@ from rftd.storage.queries.experiments import (
     ExperimentDetail,
     ExperimentFilter,
     ExperimentSummary,
+    count_states,
     get_experiment,
     get_summary,
     list_experiments,
@@ -78,6 +79,8 @@ class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
     items: list[ExperimentSummary]
     next: str | None
     """`cursor` of the next page; null at the end."""
+    states: dict[str, int] = {}
+    """Numbers of all experiments by state, whatever the filter; without removed ones."""
 
 
 class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +156,8 @@ async def listed(
         page = await list_experiments(
             connection, where=where, order=order, limit=limit, cursor=cursor, figures=partial(figures, connection)
         )
-    return ExperimentList(items=page.items, next=page.next)
+        states = await count_states(connection)
+    return ExperimentList(items=page.items, next=page.next, states=states)
 
 
 @read("/v1/experiments/{name}", ExperimentPage, tag="experiments")

@@ -1,0 +1,138 @@
+"""The page for people: the routes `/` and `/runs/{name}`, over the views of the API, and their scripts and styles."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from rftd.daemon.http.api.problem import problem_of
+from rftd.daemon.http.api.routes import BEARER, asker_of
+from rftd.daemon.http.api.schema import answers
+from rftd.daemon.http.api.services import Services
+from rftd.daemon.http.page.alarms import alarms_of
+from rftd.daemon.http.page.assets import assets
+from rftd.daemon.http.page.curves import curves_of
+from rftd.daemon.http.page.formats import scale_of
+from rftd.daemon.http.page.rendering import render
+from rftd.daemon.http.page.run_list import Shown, as_tree, parameters_of
+from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views.experiments import RunOrder
+from rftd.daemon.http.views.moment import ENDED
+from rftd.daemon.http.views.problem import Problem
+from rftd.daemon.http.views.route import NAME_CHARACTERS
+from rftd.daemon.run.why.wait import what_of
+from rftd.daemon.trust.asker import AccessRole
+from rftd.ops.errors import NotFoundError, RftdError
+from rftd.storage.queries.cursor import CURSOR_CHARACTERS
+
+RUNS_AT_ONCE: Final = 100
+SEARCH_CHARACTERS: Final = 500
+MOST_FURTHER: Final = 16
+"""Maximum number of curves besides the curated ones."""
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_HTML: Final[dict[int | str, dict[str, Any]]] = {
+    **answers(Problem),
+    200: {"description": "A page for people.", "content": {"text/html": {"schema": {"type": "string"}}}},
+}
+Search = Annotated[str, Query(max_length=SEARCH_CHARACTERS, pattern=r"^[^\x00]*$")]
+RunName = Annotated[str, Path(max_length=NAME_CHARACTERS)]
+Metrics = Annotated[list[str] | None, Query(max_length=MOST_FURTHER, description="Further figures to draw.")]
+Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
+
+
+def router(services: Services) -> APIRouter:
+    """Returns the routes of the page."""
+    routes = APIRouter(tags=["page"])
+
+    @routes.get("/", responses=_HTML)
+    async def runs(
+        request: Request, q: Search = "", show: Shown = "all", order: RunOrder = "newest", cursor: Cursor = None
+    ) -> Response:
+        """The list of runs: state, progress, rewards, held-out scores and signal of each, live."""
+        return await _shown(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
+
+    @routes.get("/runs/{name}", responses=_HTML)
+    async def run(request: Request, name: RunName, metric: Metrics = None) -> Response:
+        """One run: what happens now, alarms, figures, and curves, with one for each `metric`."""
+        return await _shown(request, services, lambda bearer: _run(bearer, name, metric or []))
+
+    @routes.get("/static/{name}", include_in_schema=False)
+    async def static(name: str) -> Response:
+        """A script or style of the page, under an address with its digest."""
+        asset = assets().get(name)
+        if asset is None:
+            raise NotFoundError(f"no file {name[:80]!r}")
+        return Response(asset.body, media_type=asset.media_type, headers={"Cache-Control": _FOR_EVER})
+
+    return routes
+
+
+async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor: str | None) -> str:
+    wanted = {**parameters_of(q, show), "order": order, "limit": RUNS_AT_ONCE, "cursor": cursor}
+    page = await experiments.listed.work(services, **wanted)
+    shown = {"q": q, "show": show, "order": order}
+    usual: dict[str, str] = {"q": "", "show": "all", "order": "newest"}
+
+    def url(**changed: str) -> str:
+        changes = {name: text for name, text in {**shown, **changed}.items() if text and text != usual.get(name)}
+        return f"/?{urlencode(changes)}" if changes else "/"
+
+    return render(
+        "runs.html",
+        services.clock,
+        rows=as_tree(page.items),
+        states=page.states,
+        scale=scale_of([run.reward_curve for run in page.items]),
+        next=page.next,
+        json=_json_url("/v1/experiments", wanted),
+        url=url,
+        **shown,
+    )
+
+
+async def _run(services: Services, name: str, further: list[str]) -> str:
+    page = await experiments.one.work(services, name=name)
+    id = page.experiment.summary.id
+    why = await experiments.why.work(services, name=id)
+    services.operations.looked(id)
+    return render(
+        "run.html",
+        services.clock,
+        page=page,
+        why=why,
+        ended=page.experiment.summary.state in ENDED,
+        alarms=alarms_of(page, why),
+        what_of=what_of,
+        curves=curves_of(further),
+        further=further,
+        rollouts=f"/v1/experiments/{id}/batches/",
+    )
+
+
+def _json_url(path: str, parameters: dict[str, Any]) -> str:
+    """Returns the address of a view's JSON with the parameters of its page."""
+    wanted = {name: text for name, text in parameters.items() if text is not None}
+    return f"{path}?{urlencode(wanted, doseq=True)}" if wanted else path
+
+
+async def _shown(request: Request, services: Services, page: Callable[[Services], Awaitable[str]]) -> Response:
+    """Returns a page as HTML; an error as a page too."""
+    asker_of(request, AccessRole.READ)
+    bearer_services = services.for_bearer(request.scope[BEARER])
+    try:
+        return html(await page(bearer_services))
+    except RftdError as error:
+        problem = problem_of(error)
+        text = f"{problem.detail} ({problem.code})"
+        words = {"title": problem.title, "text": text, "command": problem.fix}
+        return html(render("notice.html", services.clock, onward=False, **words), status=error.http_status)
+
+
+def html(text: str, *, status: int | http.HTTPStatus = 200) -> Response:
+    """Returns HTML as a response, read anew with each visit."""
+    headers = {"Cache-Control": "private, no-cache"}
+    return Response(text, status_code=int(status), media_type="text/html; charset=utf-8", headers=headers)

@@ -1,0 +1,11 @@
+"""The page for people: views of the daemon as HTML, with scripts and styles of this folder alone. In reading order:
+
+rendering   `render`: a template with a view, every text escaped
+formats     numbers, times and small curves as the page writes them
+run_list    the search of the list of runs, and forks under their parents
+alarms      the reasons to look at a run now
+curves      the curves on a run's page: which figures, under which titles
+assets      scripts, styles and their digests; other projects' are in vendor/, with licences
+
+Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages`.
+"""

@@ -1,0 +1,40 @@
+"""`alarms_of`: the reasons to look at a run now, the worst first, from its page and its waits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rftd.daemon.http.views.experiments import ExperimentPage, WhyNow
+from rftd.daemon.run.why.wait import next_of, what_of
+from rftd.ops.words import Level
+
+_SOLVED = "solved"  # the name in `streams.folds.signal`
+_SHOWN_ROLES = ("experiment", "signal")
+"""Roles with their words in the sentence, or in an alarm of their own."""
+
+
+class Alarm(NamedTuple):
+    """A reason to look at a run: its title, and its remedy in words."""
+
+    title: str
+    text: str
+    is_broken: bool
+    """True if nothing goes on before a repair."""
+
+
+def alarms_of(page: ExperimentPage, why: WhyNow) -> list[Alarm]:
+    """Returns the alarms of a run, the worst first."""
+    summary = page.experiment.summary
+    alarms: list[Alarm] = []
+    if summary.state in ("failed", "rejected"):
+        alarms.append(Alarm(f"{summary.state}: {summary.code or 'no code'}", summary.reason or "", True))
+    if page.waiting:
+        alarms.append(Alarm("stands still", page.waiting, True))
+    for wait in why.waits:
+        if wait.level == Level.STUCK and wait.role not in _SHOWN_ROLES and summary.state == "running":
+            role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
+            alarms.append(Alarm(f"{role} {what_of(wait)}", next_of(wait), True))
+    if page.signal is not None and page.signal.cause not in (None, _SOLVED):
+        since = "" if page.signal.since_step is None else f" since step {page.signal.since_step}"
+        alarms.append(Alarm(f"no learning signal{since}", page.signal.reason or "", False))
+    return alarms

@@ -1,0 +1,45 @@
+"""`Asset`: a script, style or licence of the page, read once, with the digest in its address."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+FOLDER: Final = Path(__file__).parent
+_FOLDERS: Final = ("static", "vendor")
+_MEDIA_TYPES: Final = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".LICENSE": "text/plain; charset=utf-8",
+}
+_DIGEST_DIGITS: Final = 12
+
+
+class Asset(NamedTuple):
+    """A file of the page with its media type."""
+
+    body: bytes
+    media_type: str
+    digest: str
+    """First digits of the SHA-256 of the file."""
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Returns the files of the page by name."""
+    paths = [path for folder in _FOLDERS for path in sorted((FOLDER / folder).iterdir()) if path.suffix in _MEDIA_TYPES]
+    return {path.name: _asset(path) for path in paths}
+
+
+def address_of(name: str) -> str:
+    """Returns the path of a file with its digest: browsers may keep the answer for ever."""
+    return f"/static/{name}?v={assets()[name].digest}"
+
+
+def _asset(path: Path) -> Asset:
+    body = path.read_bytes()
+    digest = hashlib.sha256(body).hexdigest()[:_DIGEST_DIGITS]
+    return Asset(body, _MEDIA_TYPES[path.suffix], digest)

@@ -1,0 +1,60 @@
+"""The curves on a run's page: a title, a hint at the meaning of a high or low line, and the figures by preference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+Band = Literal["quantiles", "range", "none"]
+
+
+class Curve(NamedTuple):
+    """A curve of a run: the script draws the first of its figures on offer; a figure ending in a slash is a prefix."""
+
+    title: str
+    unit: str
+    hint: str
+    metrics: tuple[str, ...]
+    colour: Literal["s1", "s2", "s3", "s4", "s5"] = "s1"
+    band: Band = "range"
+    log: bool = False
+    """True for a logarithmic scale."""
+
+
+CURATED: Final = (
+    Curve("Reward", "10 to 90 % of rollouts", "Rising means learning", ("reward",), band="quantiles"),
+    Curve("Held out", "score", "Rising with the reward: not only the training rows", ("held-out/",), "s3", "none"),
+    Curve(
+        "Loss",
+        "minimised",
+        "Not a target: near 0 is normal for GRPO",
+        ("actor/final_loss", "actor/sft_loss", "actor/pg_loss", "loss"),
+    ),
+    Curve(
+        "KL",
+        "nats",
+        "High: far from the reference, or off-policy",
+        ("actor/kl_loss", "critic/kl", "actor/ppo_kl"),
+        "s2",
+        log=True,
+    ),
+    Curve("Entropy", "nats a token", "An early drop to 0: exploration has collapsed", ("actor/entropy",), "s4"),
+    Curve("Clipped tokens", "share", "Above 0.2: updates too large for the staleness", ("actor/pg_clipfrac",), "s2"),
+    Curve("Gradient norm", "before clipping", "Lasting spikes: lower the learning rate", ("actor/grad_norm",)),
+    Curve("Answer length", "tokens, mean", "At its limit: answers are truncated", ("response_length/mean",), "s3"),
+    Curve("Truncated", "share of answers", "Cut answers earn little, teach less", ("signal/answers_cut",), "s2"),
+    Curve(
+        "Staleness",
+        "versions, mean",
+        "At its bound: rollouts wait for weights",
+        ("staleness_versions/mean", "staleness_mean"),
+        "s5",
+    ),
+    Curve("Trained tokens", "a second", "Dips are checkpoints, publications or waits", ("tokens_per_s",), "s3"),
+)
+"""The curves in reading order."""
+
+
+def curves_of(further: Sequence[str]) -> list[Curve]:
+    """Returns the curated curves, then one for each further figure."""
+    return [*CURATED, *(Curve(name, "", "", (name,)) for name in dict.fromkeys(further))]

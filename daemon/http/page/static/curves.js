@@ -1,0 +1,164 @@
+/* Curves of a run by uPlot, from the daemon's thinned series: a centred mean, the raw line behind it, and bands. */
+import { changes } from './live.js';
+
+const panel = document.getElementById('curves');
+const charts = [...panel.querySelectorAll('.chart')];
+const list = document.getElementById('metrics');
+const smooth = document.getElementById('smooth');
+const POINTS = 240;
+let series = null;
+let reading = false;
+let again = false;
+
+/* A colour of the style sheet as the canvas needs it, in the present theme. */
+function colour(name) {
+  const probe = document.body.appendChild(document.createElement('i'));
+  probe.style.color = `var(--${name})`;
+  const text = getComputedStyle(probe).color;
+  probe.remove();
+  return text;
+}
+
+/* A mean around each point: one of earlier points alone would show learning late. */
+function centred(line, radius) {
+  if (!radius) return line;
+  return line.map((y, at) => {
+    if (y === null) return null;
+    let sum = 0, weights = 0;
+    for (let k = Math.max(0, at - 3 * radius); k <= Math.min(line.length - 1, at + 3 * radius); k++) {
+      if (line[k] === null) continue;
+      const weight = Math.exp(-((k - at) ** 2) / (2 * radius * radius));
+      sum += weight * line[k];
+      weights += weight;
+    }
+    return sum / weights;
+  });
+}
+
+function figure(y) {
+  if (y === null || y === undefined) return '–';
+  const size = Math.abs(y);
+  const text = size && size < 1e-3 ? y.toExponential(1) : size >= 1000 ? Math.round(y).toLocaleString('en') : String(+y.toPrecision(3));
+  return text.replace('-', '−');
+}
+
+function shown(chart, line) {
+  const log = chart.dataset.log === '1';
+  // A logarithmic scale has no place for zero.
+  const usable = log ? column => column.map(y => (y !== null && y > 0 ? y : null)) : column => column;
+  const band = chart.dataset.band === 'quantiles' ? [line.p10, line.p90] : [line.min, line.max];
+  const mean = usable(line.mean);
+  return [series.at, usable(band[0]), usable(band[1]), mean, centred(mean, Number(smooth.value))];
+}
+
+function drawMarks(plot) {
+  const context = plot.ctx;
+  context.save();
+  context.strokeStyle = colour('line-2');
+  context.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const mark of series.marks) {
+    if (mark.change === 'published' || mark.change === 'checkpoint') continue;
+    const x = plot.valToPos(mark.at, 'x', true);
+    if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
+    context.beginPath();
+    context.moveTo(x, plot.bbox.top);
+    context.lineTo(x, plot.bbox.top + plot.bbox.height);
+    context.stroke();
+  }
+  context.restore();
+}
+
+/* Room above and below; a flat line keeps a scale on which it is flat. */
+function range(low, high) {
+  if (low === null) return [0, 1];
+  const room = high > low ? (high - low) * 0.06 : Math.abs(low) * 0.1 || 1;
+  return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
+}
+
+function options(chart, box) {
+  const axis = { stroke: colour('ink-3'), font: `10.5px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false }, gap: 4 };
+  const stroke = colour(chart.dataset.colour);
+  const raw = { stroke, width: 1, alpha: Number(smooth.value) ? 0.25 : 0, points: { show: false } };
+  const edge = { stroke: 'transparent', points: { show: false } };
+  const value = chart.querySelector('.v');
+  return {
+    width: box.clientWidth, height: 118, padding: [10, 14, 0, 0], legend: { show: false },
+    cursor: { sync: { key: 'run' }, y: false, drag: { x: true, y: false } },
+    scales: { x: { time: false }, y: chart.dataset.log === '1' ? { distr: 3 } : { range: (_, low, high) => range(low, high) } },
+    axes: [{ ...axis, grid: { show: false }, size: 20, space: 64, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? figure(tick) : '')) },
+      { ...axis, grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
+    series: [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
+    bands: chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
+    hooks: { draw: [drawMarks], setCursor: [plot => {
+      const at = plot.cursor.idx;
+      const last = plot.data[3].findLast(y => y !== null);
+      value.textContent = at === null || at === undefined ? figure(last) : `${figure(plot.data[3][at])} at ${figure(plot.data[0][at])}`;
+    }] },
+  };
+}
+
+function draw(chart) {
+  const line = series.lines.find(candidate => candidate.metric === chart.dataset.metric);
+  const box = chart.querySelector('.plot');
+  if (!line || !series.at.length) return;
+  const data = shown(chart, line);
+  if (chart.plot) chart.plot.setData(data, chart.plot.zoomed !== true);
+  else {
+    box.textContent = '';
+    chart.plot = new uPlot(options(chart, box), data, box);
+    chart.plot.over.addEventListener('click', () => {
+      const at = chart.plot.cursor.idx;
+      const drag = chart.plot.select.width > 0;
+      if (!drag && at !== null && at !== undefined) location.assign(`${panel.dataset.rollouts}${Math.round(series.at[at])}`);
+    });
+  }
+  chart.querySelector('.v').textContent = figure(line.mean.findLast(y => y !== null));
+  const newest = line.mean.findLast(y => y !== null);
+  box.setAttribute('aria-label', `${chart.querySelector('h3').firstChild.textContent.trim()} by step, now ${figure(newest)}`);
+  chart.dataset.points = String(series.at.at(-1));
+}
+
+function redraw() {
+  if (!series) return;
+  for (const chart of charts.filter(chart => chart.dataset.metric)) { chart.plot?.destroy(); chart.plot = null; draw(chart); }
+}
+
+/* The first figure on offer of each chart: many are recorded from the first step on only. */
+function choose(offered) {
+  let news = false;
+  for (const chart of charts) {
+    if (chart.dataset.metric) continue;
+    for (const name of chart.dataset.metrics.split('|')) {
+      const metric = name.endsWith('/') ? offered.find(full => full.startsWith(name) && !full.slice(name.length).includes('/')) : offered.find(full => full === name);
+      if (metric) { chart.dataset.metric = metric; news = true; break; }
+    }
+  }
+  if (list.childElementCount !== offered.length) list.replaceChildren(...offered.map(name => new Option(name, name)));
+  return news;
+}
+
+/* One reading at a time; signs that come meanwhile are answered by one more. */
+async function read() {
+  if (reading) { again = true; return; }
+  reading = true;
+  try {
+    const drawn = charts.filter(chart => chart.dataset.metric);
+    const query = drawn.map(chart => `&metrics=${encodeURIComponent(chart.dataset.metric)}`).join('');
+    const answer = await fetch(`${panel.dataset.series}&points=${POINTS}${query}`);
+    if (answer.ok) {
+      series = await answer.json();
+      again ||= choose(series.runs[0].metrics);
+      for (const chart of drawn) draw(chart);
+    }
+  } catch { /* the daemon is away: live.js says so, and the next sign reads again */ }
+  reading = false;
+  if (again) { again = false; setTimeout(read, 250); }
+}
+
+let resizing;
+addEventListener('resize', () => { clearTimeout(resizing); resizing = setTimeout(redraw, 120); });
+addEventListener('theme', redraw);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
+smooth.addEventListener('change', redraw);
+changes.addEventListener('changed', read);
+read();

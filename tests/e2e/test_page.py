@@ -1,0 +1,109 @@
+"""The page in a real browser, over a daemon with real worker processes of fake engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+from synthetic.browser.window import Window, chromium
+from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.until import poll
+
+pytestmark = pytest.mark.e2e
+LONG: Final = EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
+LABEL: Final = "javascript:alert('{{7*7}}')"
+VIEWS: Final = ((800, "dark"), (1440, "light"))
+MOST_BYTES: Final = 200_000
+MOST_CHART_BYTES: Final = 300_000
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A daemon without a run."""
+    folder = tmp_path_factory.mktemp("page")
+    scene = Scene(folder, environ={"XDG_STATE_HOME": str(folder / "state")})
+    with scene.host:
+        yield scene
+
+
+@pytest.fixture(scope="module")
+def window(scene: Scene) -> Iterator[Window]:
+    """A tab that opened the printed link."""
+    with chromium() as browser:
+        tab = browser.new_context(viewport={"width": 1440, "height": 1000}).new_page()
+        window = Window(tab)
+        tab.goto(scene.rftd("open", "--print").out.split()[0])
+        yield window
+
+
+def test_the_printed_link_opens_an_empty_list_which_fills_by_itself(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.wait_for_url(f"{scene.host.url}/")
+    assert 0 < window.transferred_bytes() <= MOST_BYTES
+    assert page.locator("code").all_inner_texts() == ["rftd demo", "rftd submit mine.yaml --wait"]
+    _check(window)
+    name = scene.submit(LONG, "name=long", f"labels.note={LABEL}")
+    row = page.locator("tr.go", has_text=name)
+    row.locator("progress:not([value='0'])").wait_for()
+    assert page.locator("script:not([src])").count() == 0
+    row.get_by_text(f"note={LABEL}").wait_for()
+    _check(window)
+
+
+def test_a_search_filters_by_name_label_and_state(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.keyboard.press("/")
+    page.keyboard.type("state:completed")
+    page.get_by_text("No run matches").wait_for()
+    page.wait_for_url("**/?q=state%3Acompleted")
+    page.locator("#q").fill("long state:running")
+    page.locator("tr.go").wait_for()
+
+
+def test_a_click_on_a_run_shows_its_sentence_and_curves_which_rise(scene: Scene, window: Window) -> None:
+    page = window.page
+    window.transferred_bytes()
+    page.goto(scene.host.url)
+    page.locator("tr.go a.name", has_text="long").click()
+    page.locator("h1", has_text="long").wait_for()
+    assert page.locator("#sentence").inner_text()
+    chart = page.locator(".chart[data-metric='reward']")
+    chart.locator("canvas").wait_for()
+    assert 0 < window.transferred_bytes() <= MOST_CHART_BYTES
+    drawn = int(chart.get_attribute("data-points"))
+    poll(lambda: int(chart.get_attribute("data-points")) > drawn + 2)
+    _check(window)
+    page.get_by_label("Another figure").fill("staleness_max")
+    page.keyboard.press("Enter")
+    page.locator(".chart[data-metric='staleness_max'] canvas").wait_for()
+
+
+def test_tabs_of_a_browser_share_one_stream(scene: Scene, window: Window) -> None:
+    context = window.page.context
+    streams: list[str] = []
+    context.on("request", lambda request: streams.append(request.url) if "/v1/stream" in request.url else None)
+    window.page.goto(scene.host.url)
+    window.page.get_by_text("live", exact=True).wait_for()
+    tab = context.new_page()
+    tab.goto(scene.host.url)
+    tab.get_by_text("live", exact=True).wait_for()
+    assert len(streams) == 1
+    window.page.goto("about:blank")
+    steps = "Number(document.querySelector('progress').value)"
+    before = tab.evaluate(steps)
+    poll(lambda: tab.evaluate(steps) > before + 1)
+    assert len(streams) == 2
+    tab.close()
+
+
+def _check(window: Window) -> None:
+    """Nothing complains, nothing foreign is asked for, axe finds nothing, light and dark, wide and narrow."""
+    page: Any = window.page
+    for width, scheme in VIEWS:
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.emulate_media(color_scheme=scheme)
+        assert window.faults() == [], f"{scheme}, {width}"
+        assert not window.overflows(), width
+    assert window.complaints == []
+    assert window.foreign == []
