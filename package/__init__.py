@@ -1,4 +1,4 @@
-"""rftd from Python: `Client` and `AsyncClient` of a daemon, `compare`, and the errors' common class.
+"""rftd from Python: `Client` and `AsyncClient` of a daemon, `compare`, marks of rewards and workflows, and errors.
 
 This folder is `rftd` of the installed package, with the rooms inside. Names are imported at their first use.
 """
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import AsyncClient, Client, compare
     from rftd.ops.errors import RftdError
+    from rftd.workers.workflows.marks import reward, workflow
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "RftdError", "__version__", "compare"]
+__all__ = ["AsyncClient", "Client", "RftdError", "__version__", "compare", "reward", "workflow"]
 
 _HOMES: Final = {
     "AsyncClient": "rftd.daemon.http.client.client",
     "Client": "rftd.daemon.http.client.client",
     "RftdError": "rftd.ops.errors",
     "compare": "rftd.daemon.http.client.client",
+    "reward": "rftd.workers.workflows.marks",
+    "workflow": "rftd.workers.workflows.marks",
 }
 
 

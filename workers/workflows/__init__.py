@@ -19,6 +19,7 @@ threads          workflows on separate threads, if configured
 orphans          work continuing after its cancellation
 class_path       workflow classes of installed packages by their path
 trinity/         Trinity-RFT's classes as workflows
+marks            the decorators `rftd.reward` and `rftd.workflow`
 source           rewards and workflows from Python text submitted with an experiment
 sandbox/         commands in a folder, an environment and processes of their own
 rewards/         rewards, and the scorer around them

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from rftd.ops.errors import ConfigError
 from rftd.ops.extras import TORCH, check_extra
+from rftd.workers.workflows.marks import check_mark
 from rftd.workers.workflows.trinity import names as trinity
 
 if TYPE_CHECKING:  # every check of an experiment file imports this module
@@ -95,6 +96,7 @@ def open_reward_source(name: SourceName, text: str, arguments: Mapping[str, Any]
     `arguments` are further parameters. Raises ConfigError if the source fails, or the arguments do not fit.
     """
     target = load_class_text("reward", name, text)
+    check_mark("reward", target)
     if inspect.isclass(target) and imports_trinity(text):
         from rftd.workers.workflows.trinity.rewards import RewardOfClass, TrinityReward
 
@@ -119,6 +121,7 @@ def open_workflow_source(
     `arguments` are further parameters. Raises ConfigError if the source fails, or the arguments do not fit.
     """
     target = load_class_text("workflow", name, text)
+    check_mark("workflow", target)
     if inspect.isclass(target):
         return open_workflow_class(name, target, arguments, taskset, evaluates=evaluates)
     if not inspect.iscoroutinefunction(target):

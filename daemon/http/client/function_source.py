@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any, Final
 from rftd.ops.errors import UsageError
 
 _FIX: Final = "write it inside the function, or submit a file: ./my_parts.py:NAME"
+_MARKS: Final = ("reward", "workflow")
 _LAZY: Final = "from __future__ import annotations"
 """First line of each file: names in annotations need no import then."""
 
@@ -25,7 +27,7 @@ def function_source(function: Callable[..., Any]) -> str:
     if not name.isidentifier():
         raise UsageError(f"{function!r} has no name", fix="define it with def")
     try:
-        text = textwrap.dedent(inspect.getsource(function))
+        text = _unmarked(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError):
         problem = f"the source text of {name!r} is not known here"
         raise UsageError(problem, fix=f"write it into a file: ./my_parts.py:{name}") from None
@@ -36,6 +38,16 @@ def function_source(function: Callable[..., Any]) -> str:
     except Exception as error:
         raise UsageError(f"{name!r} does not stand alone: {type(error).__name__}: {error}", fix=_FIX) from error
     return text
+
+
+def _unmarked(text: str) -> str:
+    """Returns a definition without the decorators `@rftd.reward` and `@rftd.workflow`, which need no import then."""
+    [node] = ast.parse(text).body
+    lines = text.splitlines(keepends=True)
+    for decorator in getattr(node, "decorator_list", []):
+        if ast.unparse(decorator).rpartition(".")[2] in _MARKS:
+            lines[decorator.lineno - 1] = ""
+    return "".join(lines)
 
 
 def _functions(function: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -55,6 +55,7 @@ _INPUT: Final = "buffer.explorer_input"
 def _parts(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
     """Returns overrides setting a reward or workflow for all tasksets, with the source of each function."""
     from rftd.daemon.http.client.function_source import function_source
+    from rftd.workers.workflows.marks import check_mark
 
     sources = dict(tree.get("sources") or {})
     overrides: list[str] = []
@@ -63,6 +64,7 @@ def _parts(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
             continue
         name = part
         if not isinstance(part, str):
+            check_mark("reward" if field == _REWARD else "workflow", part)
             text = function_source(part)
             file = f"{part.__name__}.py"
             if sources.setdefault(file, text) != text:

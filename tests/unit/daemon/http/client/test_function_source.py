@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from synthetic.daemon.fork_desk import EXPERIMENT
 
+import rftd
 from rftd.daemon.config.loading import check_config
 from rftd.daemon.http.client.function_source import function_source
 from rftd.daemon.http.client.submission import submission_of
@@ -45,6 +46,16 @@ def by_default(response: str, factor: float = FACTOR) -> float:
     return factor * len(response)
 
 
+@rftd.reward
+def marked(response: str) -> float:
+    return float(len(response)) / 2
+
+
+@rftd.workflow
+async def flow(task: Any, model: Any, reward: Any) -> Any:
+    return task
+
+
 def closed(scale: float) -> Callable[[str], float]:
     def scaled(response: str) -> float:
         return scale * len(response)
@@ -52,7 +63,7 @@ def closed(scale: float) -> Callable[[str], float]:
     return scaled
 
 
-@pytest.mark.parametrize(("part", "score"), [(by_root, 2.0), (Halved, 2.0)])
+@pytest.mark.parametrize(("part", "score"), [(by_root, 2.0), (Halved, 2.0), (marked, 2.0)])
 def test_a_function_scores_as_its_text_does(part: Any, score: float) -> None:
     task = Task(taskset="t", row=0, epoch=0, prompt="", messages=(), truth="", workflow="simple_workflow")
     scorer = open_scorer(f"x.py:{part.__name__}", sources={"x.py": function_source(part)})
@@ -73,6 +84,17 @@ def test_what_cannot_travel_is_named(part: Any, problem: str) -> None:
     with pytest.raises(UsageError) as refused:
         function_source(part)
     assert problem in str(refused.value)
+
+
+def test_a_part_marked_as_another_kind_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(EXPERIMENT)
+    for parts, problem in (
+        ({"reward": flow}, "'flow' is marked as a workflow"),
+        ({"workflow": marked}, "'marked' is marked as a reward"),
+    ):
+        with pytest.raises(rftd.RftdError, match=problem):
+            submission_of(file, {}, **parts)
 
 
 def test_a_function_replaces_the_reward_of_every_taskset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
