@@ -1,4 +1,4 @@
-"""A bound socket: a server's port, reserved before the server is imported, and its URL."""
+"""A server's port, bound before the server is imported, and the URL of a bound socket."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rftd.ops.tls import ServerTls
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Returns a socket bound to the port but not listening yet; port 0 picks a free port.
 
-    Processes of a user with `shared` listen on a common port, and the kernel distributes connections. Raises
-    ConflictError if the port is taken.
+    With `shared`, several processes of the same user listen on the port, and the kernel distributes connections among
+    them. Raises ConflictError if the port is in use.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio checks the protocol before disabling Nagle's algorithm. With the algorithm
@@ -27,7 +27,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise _taken(host, port, error) from error
+        raise _port_error(host, port, error) from error
     return bound
 
 
@@ -37,10 +37,10 @@ def listen(bound: socket.socket, backlog: int) -> None:
         bound.listen(backlog)
     except OSError as error:
         host, port = bound.getsockname()[:2]
-        raise _taken(host, port, error) from error
+        raise _port_error(host, port, error) from error
 
 
-def _taken(host: str, port: int, error: OSError) -> ConflictError:
+def _port_error(host: str, port: int, error: OSError) -> ConflictError:
     """Returns the error for a port that cannot be used, with the fix `--port 0`."""
     return ConflictError(
         f"cannot listen on {host}:{port}: {error.strerror}",
@@ -50,7 +50,7 @@ def _taken(host: str, port: int, error: OSError) -> ConflictError:
 
 
 def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
-    """Returns the URL of a bound socket; with `tls`, the host is named in the certificate."""
+    """Returns the URL of a bound socket; with `tls`, an https URL whose host is named in the certificate."""
     host, port = bound.getsockname()[:2]
     scheme = "http" if tls is None else "https"
     host = host if tls is None else tls.host_for(host)

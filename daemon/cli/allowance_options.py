@@ -1,4 +1,6 @@
-"""The options of `rftd serve` for names allowed in submissions of everybody but the owner."""
+"""The options of `rftd serve` allowing submitters other than the daemon's owner to use files, variables, addresses and
+code.
+"""
 
 from __future__ import annotations
 
@@ -65,9 +67,10 @@ _OPTIONS: Final = (
         help="Source text of a reward that others may submit; it runs in a sandbox. * for any.",
     ),
 )
+"""The options in the order of the help."""
 
 
-def _allowances(
+def _allowances_of_options(
     roots: tuple[str, ...],
     allow_env: tuple[str, ...],
     secrets: tuple[tuple[str, tuple[str, ...]], ...],
@@ -77,6 +80,7 @@ def _allowances(
     allow_commands: tuple[str, ...],
     allow_sources: tuple[str, ...],
 ) -> Allowances:
+    """Returns the options' values as allowances, with the defaults safe for everybody; folders are made absolute."""
     from rftd.daemon.trust.allowances import SAFE_ARGS, SAFE_ENV, Allowances, is_class_pattern
     from rftd.ops.paths import absolute_path
 
@@ -92,5 +96,5 @@ def _allowances(
     )
 
 
-allowance_options: Final = option_group("allowances", _OPTIONS, _allowances)
-"""Adds the options to `rftd serve`, passed as `allowances`."""
+allowance_options: Final = option_group("allowances", _OPTIONS, _allowances_of_options)
+"""Decorator adding the options to `rftd serve`; the command receives them as its parameter `allowances`."""

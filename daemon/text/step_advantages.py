@@ -1,4 +1,6 @@
-"""The advantage of an experience in the step that trained it, computed from the log as its trainer computed it."""
+"""The advantage of an experience in the training step planned last with it, computed from the log as the trainer
+computed it.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,26 @@ if TYPE_CHECKING:
     from rftd.streams.spec.spec import StageSpec
     from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
 
-_GROUPS: Final = 1024
+_MAX_GROUPS: Final = 1024
 """Largest batch, in groups, whose advantages are computed for a window of tokens."""
-_MEMBERS: Final = 1024
-"""Maximum number of payloads read for advantage functions of lengths, log-probabilities or parts."""
+_MAX_MEMBERS: Final = 1024
+"""Maximum number of payloads read for advantage functions of lengths, log-probabilities or parts of the reward."""
 
 
 class StepAdvantages(NamedTuple):
-    """The advantages of a rollout: one, or one for each step; and a reason or remark."""
+    """Advantages of a rollout in one training step, with a reason or remark."""
 
     advantages: tuple[float, ...]
+    """One advantage, or one for each turn of the rollout; empty if unknown."""
     note: str = ""
+    """Reason for missing advantages, or a remark on their meaning; empty without one."""
 
 
 async def advantages_of_rollout(tools: TextTools, rollout: ReadRollout, plan_place: PlanPlace | None) -> StepAdvantages:
-    """Returns the advantages of an experience in the last step planned with it, or the reason for none."""
+    """Returns the advantages of an experience in the training step planned last with it, or the reason for none.
+
+    `plan_place` is the log position of the step's plan; None if no step was planned with the experience.
+    """
     stage = tools.stage(rollout.row.stage)
     if stage is None or tools.origin is None:
         return StepAdvantages((), "no advantages: the log keeps no specification of this experiment")
@@ -53,14 +60,16 @@ async def advantages_of_rollout(tools: TextTools, rollout: ReadRollout, plan_pla
         if hasattr(function, "token_advantages"):
             needs_models = f"{stage.algorithm.advantage} computes each token's by the trainer's models: replay the step"
             return StepAdvantages((), f"no advantages: {needs_models}")
-        closed = await _closed_groups(tools, plan_place, UUID(rollout.row.group), function)
-        members = await _members(tools, closed) if function.member_fields else {}
-        return await asyncio.to_thread(_computed, function, closed, members, stage, tools.origin.spec.seed, rollout)
+        closed = await _groups_needed(tools, plan_place, UUID(rollout.row.group), function)
+        members = await _read_members(tools, closed) if function.member_fields else {}
+        return await asyncio.to_thread(
+            _compute_advantages, function, closed, members, stage, tools.origin.spec.seed, rollout
+        )
     except RftdError as error:
         return StepAdvantages((), f"no advantages: {error.what}")
 
 
-def _computed(
+def _compute_advantages(
     function: AdvantageFunction,
     closed: Sequence[GroupClosed],
     members: dict[UUID, ExperienceProduced],
@@ -68,6 +77,7 @@ def _computed(
     seed: int,
     rollout: ReadRollout,
 ) -> StepAdvantages:
+    """Computes the advantages of the needed groups, and returns those of the rollout."""
     greedy = stage.algorithm.greedy_rollouts
     views = [closed_group(event, function.member_fields, members=members, greedy=greedy, seed=seed) for event in closed]
     number = [str(event.group) for event in closed].index(rollout.row.group)
@@ -77,10 +87,11 @@ def _computed(
     return StepAdvantages(tuple(by_rollout.get(rollout.row.rollout, ())), note)
 
 
-async def _closed_groups(
+async def _groups_needed(
     tools: TextTools, plan_place: PlanPlace, group: UUID, function: AdvantageFunction
 ) -> list[GroupClosed]:
-    """Returns the groups needed: of functions of single groups only the experience's own, else all of the batch.
+    """Returns the closed groups needed: for functions of single groups only the experience's own, else all of the
+    batch.
 
     Raises NotFoundError, DataError.
     """
@@ -92,23 +103,24 @@ async def _closed_groups(
     groups = [ref for ref in plan.groups if ref.group == group] if isinstance(function, OneGroup) else plan.groups
     if group not in {ref.group for ref in groups}:
         raise DataError("the plan of the step names no group of this experience")
-    if len(groups) > _GROUPS:
-        raise DataError(f"the batch has {len(groups)} groups, more than {_GROUPS}: replay the step")
-    return [await _closed(tools, ref) for ref in groups]
+    if len(groups) > _MAX_GROUPS:
+        raise DataError(f"the batch has {len(groups)} groups, more than {_MAX_GROUPS}: replay the step")
+    return [await _read_closed_group(tools, ref) for ref in groups]
 
 
-async def _closed(tools: TextTools, ref: GroupRef) -> GroupClosed:
+async def _read_closed_group(tools: TextTools, ref: GroupRef) -> GroupClosed:
+    """Reads the close of a group from the log. Raises NotFoundError."""
     records = await tools.log.read(Partition(topics.TASKS, ref.partition), ref.offset, max_records=1)
     if not records or records[0].offset != ref.offset:
         raise NotFoundError(f"the log holds no close of group {ref.group} any more")
     return decode_as(records[0], GroupClosed)
 
 
-async def _members(tools: TextTools, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
-    """Returns the payloads of all members. Raises DataError for too many, NotFoundError for a missing one."""
+async def _read_members(tools: TextTools, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
+    """Reads the payloads of all members. Raises DataError for too many, NotFoundError for a missing one."""
     count = sum(len(event.members) for event in closed)
-    if count > _MEMBERS:
-        raise DataError(f"the batch's groups have {count} members, more than {_MEMBERS}: replay the step")
+    if count > _MAX_MEMBERS:
+        raise DataError(f"the batch's groups have {count} members, more than {_MAX_MEMBERS}: replay the step")
     members: dict[UUID, ExperienceProduced] = {}
     for member in (member for event in closed for member in event.members):
         members[member.experience] = await tools.loaded(await tools.record(member.partition, member.offset))

@@ -24,7 +24,7 @@ from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
 from rftd.workers.engines.ranks.host import RankHost
 from rftd.workers.engines.ranks.messages import SampleBytes
 from rftd.workers.engines.ranks.nodes import RANK_NODES, RankHostPlace, RankNodes
-from rftd.workers.engines.ranks.sight import check_alike, seen
+from rftd.workers.engines.ranks.sight import facts_of_rank, require_same_facts
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.learning.engine_registry import make_engine
 
@@ -290,13 +290,13 @@ def test_what_ranks_see_is_compared(tmp_path: Path, benches: Any) -> None:
     for name, text in (("one", "{}"), ("two", "{ }")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    one = seen(experiment, str(tmp_path / "one"))
+    one = facts_of_rank(experiment, str(tmp_path / "one"))
     assert {"rftd", "torch", "python"} <= one.keys()
-    check_alike([one, one])
+    require_same_facts([one, one])
     with pytest.raises(RankError, match=r"file config\.json of the model is 2 bytes, .*, and 3 bytes, .* on rank 1"):
-        check_alike([one, seen(experiment, str(tmp_path / "two"))])
+        require_same_facts([one, facts_of_rank(experiment, str(tmp_path / "two"))])
     with pytest.raises(RankError, match=r"torch is .* on rank 0, and 1\.0 on rank 2"):
-        check_alike([one, one, one | {"torch": "1.0"}])
+        require_same_facts([one, one, one | {"torch": "1.0"}])
 
 
 def test_a_sample_travels_as_it_is() -> None:

@@ -49,7 +49,7 @@ def spec_of(folder: Path, fake_world: Any, base_model: str = "org/tiny") -> Expe
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rehearsal]:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
-    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.05)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.CHECK_EVERY_S", 0.05)
     service = Rehearsal()
     monkeypatch.setattr(sdk, "connect", lambda _access: RehearsalService(service))
     yield service

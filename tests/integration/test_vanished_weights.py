@@ -55,7 +55,7 @@ async def test_weights_whose_bytes_are_damaged_are_published_again_under_another
     tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody but who reads them sees it: a trainer that waits reads through what it has announced."""
-    monkeypatch.setattr(publishing, "LOOKS_S", (0.1, 60.0))
+    monkeypatch.setattr(publishing, "FULL_READS_S", (0.1, 60.0))
     damaged: list[Path] = []
     export = checkpoint.export
 

@@ -1,4 +1,9 @@
-"""`Planner` chooses the experiences of the next batches. Pure: state and a clock reading in, events out."""
+"""`Planner` chooses the experiences of the next batches from the run's state and a clock reading; the caller writes the
+events it returns.
+
+Decisions depend on state and time only. `StageBuffer` caches an index of the waiting experiences, and makes the state
+note its changes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,8 @@ from rftd.workers.control.policies.priorities import make_priority
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.control.retiring import Judge, given_up_events, retired_events, unfit
 
-_NOTHING: Final = frozenset[UUID]()
+_NO_IDS: Final = frozenset[UUID]()
+"""Ids to skip in a policy's selection: none."""
 
 
 def view_of(state: RunState, stage: StageSpec) -> PolicyView:
@@ -60,10 +66,12 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
 
 
 class Planner:
-    """The deciding part of one experiment's planner; callers append its events, fold them, and call `decide` again."""
+    """Decides one experiment's retirements and plans; callers append its events, fold them, and call `decide` again."""
 
     def __init__(self, state: RunState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
-        """`oldest_flight` returns the oldest version of an unfinished group; by default from the state's leases."""
+        """Plans for `state`; `oldest_flight` returns the oldest version of an unfinished group, by default from the
+        state's leases.
+        """
         self._state = state
         self._oldest_flight = oldest_flight or (lambda: oldest_flight_of(state))
         self._stage_buffer = StageBuffer(state)
@@ -72,8 +80,8 @@ class Planner:
     def decide(self, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
         """Returns the retirements and plans due now, and the hold against further plans.
 
-        `positions` are the offsets up to which the state was folded; `now_ns` is raised to the newest recorded time
-        (rule 9).
+        `positions` are the offsets up to which the state was folded; `now_ns` is raised to the newest recorded time, so
+        a clock set back never prolongs a wait.
         """
         spine = self._state.spine
         # Before the test for a pause: the given-up experiences may be its very cause.
@@ -85,12 +93,12 @@ class Planner:
             return Decided((), Paused(spine.cause))
         if spine.status is not Status.RUNNING or spine.stage < 0 or spine.stage_completed:
             return Decided((), NoStage())
-        # The machine's clock may have been set back since the last record: an ended cooldown stays ended (rule 9).
+        # The machine's clock may have been set back since the last record: an ended cooldown stays ended.
         now_ns = max(now_ns, spine.recorded_ns)
         stage = spine.stage_spec()
         step = max(spine.planned, spine.first_version) + 1
         if step > spine.last_version:
-            return self._close_books(stage, positions, now_ns)
+            return self._retire_remaining(stage, positions, now_ns)
         if step > (through := last_plannable_step(spine)):
             return Decided((), EvalDecides(spine.planned))
         if not spine.caught_up:
@@ -106,33 +114,33 @@ class Planner:
                 planned(self._state, step_ahead, positions, now_ns, rows=rows_of(self._state, stage, step_ahead))
                 for step_ahead in steps
             ]
-            return Decided(plans, self._after_plan(last))
-        return self._explored(stage, step, last, positions, now_ns)
+            return Decided(plans, self._hold_after_plan(last))
+        return self._plan_from_buffer(stage, step, last, positions, now_ns)
 
-    def _after_plan(self, step: int) -> PlannedAhead | EvalDecides | None:
+    def _hold_after_plan(self, step: int) -> PlannedAhead | EvalDecides | None:
         """Returns the hold after the plan of `step`, the last one allowed; None after the last plan of the stage."""
         spine = self._state.spine
         if last_plannable_step(spine) <= step < spine.last_version:
             return EvalDecides(step)
         return PlannedAhead(spine.version + 1, step) if step < spine.last_version else None
 
-    def _explored(
+    def _plan_from_buffer(
         self, stage: StageSpec, step: int, last: int, positions: Mapping[Partition, int], now_ns: int
     ) -> Decided[PlannerHold]:
-        """Returns the plans of steps `step` to `last`, as far as they can be filled: as if made one call after the
-        other.
+        """Returns the plans of steps `step` to `last`, as far as experiences suffice: equal to the plans of successive
+        calls.
 
-        Experiences unfit for the first of them are retired before it, in the same turn: otherwise nothing would ever be
+        Experiences unfit for the first step are retired before it, in the same turn: otherwise nothing would ever be
         planned when each turn brings more arrivals than a full buffer holds. Experiences that become stale for a later
-        one are retired when that one is the first.
+        step are retired when that step is the first.
         """
-        # Before `of`, which reads the changes: afterwards nothing is fresh any more.
-        retired = unfit(self._state, stage, self._judge, self._stage_buffer.fresh())
-        policy, buffer = self._stage_buffer.of(stage, now_ns)
-        view = self._without(retired, view_of(self._state, stage))
+        # Before `refresh`, which consumes the changes.
+        retired = unfit(self._state, stage, self._judge, self._stage_buffer.changed_experiences())
+        policy, buffer = self._stage_buffer.refresh(stage, now_ns)
+        view = self._apply_retirements(retired, view_of(self._state, stage))
         chosen: Sequence[BufferEntry] = ()
         plans: list[Event] = []
-        timed_out = self._timed_out(stage, now_ns) and not retired
+        timed_out = self._read_timed_out(stage, now_ns) and not retired
         size = stage.experiences_per_step
         for next_step in range(step, last + 1):
             if chosen:  # from here on, the plan itself is the last reading of the clock
@@ -143,17 +151,21 @@ class Planner:
                 if chosen:
                     return Decided(plans)
                 timed_out = False
-                view = self._without(evicted, view)
+                view = self._apply_retirements(evicted, view)
                 retired += evicted
             if not chosen:
                 plans += retired_events(retired, positions, now_ns, waiting=buffer.size)
             if len(buffer) < size and not timed_out:
-                return Decided(plans, self._too_few(stage, next_step, buffer, len(buffer), now_ns if plans else None))
-            if not timed_out and (waits := self._waits(next_step, policy.waits_for(view))) is not None:
+                return Decided(
+                    plans, self._shortage_hold(stage, next_step, buffer, len(buffer), now_ns if plans else None)
+                )
+            if not timed_out and (waits := self._hold_for_unfinished(next_step, policy.waits_for(view))) is not None:
                 return Decided(plans, waits)
-            chosen = policy.select(view, buffer, size, _NOTHING)
+            chosen = policy.select(view, buffer, size, _NO_IDS)
             if not chosen or (len(chosen) < size and not timed_out):
-                return Decided(plans, self._too_few(stage, next_step, buffer, len(chosen), now_ns if plans else None))
+                return Decided(
+                    plans, self._shortage_hold(stage, next_step, buffer, len(chosen), now_ns if plans else None)
+                )
             incomplete = len(chosen) < size
             rows = rows_of(self._state, stage, next_step)
             plans.append(
@@ -161,13 +173,13 @@ class Planner:
             )
             if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
                 return Decided(plans)  # without a cooldown, its experiences may be in the next batch, too
-        return Decided(plans, self._after_plan(last))
+        return Decided(plans, self._hold_after_plan(last))
 
-    def _too_few(
+    def _shortage_hold(
         self, stage: StageSpec, step: int, buffer: BufferIndex, have: int, decided_ns: int | None
     ) -> TooFewExperiences | None:
-        """Returns the hold before the batch of `step`; `decided_ns` is the time of events decided before, if there are
-        any.
+        """Returns the hold before the batch of `step` for lack of experiences; `decided_ns` is the time of events
+        decided in this call, None without any.
 
         There is no hold if the experiences of these events cool down, and return to the buffer once folded.
         """
@@ -184,15 +196,15 @@ class Planner:
             read_until_ns=since_ns + round(stage.max_read_timeout_s * 1e9),
         )
 
-    def _without(self, retired: Sequence[Retirement], view: PolicyView) -> PolicyView:
-        """Returns the view after the retirements; the stage buffer drops their experiences."""
+    def _apply_retirements(self, retired: Sequence[Retirement], view: PolicyView) -> PolicyView:
+        """Removes retired experiences from the stage buffer, and returns the view without them."""
         experiences = [experience for retirement in retired for experience in retirement.entries]
         if not experiences:
             return view
         self._stage_buffer.take(experiences)
         return view.without(experiences)
 
-    def _waits(self, step: int, version: int | None) -> LastChance | None:
+    def _hold_for_unfinished(self, step: int, version: int | None) -> LastChance | None:
         """Returns the hold before the batch of `step` if a group begun with `version` or older is unfinished; None
         otherwise.
         """
@@ -201,12 +213,16 @@ class Planner:
         oldest = self._oldest_flight()
         return LastChance(step, oldest) if oldest is not None and oldest <= version else None
 
-    def _timed_out(self, stage: StageSpec, now_ns: int) -> bool:
-        """True if `max_read_timeout` has passed since the trainer could have had its batch."""
+    def _read_timed_out(self, stage: StageSpec, now_ns: int) -> bool:
+        """True if `max_read_timeout` has passed since the trainer began to wait for a batch."""
         return now_ns - self._state.spine.waits_since_ns >= stage.max_read_timeout_s * 1e9
 
-    def _close_books(self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int) -> Decided[PlannerHold]:
-        """Retires the experiences remaining after a stage's last plan: none of them can be trained any more."""
+    def _retire_remaining(
+        self, stage: StageSpec, positions: Mapping[Partition, int], now_ns: int
+    ) -> Decided[PlannerHold]:
+        """Returns the retirements of experiences left after a stage's last plan, with the hold that ends the stage's
+        planning.
+        """
         replay_buffer = self._state.replay_buffer
         collects = stage.kind == "explore"
         remaining = [*replay_buffer.waiting.values(), *replay_buffer.cooling.values()]
@@ -229,20 +245,26 @@ def oldest_flight_of(state: RunState) -> int | None:
 
 
 class StageBuffer:
-    """The current stage's experiences in the policy's order: a cache, built from the replay buffer at the
-    first call.
+    """The current stage's policy, and an index of its experiences in the policy's order.
+
+    The index is built from the replay buffer at the first `refresh` of a stage, and updated by the changes at later
+    ones.
     """
 
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._stage = -1
+        """Number of the stage indexed; -1 before the first `refresh`."""
         self._policy: StalenessPolicy | None = None
         self._buffer: BufferIndex | None = None
         self._taken: list[BufferEntry] = []
+        """Experiences taken out of the index since the last `refresh`, for decisions perhaps never written."""
 
-    def of(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, BufferIndex]:
-        """Returns the current stage's policy, and its index brought up to date with the replay buffer and with the time
-        `now_ns`.
+    def refresh(self, stage: StageSpec, now_ns: int) -> tuple[StalenessPolicy, BufferIndex]:
+        """Returns the current stage's policy and its index, updated with the replay buffer and the time `now_ns`.
+
+        Consumes the changes noted by the state (`state.touched`), and puts back experiences taken for an unwritten
+        decision.
         """
         state = self._state
         if self._policy is None or self._buffer is None or self._stage != state.spine.stage:
@@ -251,35 +273,37 @@ class StageBuffer:
             experiences = chain(state.replay_buffer.waiting.values(), state.replay_buffer.cooling.values())
             self._buffer = BufferIndex(self._policy.order, make_priority(stage.policy.priority), experiences)
         else:
-            self._buffer.change(self._changes())
+            self._buffer.change(self._changes_for_index())
         self._taken = []
         # From now on the state notes changes; None meant no reader, so folding a history costs nothing here.
         state.touched = {}
         self._buffer.awake(now_ns)
         return self._policy, self._buffer
 
-    def fresh(self) -> Iterator[BufferEntry]:
-        """Yields experiences not yet seen: after a rebuild all waiting ones, otherwise those changed since the last
-        call.
+    def changed_experiences(self) -> Iterator[BufferEntry]:
+        """Yields the experiences to examine before `refresh`, consuming nothing.
+
+        Without an index of this stage, all waiting experiences; otherwise those changed since the last `refresh`, and
+        those taken since then without a written decision.
         """
         state = self._state
         if self._buffer is None or self._stage != state.spine.stage:
             yield from state.replay_buffer.waiting.values()
         else:
-            yield from (experience for experience in self._changes().values() if experience is not None)
+            yield from (experience for experience in self._changes_for_index().values() if experience is not None)
 
-    def _changes(self) -> Changes:
-        """Returns the changes new to the index; experiences taken for an unwritten decision return unchanged."""
+    def _changes_for_index(self) -> Changes:
+        """Returns the changes since the last `refresh` by experience id; experiences taken for an unwritten decision
+        return unchanged.
+        """
         touched = self._state.touched or {}
         experiences = self._taken
         put_back = {id: experience for experience in experiences if (id := experience.member.experience) not in touched}
         return {**touched, **put_back} if put_back else touched
 
     def take(self, chosen: Sequence[BufferEntry]) -> None:
-        """Removes experiences chosen for a batch until the next call of `of`, when the replay buffer alone counts
-        again.
-        """
+        """Removes experiences chosen for a batch from the index until the next `refresh`."""
         assert self._buffer is not None
         self._buffer.take(chosen)
-        # The caller may fail to write its plans: experiences taken for them are put back at the next call of `of`.
+        # The caller may fail to write its plans: experiences taken for them are put back at the next call of `refresh`.
         self._taken += chosen

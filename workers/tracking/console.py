@@ -18,35 +18,41 @@ _FIGURES_OF_LINE: Final[Mapping[str, Callable[[Mapping[str, float | None]], floa
     "gradient": grad_norm_of,
     "response tokens": response_length_of,
 }
+"""Functions computing the figures of a training step's line, by label, from the point's figures."""
 
 
 class Console:
     """Writes `monitor/console/points.ID.log`, all points of a run in one file."""
 
     sure_at_once = True
+    """Whether `settle` always confirms storage: yes, the file is synchronised."""
 
     def __init__(self, opening: Opening) -> None:
         self._run = opening.run
         self._files = KeptFiles({"": opening.folder / opening.file("", "log")})
 
     def open(self, kept: Kept) -> None:
+        """Continues the file from the state last returned by `settle`; a new file begins with the run's name."""
         if self._files.open(kept):
             self._files.append("", f"{self._run.project}/{self._run.name}\n".encode())
 
     def write(self, points: Sequence[Point]) -> None:
+        """Appends a line for each point; points without a line are skipped."""
         for point in points:
-            if (text := _text(point)) is not None:
+            if (text := _line_of(point)) is not None:
                 time = datetime.fromtimestamp(point.time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
                 self._files.append("", f"{time}  step {point.step}  {text}\n".encode())
 
     def settle(self, *, surely: bool) -> Kept:
+        """Confirms that all lines survive a kill; returns the file's state for `open`."""
         return dict(self._files.settle())
 
     def close(self, ended: str) -> None:
+        """Closes the file."""
         self._files.close()
 
 
-def _text(point: Point) -> str | None:
+def _line_of(point: Point) -> str | None:
     """Returns the line of a point; None for figures already in the line of their training step."""
     if point.remark:
         return point.remark

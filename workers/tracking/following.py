@@ -164,7 +164,7 @@ class TrackerFollower:
     async def _write(self, points: Sequence[Point]) -> bool:
         """Shows the points, regardless of the time taken; False if stopped before."""
         if self._samples is not None:
-            points = [await self._samples.filled(point) for point in points]
+            points = [await self._samples.with_samples(point) for point in points]
         offsets = sorted(self._feed.positions.items())
         places = tuple(TrackedPlace(partition.stream, partition.number, offset) for partition, offset in offsets)
         # Stored before they are written: after a kill the points come again, under equal numbers.

@@ -94,7 +94,7 @@ class TrainingLoop:
         # First of all: a predecessor may have died between a rename and its event, so its remains are put back or
         # removed before any file is believed (rule 2).
         removed_states = await tidy(self.lease, self.state, self.spec, self.log)
-        needed = await self.publisher.needed()
+        needed = await self.publisher.lowest_version_to_remake()
 
         forgotten: dict[str, str] = {}
 
@@ -270,7 +270,7 @@ class TrainingLoop:
         stage = self.spec.stages[plan.stage]
         stage_step = batch.stage_step
         # `announced`: an earlier generation announced this version, and its bytes may differ from these.
-        if publish_due(stage, stage_step) or self.publisher.announced(done.step):
+        if publish_due(stage, stage_step) or self.publisher.is_announced(done.step):
             pulse.state = WorkerState.PUBLISH
             await self.publisher.publish_aside(tasks, current)
         await self._answer(tasks, current)

@@ -42,27 +42,32 @@ from rftd.workers.weights.service import SERVICE, NamedSnapshot, ServiceChannel
 
 DURABLE = "checkpoint"
 """Name of the channel whose versions survive a restart of the machine."""
-LOOKS_S: Final = (5.0, 60.0, 600.0)
+FULL_READS_S: Final = (5.0, 60.0, 600.0)
 """Idle times in seconds after which the trainer reads its announced weights completely, once each, to find damage."""
-_GONE: Final = {
+_REASONS_OF_LOSS: Final = {
     DURABLE: "its files are gone",
     "memory": "the memory that held them is gone",
     "nccl": "the process that held them is gone",
     SERVICE: "the service has forgotten them",
 }
+"""Reason for the retirement of lost weights, by channel."""
 
 
 class CurrentWeights(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of the weights now loaded in the engine."""
 
     version: int
+    """Weight version: steps completed in the experiment."""
     generation: int
+    """Times the training history was resumed."""
     stage: int
+    """Index of the stage under training."""
     checksum: str
+    """Checksum of the trained values, recorded by the step."""
 
 
 class Publisher:
-    """Publishes the engine's weights through their stage's channel, and retires versions nobody needs."""
+    """Publishes the engine's weights through their stage's channel, and retires versions without a user."""
 
     def __init__(
         self,
@@ -77,24 +82,31 @@ class Publisher:
         failures: Counter[SyncFailure],
         traces: TrainingTraces | None = None,
     ) -> None:
-        """`failures` counts the failed attempts on a channel, by reason."""
+        """Publishes weights of `engine` under the trainer's `lease` for the experiment of `state` and `spec`.
+
+        Snapshots run on `thread`, the engine's own. `failures` counts failed attempts on a channel, by reason; `traces`
+        records a span per publication.
+        """
         self._traces = traces or TrainingTraces(None, state.experiment)
         self.newest: Publication | None = None
         """The last publication; None before the first."""
         self._clock = clock
         self._failures = failures
         self._engine = engine
-        self._under_way: asyncio.Task[None] | None = None
+        self._publication_task: asyncio.Task[None] | None = None
+        """Task of the publication under way; None without one."""
         self._lease = lease
         self._state = state
         self._spec = spec
         self._thread = thread
         self._log = log
-        self._taken_up: CurrentWeights | None = None
-        self._looks = 0
-        self._damaged: set[str] = set()
+        self._newest_loaded: CurrentWeights | None = None
+        """Identity last published or checked, for `mend` before the first step of a generation; None at first."""
+        self._full_reads = 0
+        """Number of times in `FULL_READS_S` passed at the last check of the present wait."""
+        self._damaged_paths: set[str] = set()
         """Paths of announced weights found unreadable."""
-        self._made_again: set[str] = set()
+        self._paths_being_remade: set[str] = set()
         """Paths of lost weights for which training was resumed from an earlier checkpoint, not announced again yet."""
         memory_dir = next((stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.memory_dir), "")
         # The epoch is in every name: a replaced publisher that wakes cannot touch its successor's files.
@@ -102,26 +114,25 @@ class Publisher:
         self._channels = Channels(spec.job_dir, memory_dir, epoch=lease.writer.epoch, service=service)
 
     async def publish(self, current: CurrentWeights) -> None:
-        """Publishes the engine's weights, unless equal weights of the version are already announced and present (rule
-        8).
+        """Publishes the engine's weights, unless equal weights of the version are already announced and present.
 
         Different weights of the same version, from an earlier generation, are retired. Equal but lost ones, for example
         in a machine's memory after a reboot, are published again.
         """
-        self._taken_up = current
-        older = self._announced(current.version)
+        self._newest_loaded = current
+        older = self._announcements_of(current.version)
         if not await self._has_equal(older, current):
-            await self._write(await self._snapshot(), current, older)
+            await self._publish_snapshot(await self._snapshot(), current, older)
 
     async def publish_aside(self, tasks: asyncio.TaskGroup, current: CurrentWeights) -> None:
-        """Starts publishing the present weights in `tasks`, after waiting for an earlier publication to end."""
+        """Waits for an earlier publication to end, then starts publishing the present weights as a task of `tasks`."""
         await self.settle()
-        older = self._announced(current.version)
+        older = self._announcements_of(current.version)
         if await self._has_equal(older, current):
             return
         snapshot = await self._snapshot()
         # The snapshot is a copy, taken before the caller continues: the next step changes the weights in place.
-        self._under_way = tasks.create_task(self._write(snapshot, current, older))
+        self._publication_task = tasks.create_task(self._publish_snapshot(snapshot, current, older))
 
     async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, current: CurrentWeights | None) -> None:
         """Publishes the present weights if necessary, and answers an explorer's request, in `tasks`.
@@ -131,83 +142,87 @@ class Publisher:
         await self.settle()
         if self._state.weights.answered(request):
             return
-        older = self._announced(current.version) if current is not None else []
+        older = self._announcements_of(current.version) if current is not None else []
         if current is None or await self._has_equal(older, current):
-            await self._append([_answered(request, self._state.spine.version)])
+            await self._append([_answer_event(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
-        self._under_way = tasks.create_task(self._write(snapshot, current, older, request))
+        self._publication_task = tasks.create_task(self._publish_snapshot(snapshot, current, older, request))
 
     async def settle(self) -> None:
         """Waits until the publication started by `publish_aside` or `answer` is in the log."""
-        if self._under_way is not None:
-            await self._under_way
-            self._under_way = None
+        if self._publication_task is not None:
+            await self._publication_task
+            self._publication_task = None
 
     async def mend(self, current: CurrentWeights | None, *, idle_s: float = 0.0) -> bool:
-        """Retires lost weights, and publishes the present ones in their place. Returns True if an evaluation needs a
-        lost version.
+        """Publishes the present weights again if announced ones are lost, and retires older lost ones.
 
-        Rollouts can use a newer version, an evaluation cannot: after True, the caller resumes training from before the
-        lost version. Later versions are left: their plans are executed again. `current` is None before the first step
-        of a generation. `idle_s` are the seconds the trainer has waited; weights are read completely at the times
-        `LOOKS_S`, because explorers unable to load damaged ones let it wait.
+        Returns True if an evaluation waits for a lost older version, which only further training can produce: the
+        caller then resumes from before that version, and nothing is published now. A version for which True was
+        returned once is retired if lost still. Versions later than the present one are left: their plans are executed
+        again. `current` is None before the first step of a generation. `idle_s` are the seconds the trainer has waited;
+        weights are read completely at the times `FULL_READS_S`, because explorers unable to load damaged ones let it
+        wait.
         """
         await self.settle()
-        current = self._taken_up = current or self._taken_up
+        current = self._newest_loaded = current or self._newest_loaded
         if current is None:
             return False
         # Reading everything through takes minutes for large weights: once at each of these waiting times, not at each
         # check.
-        looks = self._looks
-        self._looks = sum(idle_s >= wait_s for wait_s in LOOKS_S)
+        looks = self._full_reads
+        self._full_reads = sum(idle_s >= wait_s for wait_s in FULL_READS_S)
         # Versions later than the present one belong to plans that this generation executes again, and then publishes.
-        missing = await self._lost(thorough=self._looks > looks)
+        missing = await self._lost(thorough=self._full_reads > looks)
         lost = [event for event in missing if event.version <= current.version]
-        evaluated = self._evaluated()
+        evaluated = self._versions_awaited()
         again = False
         for event in lost:
             self._log.warning("weights.lost", version=event.version, path=event.path)
             if event.version == current.version:
                 continue
-            if event.version in evaluated and event.path not in self._made_again:
-                self._made_again.add(event.path)
+            if event.version in evaluated and event.path not in self._paths_being_remade:
+                self._paths_being_remade.add(event.path)
                 again = True
             else:
                 # First the event, then the removal: an explorer may read the files for as long as the log announces
                 # them.
-                await self._append([_retired(event, _GONE.get(event.method, _GONE[DURABLE]), lost=True)])
+                await self._append(
+                    [_retirement_event(event, _REASONS_OF_LOSS.get(event.method, _REASONS_OF_LOSS[DURABLE]), lost=True)]
+                )
                 await self._remove([event])
         if lost and not again:  # the present weights replace the lost ones, or are among them
             await self.publish(current)
         return again
 
-    async def needed(self) -> int | None:
-        """Returns the lowest lost version that an evaluation is waiting for; None without one."""
-        evaluated = self._evaluated()
+    async def lowest_version_to_remake(self) -> int | None:
+        """Returns the lowest lost version awaited by an evaluation; None without one.
+
+        Marks every such version as being remade: `mend` asks for no second resumption.
+        """
+        evaluated = self._versions_awaited()
         lost = [event for event in await self._lost() if event.version in evaluated] if evaluated else []
-        self._made_again.update(event.path for event in lost)
+        self._paths_being_remade.update(event.path for event in lost)
         return min((event.version for event in lost), default=None)
 
-    def _evaluated(self) -> set[int]:
-        """Returns the versions awaited by evaluations."""
+    def _versions_awaited(self) -> set[int]:
+        """Returns the versions awaited by evaluations of the current stage."""
         spine = self._state.spine
         return {version for version, _ in due_evals(self._state, spine.stage_spec())} if spine.stage >= 0 else set()
 
     async def _lost(self, *, thorough: bool = False) -> list[WeightsPublished]:
-        """Returns the lost ones of the announced weights that count; `thorough`: including ones with an unreadable
-        tensor.
-        """
+        """Returns the valid announcements whose weights are lost; with `thorough`, unreadable weights count as lost."""
         weights = self._state.weights
         spine = self._state.spine
         counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
-        holds = self._opens if thorough else self._stands
+        holds = self._is_readable if thorough else self._seems_present
         # A disk without an answer blocks the thread, not the heartbeats.
         presence = await asyncio.to_thread(lambda: [holds(event) for event in counting])
         return [event for event, current in zip(counting, presence, strict=True) if not current]
 
-    def _contains(self, event: WeightsPublished) -> bool:
-        """True if the event's channel has these weights; False for foreign ones."""
+    def _channel_has(self, event: WeightsPublished) -> bool:
+        """True if the announcement's channel has the weights; False for weights announced by another process."""
         try:
             # First of all: for foreign weights not even the channel is opened.
             ref = as_ref(event, self._spec)
@@ -215,41 +230,48 @@ class Publisher:
             return False
         return self._channels.of(event.method).holds(ref)
 
-    def _stands(self, event: WeightsPublished) -> bool:
-        """True if the weights are present, and were never found unreadable, which their name alone does not show."""
-        # Only `_opens` asks a service: this check runs twice a second while no plan comes.
-        return event.path not in self._damaged and (event.method == SERVICE or self._contains(event))
+    def _seems_present(self, event: WeightsPublished) -> bool:
+        """True if the channel has the weights under their name, and no earlier reading found them damaged.
 
-    def _opens(self, event: WeightsPublished) -> bool:
-        """True if the weights are present and readable to the last tensor; notes damaged ones."""
-        if not self._stands(event):
+        Weights at a service are assumed to be present.
+        """
+        # Only `_is_readable` asks a service: this check runs twice a second while no plan comes.
+        return event.path not in self._damaged_paths and (event.method == SERVICE or self._channel_has(event))
+
+    def _is_readable(self, event: WeightsPublished) -> bool:
+        """True if the weights are present and every tensor can be read; remembers damaged ones."""
+        if not self._seems_present(event):
             return False
         if event.method == SERVICE:
-            if not self._contains(event):
-                self._damaged.add(event.path)
-            return event.path not in self._damaged  # a service has nothing to read through
+            if not self._channel_has(event):
+                self._damaged_paths.add(event.path)
+            return event.path not in self._damaged_paths  # a service has nothing to read through
         try:
             ref = as_ref(event, self._spec)
             with self._channels.of(event.method).open(ref):
                 return True
         except WorkError as error:
             self._log.warning("weights.damaged", version=event.version, error=error.what)
-            self._damaged.add(event.path)
+            self._damaged_paths.add(event.path)
             return False
 
     async def _has_equal(self, older: Sequence[WeightsPublished], current: CurrentWeights) -> bool:
-        """True if equal weights are present, or this trainer has declared the version over."""
+        """True if weights equal to `current` are announced in `older` and present, or this trainer has retired the
+        version for good.
+        """
         for event in older:
-            if event.step_checksum == current.checksum and await asyncio.to_thread(self._stands, event):
+            if event.step_checksum == current.checksum and await asyncio.to_thread(self._seems_present, event):
                 return True
         return self._state.weights.over(current.version, current.generation)
 
-    def announced(self, version: int) -> bool:
-        """True if any generation has announced this version to explorers."""
-        return bool(self._announced(version))
+    def is_announced(self, version: int) -> bool:
+        """True if a valid announcement of this version exists, of any generation."""
+        return bool(self._announcements_of(version))
 
-    def _announced(self, version: int) -> list[WeightsPublished]:
-        """Returns the announcements of a version that count, of any generation."""
+    def _announcements_of(self, version: int) -> list[WeightsPublished]:
+        """Returns the valid announcements of a version, of any generation: not retired, and produced by a step on the
+        spine.
+        """
         weights = self._state.weights
         spine = self._state.spine
         return [
@@ -259,9 +281,10 @@ class Publisher:
         ]
 
     async def _snapshot(self) -> WeightsSnapshot:
+        """Takes a snapshot of the engine's weights, on the engine's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.snapshot)
 
-    async def _write(
+    async def _publish_snapshot(
         self,
         snapshot: WeightsSnapshot,
         current: CurrentWeights,
@@ -270,18 +293,22 @@ class Publisher:
     ) -> None:
         """Publishes a snapshot within a span of the trace."""
         with self._traces.publication(current.version, current.generation) as span:
-            publication = await self._written(snapshot, current, older, request)
+            publication = await self._export_and_announce(snapshot, current, older, request)
             if span is not None:
                 span.attributes |= {names.WEIGHT_METHOD: publication.method, names.SIZE_BYTES: publication.size_bytes}
 
-    async def _written(
+    async def _export_and_announce(
         self,
         snapshot: WeightsSnapshot,
         current: CurrentWeights,
         older: Sequence[WeightsPublished],
         request: WeightsRequested | None,
     ) -> Publication:
-        """Exports a snapshot, appends its announcement, and retires versions it replaces or that are outdated."""
+        """Exports a snapshot, appends its announcement, and retires replaced and outdated versions.
+
+        `older` are the announcements of the same version so far; `request` is the explorers' request answered by the
+        publication.
+        """
         began_s = self._clock.monotonic_s()
         method, exported = await asyncio.to_thread(self._export, snapshot, current)
         faults.point("weights.after_files")
@@ -302,13 +329,13 @@ class Publisher:
         # The files may lie under another name than before, if the ones under the old name were damaged.
         same = next((event_before for event_before in older if event_before.generation == current.generation), None)
         differing = [event_before for event_before in older if event_before is not same]
-        old = [outdated for outdated in self._old() if outdated not in older]
+        old = [outdated for outdated in self._versions_to_retire() if outdated not in older]
         # One append for everything: each append wakes every follower of the weights.
         repeated = same is not None and msgspec.structs.replace(event, duration_s=same.duration_s) == same
         events: list[Event] = [] if repeated else [event]
-        events += [_answered(request, current.version)] if request is not None else []
-        events += [_retired(event_before, "another generation differs") for event_before in differing]
-        events += [_retired(outdated, "newer versions exist") for outdated in old]
+        events += [_answer_event(request, current.version)] if request is not None else []
+        events += [_retirement_event(event_before, "another generation differs") for event_before in differing]
+        events += [_retirement_event(outdated, "newer versions exist") for outdated in old]
         await self._append(events)
         newest = self.newest = Publication(
             version=event.version,
@@ -316,8 +343,8 @@ class Publisher:
             size_bytes=event.size_bytes,
             duration_s=self._clock.monotonic_s() - began_s,
         )
-        self._damaged.discard(event.path)
-        self._made_again.discard(event.path)  # lost once more, they are made once more
+        self._damaged_paths.discard(event.path)
+        self._paths_being_remade.discard(event.path)  # lost once more, they are made once more
         faults.point("weights.after_append")
         # Removed after the append: until then explorers know only the old names.
         damaged = [same] if same is not None and same.path != event.path else []
@@ -327,10 +354,12 @@ class Publisher:
         return newest
 
     def _export(self, snapshot: WeightsSnapshot, current: CurrentWeights) -> tuple[str, Exported]:
-        """Returns the channel's name and the exported weights; without room in the stage's channel, the durable one
-        serves.
+        """Exports a snapshot; returns the name of the channel used, and the exported weights.
+
+        If the stage's channel fails for any reason except a conflict with other weights of that name, the durable
+        channel is used.
         """
-        method = self._method(current)
+        method = self._channel_for(current)
         # Before the fallback: weights unsuitable for a channel are no lack of room.
         channel = self._channels.of(method)
         check_takes(channel, snapshot.kind, method)
@@ -355,24 +384,27 @@ class Publisher:
         durable = self._channels.of(DURABLE)
         return DURABLE, durable.publish(snapshot.weights(), version=version, generation=generation)
 
-    def _method(self, current: CurrentWeights) -> str:
-        """Returns the channel: durable for versions evaluated, or at the start of a stage, beyond the machine's memory.
+    def _channel_for(self, current: CurrentWeights) -> str:
+        """Returns the name of the channel for a publication: the stage's own, or the durable one.
 
-        Versions damaged in memory are durable, too: memory is not trusted with them again.
+        Durable are the stage's last step, versions to be evaluated, and versions found damaged in another channel. A
+        service keeps its versions itself, so its channel is never replaced.
         """
         spec = self._state.spine.spec or self._spec  # the end of a queue of tasks shortens the stage
         stage = spec.stages[current.stage]
         if stage.synchronizer.sync_method == SERVICE:
             return SERVICE  # a service outlives the machine's memory, and files cannot replace it
         if any(
-            earlier.path in self._damaged for earlier in self._announced(current.version) if earlier.method != DURABLE
+            earlier.path in self._damaged_paths
+            for earlier in self._announcements_of(current.version)
+            if earlier.method != DURABLE
         ):
             return DURABLE
         step = current.version - self._state.spine.first_versions.get(current.stage, 0)
         return DURABLE if step == stage.total_steps or eval_due(stage, step) else stage.synchronizer.sync_method
 
-    def _old(self) -> list[WeightsPublished]:
-        """Returns versions below the newest few without need by an evaluation or a pinned rollout."""
+    def _versions_to_retire(self) -> list[WeightsPublished]:
+        """Returns the announcements not retired yet, below the newest `kept_versions` and awaited by no evaluation."""
         state = self._state
         if state.spine.stage < 0:
             return []
@@ -384,22 +416,23 @@ class Publisher:
             for key, event in state.weights.published.items()
             if event.version < lowest and key not in state.weights.retired
         ]
-        evaluated = self._evaluated() if old else set()
+        evaluated = self._versions_awaited() if old else set()
         return [event for event in old if event.version not in evaluated]
 
     async def _append(self, events: Sequence[Event]) -> None:
+        """Appends events under the trainer's lease."""
         await self._lease.append(
             [self._lease.writer.draft(event, experiment=self._state.experiment) for event in events]
         )
 
     async def _remove(self, retired: Sequence[WeightsPublished]) -> None:
-        """Removes the bytes of retired weights; the log records their retirement by then."""
+        """Removes the bytes of weights whose retirement is in the log."""
         for event in retired:
             faults.point("weights.before_removal")
-            await asyncio.to_thread(self._retire, event)
+            await asyncio.to_thread(self._remove_bytes, event)
 
-    def _retire(self, event: WeightsPublished) -> None:
-        """Removes the bytes of retired weights; logs a warning for foreign ones."""
+    def _remove_bytes(self, event: WeightsPublished) -> None:
+        """Removes the bytes of one version; logs a warning for weights announced by another process."""
         try:
             ref = as_ref(event, self._spec)
         except WorkError as error:
@@ -408,9 +441,11 @@ class Publisher:
             self._channels.of(event.method).retire(ref)
 
 
-def _retired(event: WeightsPublished, reason: str, *, lost: bool = False) -> WeightsRetired:
+def _retirement_event(event: WeightsPublished, reason: str, *, lost: bool = False) -> WeightsRetired:
+    """Returns the event retiring announced weights, with the reason."""
     return WeightsRetired(version=event.version, generation=event.generation, reason=reason, lost=lost)
 
 
-def _answered(request: WeightsRequested, version: int) -> WeightsAnswered:
+def _answer_event(request: WeightsRequested, version: int) -> WeightsAnswered:
+    """Returns the event answering an explorer's request for weights."""
     return WeightsAnswered(stage=request.stage, window=request.window, number=request.number, version=version)

@@ -1,4 +1,4 @@
-"""`rftd why`: each role's work or wait, worst first."""
+"""`rftd why`: the work or wait of each role, most serious first."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from rftd.streams.log.backend import LogUrl
     from rftd.streams.log.log import EventLog
 
-_STYLES: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
-"""Styles by a wait's level."""
-_WIDE: Final = 120
-"""Minimum terminal width in columns for five readable columns side by side."""
-_INDENT: Final = 4
+_STYLES_BY_LEVEL: Final = {0: "bold red", 1: "yellow", 2: "green", 3: "dim"}
+"""Style of a wait's state by the wait's level; 0 is the most serious."""
+_MIN_TABLE_COLUMNS: Final = 120
+"""Minimum width of the terminal for five readable columns side by side."""
+_INDENT_COLUMNS: Final = 4
+"""Indentation of texts below a role's line on a narrower terminal."""
 
 
 @click.command("why")
@@ -48,10 +49,10 @@ def command(settings: Settings, name: str, log_at: LogUrl | None) -> None:
 
     answer, plain = asked_or_read(settings, log_at, lambda client: client.ask(view.why, name=name), read)
     if not emitted(plain, settings):
-        _show(answer, settings)
+        _print_answer(answer, settings)
 
 
-def _show(why: view.WhyNow, settings: Settings) -> None:
+def _print_answer(why: view.WhyNow, settings: Settings) -> None:
     """Prints a line for each role; on a narrow terminal, the texts are below the line."""
     live = "" if why.live else "; no daemon answers: this is the state in the log"
     say(f"{why.name} ({short(why.experiment)}) is {why.status}{live}")
@@ -62,19 +63,20 @@ def _show(why: view.WhyNow, settings: Settings) -> None:
             say(one_line(line))
     clock = SystemClock()
     headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
-    rows = [_row(wait, clock) for wait in why.waits]
+    rows = [_table_row(wait, clock) for wait in why.waits]
     console = console_of(settings)
-    if console.width >= _WIDE:
+    if console.width >= _MIN_TABLE_COLUMNS:
         console.print(table(headers, rows, right=("FOR",), whole=("STATE",)))
         return
     for role, status, since, *texts in rows:
         console.print(Text.assemble(role, "  ", status, f"  for {since}"))
         for text in filter(None, texts):
-            for line in fitted(str(text), console.width - _INDENT, indent=0).split("\n"):
-                console.print(" " * _INDENT + line, markup=False)
+            for line in fitted(str(text), console.width - _INDENT_COLUMNS, indent=0).split("\n"):
+                console.print(" " * _INDENT_COLUMNS + line, markup=False)
 
 
-def _row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
+def _table_row(wait: Wait, clock: Clock) -> tuple[str | Text, ...]:
+    """Returns a wait as a row of the table: role, state, duration, text of the wait, and next event."""
     role = wait.role if wait.slot is None else f"{wait.role} {wait.slot}"
-    status = Text(wait.state, style=_STYLES.get(wait.level, ""))
+    status = Text(wait.state, style=_STYLES_BY_LEVEL.get(wait.level, ""))
     return role, status, age(wait.since_ns, clock), one_line(what_of(wait)), one_line(next_of(wait))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args, get_origin
 
 from rftd.daemon.config.field_path import FieldPath, matches
-from rftd.daemon.config.resolve.verl import CONTENTS, STANDS_FOR
+from rftd.daemon.config.resolve.verl import CHECKPOINT_CONTENTS_KEYS, FIELDS_BY_VERL_KEY
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
 from rftd.daemon.config.schema.section import Section
@@ -26,9 +26,13 @@ _ALIASES: Final[tuple[tuple[FieldPath, tuple[FieldPath, ...]], ...]] = (
     (("buffer", "total_steps"), (("trainer", "total_steps"),)),
     (("trainer", "grad_clip"), (("algorithm", "optimizer", "clip_grad"),)),
     (("algorithm", "optimizer", "clip_grad"), (("trainer", "grad_clip"),)),
-    *((field, _below_trainer(key)) for key, field in STANDS_FOR.items()),
-    *((("algorithm", "optimizer", "clip_grad"), _below_trainer(key)) for key in STANDS_FOR if key[-1] == "grad_clip"),
-    *((("trainer", "save_hf_checkpoint"), _below_trainer(key)) for key in CONTENTS),
+    *((field, _below_trainer(key)) for key, field in FIELDS_BY_VERL_KEY.items()),
+    *(
+        (("algorithm", "optimizer", "clip_grad"), _below_trainer(key))
+        for key in FIELDS_BY_VERL_KEY
+        if key[-1] == "grad_clip"
+    ),
+    *((("trainer", "save_hf_checkpoint"), _below_trainer(key)) for key in CHECKPOINT_CONTENTS_KEYS),
 )
 """Fields or sections, each with alternative fields that set the same values."""
 _INHERITED: Final[Mapping[str, tuple[FieldPath, ...]]] = {

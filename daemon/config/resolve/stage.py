@@ -28,7 +28,7 @@ from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets, with_sources
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
-from rftd.daemon.config.resolve.verl import with_upstream_places
+from rftd.daemon.config.resolve.verl import with_fields_from_verl_tree
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.ops import limits
 from rftd.streams.spec.schedule import explorer_interval
@@ -52,7 +52,7 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """Returns the complete stage; None, with all issues in `notes`, if the algorithm is unknown."""
-    experiment = with_upstream_places(_of_its_mode(config.experiment, notes), notes)
+    experiment = with_fields_from_verl_tree(_of_its_mode(config.experiment, notes), notes)
     experiment = as_tinker(experiment, host, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)

@@ -13,7 +13,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.resolve.arguments import check_engine, check_struct, lifted_counts, refused_value
 from rftd.daemon.config.resolve.megatron import STRATEGY, check_strategies, warn_without_megatron
 from rftd.daemon.config.resolve.rollout_engine import where_torch_computes
-from rftd.daemon.config.resolve.verl import check_tree, leaves, verl_arguments, warn_without_critic
+from rftd.daemon.config.resolve.verl import check_tree, leaves, verl_arguments, warn_of_critic_keys
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import critic_arguments
 from rftd.ops import limits
@@ -239,7 +239,7 @@ def with_companions(
             engine_args=args,
         )
     else:
-        warn_without_critic(experiment.trainer.trainer_config or {}, notes)
+        warn_of_critic_keys(experiment.trainer.trainer_config or {}, notes)
         for field in msgspec.structs.fields(CriticArgs):
             if trainer.engine_args.get(field.name, field.default) != field.default:
                 notes.warn(f"{show((*TRAINER_ARGS, field.name))} has no effect: the algorithm has no critic")

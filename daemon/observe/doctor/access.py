@@ -1,4 +1,4 @@
-"""Checks that other users of this machine can neither read nor replace the daemon's files."""
+"""Checks of `rftd doctor` that other users of this machine can neither read nor replace the daemon's files."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from rftd.ops.errors import ConflictError
 from rftd.ops.health import Diagnosis
 from rftd.ops.own_folder import OTHERS, PASSAGE, check_own_folder
 
-_OTHER_USERS: Final = 0o007
-_NAMED: Final = 3
+_RIGHTS_OF_OTHERS: Final = 0o007
+"""Mode bits of users outside of the file's group."""
+_MAX_NAMED: Final = 3
 """Maximum number of open files listed by name; further ones are counted."""
 
 
 def check_access(folder: Path) -> list[Diagnosis]:
-    """Checks owner and modes of the data folder and its contents."""
+    """Returns findings on owner and modes of the data folder and its contents; empty for a missing folder."""
     if not folder.is_dir():
         return []
-    return [*_of_folder(folder.resolve()), *_of_files(DataFolder(folder))] or [
+    return [*_diagnose_folder(folder.resolve()), *_diagnose_files(DataFolder(folder))] or [
         Diagnosis("access", "ok", f"{folder} is this user's, and closed to others")
     ]
 
 
 def check_socket_access(folder: Path) -> list[Diagnosis]:
-    """Checks that the folder of the log's socket, trusted by workers, was created by no other user."""
+    """Returns a finding if another user could have created the folder of the log's socket, trusted by workers; else
+    nothing.
+    """
     home = DataFolder(folder).socket.parent
     try:
         check_own_folder(home)
@@ -41,7 +44,8 @@ def check_socket_access(folder: Path) -> list[Diagnosis]:
     return []
 
 
-def _of_folder(root: Path) -> Iterator[Diagnosis]:
+def _diagnose_folder(root: Path) -> Iterator[Diagnosis]:
+    """Yields findings on the data folder's owner and mode, and on parent folders writable by everybody."""
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid != os.geteuid():
@@ -58,15 +62,15 @@ def _of_folder(root: Path) -> Iterator[Diagnosis]:
             yield Diagnosis("access", "warn", problem, f"chmod o-w {above}, or give another --data")
 
 
-def _of_files(folder: DataFolder) -> Iterator[Diagnosis]:
-    """Yields a finding about files readable by others once they reach the folder."""
+def _diagnose_files(folder: DataFolder) -> Iterator[Diagnosis]:
+    """Yields a finding on files in the data folder that other users could read."""
     # The files of `rftd stack` belong to its servers.
     files = [path for path in (*folder.root.glob("*"), *folder.log.glob("*")) if path.name != "stack"]
     # With `--folders group` the group has rights to files protected by the closed folder.
-    rights = OTHERS if folder.root.stat().st_mode & OTHERS else _OTHER_USERS
+    rights = OTHERS if folder.root.stat().st_mode & OTHERS else _RIGHTS_OF_OTHERS
     opened = [path for path in files if not path.is_symlink() and path.lstat().st_mode & rights]
     if opened:
-        named = ", ".join(str(path) for path in sorted(opened)[:_NAMED])
-        more = f" and {len(opened) - _NAMED} more" if len(opened) > _NAMED else ""
+        named = ", ".join(str(path) for path in sorted(opened)[:_MAX_NAMED])
+        more = f" and {len(opened) - _MAX_NAMED} more" if len(opened) > _MAX_NAMED else ""
         problem = f"open to other users: {named}{more}"
         yield Diagnosis("access", "warn", problem, f"chmod -R go-rwx {folder.root}; rftd serve does so when it starts")

@@ -13,35 +13,47 @@ from sqlalchemy import BigInteger, Column, MetaData, String, Table
 from sqlmodel import Field, SQLModel
 
 LOCAL: Final[dict[str, Any]] = {"info": {"local": True}}
-"""Marks a column, or a whole table, as specific to this log or this machine; another log with the same history differs
-there, so the digest of an experiment leaves it out.
+"""Arguments marking a column, or a whole table, as specific to this log or this machine.
+
+Another log with the same history differs there, so the digest of an experiment leaves marked columns out.
 """
 TEXT: Final = String().with_variant(String(collation="C"), "postgresql")
+"""Type of text ordered by bytes on both databases."""
 
 # 64 bits for every number: Postgres' INTEGER has 32, too few for offsets and times in nanoseconds.
 Key = Annotated[bytes, Field(primary_key=True)]
-"""An id that is (part of) the primary key."""
+"""Column of an id in the primary key."""
 TextKey = Annotated[str, Field(primary_key=True, sa_type=TEXT)]
+"""Column of text in the primary key."""
 IntKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger)]
+"""Column of 64-bit numbers in the primary key."""
 Int = Annotated[int | None, Field(default=None, sa_type=BigInteger)]
+"""Nullable column of 64-bit numbers."""
 Id = Annotated[bytes | None, Field(default=None)]
+"""Nullable column of ids."""
 Text = Annotated[str | None, Field(default=None, sa_type=TEXT)]
+"""Nullable column of text ordered by bytes."""
 LogOffset = Annotated[int | None, Field(default=None, sa_type=BigInteger, sa_column_kwargs=LOCAL)]
-"""The offset of a record in this log."""
+"""Nullable column of a record's offset in this log; marked `LOCAL`."""
 LogOffsetKey = Annotated[int, Field(primary_key=True, sa_type=BigInteger, sa_column_kwargs=LOCAL)]
+"""Column of a record's offset in this log, in the primary key; marked `LOCAL`."""
 LocalPath = Annotated[str | None, Field(default=None, sa_type=TEXT, sa_column_kwargs=LOCAL)]
-"""A path on this machine."""
+"""Nullable column of a path on this machine; marked `LOCAL`."""
 Real = Annotated[float | None, Field(default=None)]
+"""Nullable column of floating-point numbers."""
 Flag = Annotated[bool | None, Field(default=None)]
+"""Nullable column of booleans."""
 
 CLUSTERED: dict[str, Any] = {"sqlite_with_rowid": False}
-"""Table option for random keys: rows lie in the primary key's tree, not beside it."""
+"""Table option for random primary keys on SQLite: rows are stored in the key's tree, without a second tree of row ids.
+"""
 
 
 class Row(SQLModel):
-    """Base class of every table of the projections, with the common SQLAlchemy metadata."""
+    """Base class of all tables of the projections."""
 
     metadata: ClassVar[MetaData] = MetaData()
+    """SQLAlchemy's catalogue of all these tables."""
 
 
 def table_of(kind: type[Row]) -> Table:

@@ -42,7 +42,7 @@ from rftd.workers.engines.ranks.messages import (
     TrainCall,
 )
 from rftd.workers.engines.ranks.nodes import interface_of
-from rftd.workers.engines.ranks.sight import seen
+from rftd.workers.engines.ranks.sight import facts_of_rank
 from rftd.workers.engines.ranks.spool import SpreadingEngine, spread_parts, write_spread, write_whole
 from rftd.workers.learning.engine import DigestingEngine, RestingEngine, TrainerEngine
 from rftd.workers.weights.checksum import form_of
@@ -64,7 +64,7 @@ class RankProcess:
         """Executes one call. Raises the engine's errors."""
         if isinstance(call, LookCall):
             self._place = call.place
-            return RankDone(facts=seen(call.experiment, call.model_path, call.left_in_job))
+            return RankDone(facts=facts_of_rank(call.experiment, call.model_path, call.left_in_job))
         if isinstance(call, JoinCall):
             self._join(call, descriptors)
             return RankDone()

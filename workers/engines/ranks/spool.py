@@ -24,7 +24,7 @@ from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorLayout, Weights,
 
 
 class SpreadWeights(Protocol):
-    """The current weights of an engine, in parts; to be read before the engine's next call."""
+    """An engine's current weights in parts, one set on each rank; readable until the engine's next call."""
 
     @property
     def exact(self) -> bool:
@@ -53,11 +53,15 @@ class SpreadingEngine(Protocol):
 
 
 class SpooledSnapshot:
-    """Implements `WeightsSnapshot` with the file filled by all ranks."""
+    """Snapshot of weights in the file written by all ranks; implements `WeightsSnapshot`."""
 
     kind = BYTES
+    """Kind of the snapshot: bytes of tensors."""
 
     def __init__(self, file: IO[bytes], *, exact: bool, tied: Mapping[str, str]) -> None:
+        """`file` is the complete file; `tied` maps each omitted name to the written tensor's name; `exact` as in
+        `SpreadWeights`.
+        """
         self.exact = exact
         self._file = file
         self._tied = tied
@@ -80,7 +84,7 @@ def write_spread(descriptor: int, weights: SpreadWeights) -> None:
 
 
 def write_shards(descriptor: int, layouts: Mapping[str, TensorLayout], shards: Iterator[Shard]) -> None:
-    """Writes parts of tensors with these layouts, each as it is yielded. Raises OSError."""
+    """Writes parts of tensors into the file as they are yielded; `layouts` describes all tensors. Raises OSError."""
     header, begins, end = _file_layout(layouts)
     # Every rank sets the same size, whichever is first.
     os.ftruncate(descriptor, end)
@@ -110,7 +114,7 @@ def spread_parts(weights: SpreadWeights) -> Iterator[RankPart]:
 
 
 def write_part_of(descriptor: int, weights_part: RankPart) -> None:
-    """Writes a part sent by another machine's rank. Raises OSError."""
+    """Writes a part received from a rank on another machine into the file. Raises OSError."""
     # A part that is not whole rows is mapped, and the map must not reach beyond the file's end.
     os.ftruncate(descriptor, weights_part.file_size_bytes)
     whole = TensorLayout(weights_part.dtype, weights_part.shape)
@@ -145,19 +149,21 @@ def write_whole(descriptor: int, weights: Weights) -> dict[str, str]:
     header = safetensors.header_of(
         {name: TensorLayout(tensor.dtype, tensor.shape) for name, tensor in written_weights.items()}
     )
-    for chunk in _data_of(header, written_weights):
+    for chunk in _chunks_of_file(header, written_weights):
         _write_at(descriptor, chunk, end)
         end += len(chunk)
     return tied
 
 
-def _data_of(header: bytes, weights: Weights) -> Iterable[bytes | memoryview]:
+def _chunks_of_file(header: bytes, weights: Weights) -> Iterable[bytes | memoryview]:
+    """Yields the bytes of a safetensors file: header, then tensors."""
     yield header
     for tensor in weights.values():
         yield tensor.data
 
 
 def _write_shard(descriptor: int, shard: Shard, begin: int) -> None:
+    """Writes one part of a tensor; `begin` is the tensor's offset in the file."""
     content = shard.data()
     if not content.nbytes:
         return
@@ -179,6 +185,7 @@ def _write_shard(descriptor: int, shard: Shard, begin: int) -> None:
 
 
 def _write_at(descriptor: int, content: bytes | memoryview, offset: int) -> None:
+    """Writes all bytes at an offset, in as many system calls as needed."""
     remaining = memoryview(content)
     while remaining:
         written_bytes = os.pwrite(descriptor, remaining, offset)

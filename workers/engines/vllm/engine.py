@@ -1,4 +1,4 @@
-"""`VllmRolloutEngine`: the asyncio front of vLLM's processes."""
+"""`VllmRolloutEngine`: the asyncio interface of vLLM's processes."""
 
 from __future__ import annotations
 
@@ -23,43 +23,58 @@ from rftd.workers.engines.vllm.watchdog import HANG_S, Vitals, Watchdog
 from rftd.workers.generation.engine import Answers, EngineStats, Generation, GenerationRequest
 from rftd.workers.weights.channel import WeightsRef
 
-_UPDATE_S: Final = 600.0
+_WEIGHTS_TIMEOUT_S: Final = 600.0
 """Time-out in seconds for opening or swapping weights."""
-_OPENING_S: Final = 0.005
-"""Pause in seconds between the first two checks of weights being opened; later pauses are longer."""
-_OPENING_GROWS: Final = 1.25
-_OPENING_MOST_S: Final = 0.05
+_FIRST_PAUSE_S: Final = 0.005
+"""Pause in seconds between the first two checks of weights being opened."""
+_PAUSE_GROWTH: Final = 1.25
+"""Factor from one pause to the next."""
+_MAX_PAUSE_S: Final = 0.05
+"""Longest pause in seconds between two checks."""
 
 
 class VllmRolloutEngine:
-    """The `RolloutEngine` over vLLM, for vLLM's models, on this machine's devices."""
+    """A `RolloutEngine` running vLLM's models by vLLM, on this machine's devices."""
 
     def __init__(self, llm: Any, processes: EngineProcesses, counters: Any, form: Any, *, slots: int) -> None:
-        """Makes the engine; callers use `open`."""
+        """Wraps a started vLLM; callers use `open`.
+
+        `llm` is vLLM's AsyncLLM, `processes` are its processes, `counters` its token counters, `form` converts requests
+        to its parameters; `slots` requests run at once.
+        """
         self._llm = llm
         self._processes = processes
         self._counters = counters
-        self._form = form
+        self._request_form = form
         self._version = (-1, -1)
+        """Version and generation of the weights in use; (-1, -1) before the first."""
         # Requests beyond the slots wait here and not in vLLM: a request waiting there was assigned the cache of older
         # weights.
-        self._room = asyncio.Semaphore(slots)
-        self._open = asyncio.Event()
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._update = asyncio.Lock()
+        self._slots = asyncio.Semaphore(slots)
+        self._accepting = asyncio.Event()
+        """Set except during a swap of weights; requests are submitted only while set."""
+        self._has_failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Future resolved when the engine fails or closes, to end waiting calls."""
+        self._load_lock = asyncio.Lock()
+        """Held while weights are opened and swapped: one load at a time."""
         self._loads: set[asyncio.Future[str]] = set()
-        self._names = count()
+        """Loads under way, shielded from the cancellation of their callers."""
+        self._request_names = count()
         self._flights: dict[str, RequestFlight] = {}
-        self._unfinished = 0
+        """Submitted requests by their name at vLLM."""
+        self._unfinished_requests = 0
+        """Number of requests waiting for a slot or running."""
         self._requests_total = 0
-        self._calls = 0
+        self._unanswered_calls = 0
         """Number of unanswered calls of workers' methods."""
         self._answered_calls = 0
         self._error: RolloutError | None = None
-        self._hangs = False
+        """First failure of the engine; None while it works."""
+        self._is_hanging = False
+        """True once the watchdog found the processes hanging."""
         self.transfer_s = 0.0
-        """See `TransferTimed`."""
-        self._watching: asyncio.Future[None] | None = None
+        """Seconds of the last `load_weights` before the swap: opening and verification; 0 before the first load."""
+        self._watch_task: asyncio.Future[None] | None = None
 
     @classmethod
     async def open(
@@ -97,7 +112,7 @@ class VllmRolloutEngine:
             processes.need(await engine._call("prepare_rollouts", folder, all_workers=True))
             # vLLM requests them from its process at the first request, and would wait for ever for a process hanging by
             # then.
-            await engine._answer_of(llm.get_supported_tasks())
+            await engine._await_workers(llm.get_supported_tasks())
         except BaseException:
             if engine is not None:
                 engine._stop_watching()
@@ -106,17 +121,18 @@ class VllmRolloutEngine:
         return engine
 
     def watch(self, hang_timeout_s: float, clock: Clock) -> None:
-        """Starts to watch for ended or hanging processes, which fail the engine at once; replaces an earlier watch."""
+        """Starts watching for ended or hanging processes, which fail the engine at once; replaces an earlier watch."""
         self._stop_watching()
-        self._watching = asyncio.ensure_future(
+        self._watch_task = asyncio.ensure_future(
             self._watch_until_trouble(Watchdog(self._vitals, hang_timeout_s=hang_timeout_s, clock=clock))
         )
 
     async def _watch_until_trouble(self, watchdog: Watchdog) -> None:
+        """Fails the engine at the first death or hang of its processes, and kills the remaining ones."""
         trouble = await watchdog.trouble()
         if trouble.quiet_s:
-            self._failed(trouble.error(self._processes.states()))
-            self._hangs = True
+            self._fail(trouble.error(self._processes.states()))
+            self._is_hanging = True
         else:
             self._record_death(None)
             if not self._processes.lost:
@@ -126,17 +142,19 @@ class VllmRolloutEngine:
         await asyncio.to_thread(self._processes.kill)
 
     def _vitals(self) -> Vitals:
+        """Returns the facts judged by the watchdog."""
         return Vitals(
             dead=bool(self._llm.errored) or self._processes.lost,
-            work=len(self._flights) + self._calls,
+            work=len(self._flights) + self._unanswered_calls,
             tokens_total=self._counters.tokens_total,
             progress=(self._counters.progress, self._answered_calls),
         )
 
     def _stop_watching(self) -> None:
-        if self._watching is not None:
+        """Cancels the watch, if any."""
+        if self._watch_task is not None:
             # Killing a hanging engine continues, because it runs on a thread.
-            self._watching.cancel()
+            self._watch_task.cancel()
 
     @property
     def version(self) -> tuple[int, int]:
@@ -150,20 +168,20 @@ class VllmRolloutEngine:
 
     @property
     def holds_schemas(self) -> bool:
-        """True: responses follow a request's JSON schema, because vLLM bans all other tokens."""
+        """Whether responses follow a request's JSON schema: always, because vLLM bans all other tokens."""
         return True
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Returns the response to one request. A cancelled request frees its slot before the next token."""
-        self._alive()
-        self._form.check(request)
+        self._check_alive()
+        self._request_form.check(request)
         self._requests_total += 1
-        self._unfinished += 1
+        self._unfinished_requests += 1
         try:
-            async with self._room:
-                return await self._drawn(request)
+            async with self._slots:
+                return await self._generate_in_slot(request)
         finally:
-            self._unfinished -= 1
+            self._unfinished_requests -= 1
 
     @asynccontextmanager
     async def generate_each(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Answers]:
@@ -171,7 +189,7 @@ class VllmRolloutEngine:
         answers = GroupAnswers(len(requests))
         failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._answer(request, n, answers)) for n, request in enumerate(requests)]
+            tasks = [group.create_task(self._put_response(request, n, answers)) for n, request in enumerate(requests)]
             try:
                 yield answers
             except Exception as error:  # the group would wrap the caller's error
@@ -184,32 +202,34 @@ class VllmRolloutEngine:
 
     async def load_weights(self, weights: WeightsRef) -> str:
         """Opens and verifies weights while requests run, then swaps them in between two tokens."""
-        load = asyncio.ensure_future(self._load(weights))
+        load = asyncio.ensure_future(self._swap_weights(weights))
         self._loads.add(load)
-        load.add_done_callback(self._forget)
+        load.add_done_callback(self._load_done)
         # Shielded: once requested, the workers swap in any case, and the tokens must be marked.
         return await asyncio.shield(load)
 
-    async def _load(self, weights: WeightsRef) -> str:
-        async with self._update:
+    async def _swap_weights(self, weights: WeightsRef) -> str:
+        """Opens weights on every worker, swaps them in, and returns their checksum; one load at a time."""
+        async with self._load_lock:
             began_s = asyncio.get_running_loop().time()
-            await self._opened(weights)
+            await self._open_weights(weights)
             self.transfer_s = asyncio.get_running_loop().time() - began_s
             version = (weights.version, weights.generation)
             # New requests wait for these milliseconds, so that each is submitted with the version that draws it.
-            self._open.clear()
+            self._accepting.clear()
             try:
-                self._mark(version, await self._call("swap_rollout_weights"))
+                self._note_swap(version, await self._call("swap_rollout_weights"))
                 self._version = version
             except RolloutError as error:
                 # The extent of the swap is unknown: part of the weights may be the old ones.
-                self._failed(RolloutError(f"the swap of weights failed: {error.what}", where=weights.path))
+                self._fail(RolloutError(f"the swap of weights failed: {error.what}", where=weights.path))
                 raise
             finally:
-                self._open.set()
+                self._accepting.set()
         return weights.checksum
 
-    def _forget(self, load: asyncio.Future[str]) -> None:
+    def _load_done(self, load: asyncio.Future[str]) -> None:
+        """Forgets a finished load, and marks its error as retrieved."""
         self._loads.discard(load)
         if not load.cancelled():
             load.exception()  # raised to the waiting caller, if any
@@ -221,45 +241,49 @@ class VllmRolloutEngine:
             tokens_total=self._counters.tokens_total,
             requests_total=self._requests_total,
             running=running,
-            waiting=max(0, self._unfinished - running),
+            waiting=max(0, self._unfinished_requests - running),
             error=self._error.what if self._error is not None else "",
         )
 
     async def close(self) -> None:
         """Stops vLLM's processes; running requests raise RolloutError. Idempotent."""
         if self._error is None:
-            self._failed(RolloutError("the engine was closed"))
+            self._fail(RolloutError("the engine was closed"))
         self._stop_watching()
-        await asyncio.to_thread(self._stop)
+        await asyncio.to_thread(self._stop_processes)
 
-    def _stop(self) -> None:
-        if self._hangs or self._processes.lost:
+    def _stop_processes(self) -> None:
+        """Ends vLLM's processes: at once if they hang or one is lost, otherwise gracefully."""
+        if self._is_hanging or self._processes.lost:
             # A process outliving another of its engine waits for it until a time-out, and keeps the memory meanwhile.
             self._processes.kill()
         self._llm.shutdown(timeout=GRACE_S)
         self._processes.end()
 
-    async def _answer(self, request: GenerationRequest, number: int, answers: GroupAnswers) -> None:
+    async def _put_response(self, request: GenerationRequest, number: int, answers: GroupAnswers) -> None:
+        """Generates one response of a group and puts it, or its error, into `answers`."""
         try:
             answers.put(number, await self.generate(request))
         except RolloutError as error:
             answers.put(number, error)
 
-    async def _drawn(self, request: GenerationRequest) -> Generation:
-        await self._open.wait()
-        self._alive()
-        flight = RequestFlight(request, str(next(self._names)), self._version)
+    async def _generate_in_slot(self, request: GenerationRequest) -> Generation:
+        """Generates a response for a request that has a slot; waits for a swap of weights under way."""
+        await self._accepting.wait()
+        self._check_alive()
+        flight = RequestFlight(request, str(next(self._request_names)), self._version)
         self._flights[flight.name] = flight
         try:
             output = await self._last_output(flight)
             # An update with marks still on their way may have changed the weights during the request.
-            if not self._open.is_set():
-                await self._open.wait()
+            if not self._accepting.is_set():
+                await self._accepting.wait()
             return flight.generation(output)
         finally:
             self._flights.pop(flight.name, None)
 
     async def _last_output(self, flight: RequestFlight) -> Any:
+        """Submits a request to vLLM and returns its last output; aborts it when cancelled or refused."""
         from vllm.inputs.engine import tokens_input
         from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -267,9 +291,11 @@ class VllmRolloutEngine:
         # The salt separates prompts from cache blocks computed by other weights.
         prompt = tokens_input(list(flight.request.prompt), cache_salt=f"{version}-{generation}")
         try:
-            flight.collector = await self._llm.add_request(flight.name, prompt, self._form.params(flight.request))
+            flight.collector = await self._llm.add_request(
+                flight.name, prompt, self._request_form.params(flight.request)
+            )
             # The engine may have failed during the submission, and nothing would answer.
-            self._alive()
+            self._check_alive()
             output = await flight.collector.get()
             while not output.finished:
                 flight.tell(output)
@@ -294,32 +320,32 @@ class VllmRolloutEngine:
                 ) from error
             raise RolloutError(f"vLLM refuses request {flight.request.id}: {error}") from error
 
-    async def _opened(self, weights: WeightsRef) -> None:
+    async def _open_weights(self, weights: WeightsRef) -> None:
         """Waits until every worker has opened and verified the weights. Raises the first refusal."""
         from rftd.workers.engines.vllm.worker import OpeningState
 
-        self._alive()
-        opened = False
+        self._check_alive()
+        is_open = False
         try:
             answers = await self._call("open_rollout_weights", msgspec.to_builtins(weights), all_workers=True)
             states = [converted(answer, OpeningState) for answer in answers]
-            pause_s = _OPENING_S
+            pause_s = _FIRST_PAUSE_S
             while any(state.opening for state in states):
                 await asyncio.sleep(pause_s)
                 # Each check is answered between two steps.
-                pause_s = min(_OPENING_MOST_S, pause_s * _OPENING_GROWS)
+                pause_s = min(_MAX_PAUSE_S, pause_s * _PAUSE_GROWTH)
                 answers = await self._call("rollout_weights_state", all_workers=True)
                 states = [converted(answer, OpeningState) for answer in answers]
             for refusal in (state.refusal for state in states if state.refusal is not None):
                 kind = WeightsElsewhereError if refusal.code == WeightsElsewhereError.code else RolloutError
                 raise kind(refusal.what, where=refusal.where or None, fix=refusal.fix or None)
-            opened = True
+            is_open = True
         finally:
-            if not opened and self._error is None:
+            if not is_open and self._error is None:
                 await self._call("drop_rollout_weights")
 
-    def _mark(self, version: tuple[int, int], answer: Mapping[str, Any]) -> None:
-        """Records in every request under way the first token of the new weights."""
+    def _note_swap(self, version: tuple[int, int], answer: Mapping[str, Any]) -> None:
+        """Records in every request under way its first token drawn by the new weights."""
         from rftd.workers.engines.vllm.worker import SwapMarks
 
         marks = converted(answer, SwapMarks)
@@ -329,21 +355,24 @@ class VllmRolloutEngine:
             flight.swaps.append(WeightSwap(version, marks.at_s, drawn.get(flight.name)))
 
     async def _call(self, method: str, *arguments: Any, all_workers: bool = False) -> Any:
-        """Calls a method of the workers; returns the first worker's answer, or all answers."""
-        answers = await self._answer_of(self._llm.collective_rpc(method, timeout=_UPDATE_S, args=arguments))
+        """Calls a method of the workers; returns the first worker's answer, or with `all_workers` all answers."""
+        answers = await self._await_workers(
+            self._llm.collective_rpc(method, timeout=_WEIGHTS_TIMEOUT_S, args=arguments)
+        )
         return answers if all_workers else answers[0]
 
-    async def _answer_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    async def _await_workers(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Awaits a call of vLLM until it is answered or the engine fails. Raises RolloutError."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         call = asyncio.ensure_future(coroutine)
-        self._calls += 1
+        self._unanswered_calls += 1
         try:
-            self._alive()
+            self._check_alive()
             # vLLM leaves a call unanswered if its processes end or hang meanwhile.
-            await asyncio.wait((call, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((call, self._has_failed), return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
-                self._alive()
+                self._check_alive()
             self._answered_calls += 1
             return call.result()
         except EngineDeadError as error:
@@ -353,32 +382,34 @@ class VllmRolloutEngine:
         except Exception as error:  # errors of a worker come back as bare Exception
             raise RolloutError(f"vLLM's worker failed: {error}") from error
         finally:
-            self._calls -= 1
+            self._unanswered_calls -= 1
             call.cancel()
 
-    def _alive(self) -> None:
+    def _check_alive(self) -> None:
+        """Raises RolloutError if the engine has failed or was closed."""
         if self._error is None and self._llm.errored:
             self._record_death(None)
         if self._error is not None:
             raise RolloutError(self._error.what, fix=self._error.fix) from self._error
 
     def _record_death(self, cause: Exception | None) -> RolloutError:
-        """Fails the engine because vLLM's processes ended, and returns the error for every caller."""
+        """Fails the engine because vLLM's processes ended; returns the error for every caller."""
         ended_names = self._processes.ended()
         which = f": process {', '.join(ended_names)} ended" if ended_names else f": {cause}" if cause else ""
         death = RolloutError(
             f"vLLM's engine died{which}",
             fix="see the explorer's log; the explorer restarts, and its rollouts are leased again",
         )
-        self._failed(death)
+        self._fail(death)
         return self._error or death
 
-    def _failed(self, error: RolloutError) -> None:
+    def _fail(self, error: RolloutError) -> None:
+        """Marks the engine as failed, and passes the error to every request under way; the first error remains."""
         self._error = self._error or error
         # Waiting requests continue, and receive the error.
-        self._open.set()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        self._accepting.set()
+        if not self._has_failed.done():
+            self._has_failed.set_result(None)
         for flight in list(self._flights.values()):
             if flight.collector is not None:
                 flight.collector.put(RolloutError(error.what, fix=error.fix))

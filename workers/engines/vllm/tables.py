@@ -15,7 +15,8 @@ from rftd.ops.decoding import json_decoder
 
 TypeTerm: TypeAlias = "str | list[Any] | dict[str, Any]"
 """A type as JSON: a name; several types in a list; `{"one_of": values}`; `{"list": type}`; `{"values": type}`."""
-_NAMES: Final[dict[str, Any]] = {"any": Any, "bool": bool, "float": float, "int": int, "none": None, "str": str}
+_TYPES_BY_NAME: Final[dict[str, Any]] = {"any": Any, "bool": bool, "float": float, "int": int, "none": None, "str": str}
+"""Python types by their names in terms."""
 
 
 class VllmTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,16 +31,16 @@ class VllmTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_carried: frozenset[str]
     """Architectures of transformers missing in vLLM and unsupported by its transformers backend."""
     sized_heads: frozenset[str]
-    """Model types with a head size of their own where config.json has none."""
+    """Model types whose head size is fixed by vLLM where config.json has none."""
     cpu_heads: tuple[int, ...]
     """Head sizes supported by vLLM's attention on a CPU."""
 
 
 def type_of(term: TypeTerm) -> Any:
-    """Returns the Python type of a term; raises ValueError for an invalid term."""
+    """Returns the Python type of a term. Raises KeyError for an unknown name, ValueError for any other invalid term."""
     match term:
         case str():
-            return _NAMES[term]
+            return _TYPES_BY_NAME[term]
         case [*members]:
             return Union[tuple(type_of(member) for member in members)]  # noqa: UP007 (of as many as there are)
         case {"one_of": [*values]}:
@@ -52,6 +53,8 @@ def type_of(term: TypeTerm) -> Any:
 
 
 FILE: Final = Path(__file__).with_name("tables.json")
+"""Path of `tables.json`."""
 TABLES: Final = json_decoder(VllmTables).decode(FILE.read_bytes())
+"""Content of `tables.json`, decoded once at import."""
 ASYNC_ENGINE_ARGS: Final[dict[str, Any]] = {name: type_of(term) for name, term in TABLES.arguments.items()}
-"""Type of each argument as plain data: a configuration object is a dict, and a class is excluded."""
+"""Type of each of vLLM's arguments as plain data: a configuration object is a dict, and a class is excluded."""

@@ -166,13 +166,13 @@ class MessageEvents:
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the deltas of thought and text for newly drawn tokens."""
-        yield from self._parts(self._text.more(tokens))
+        yield from self._parts(self._text.add(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the events for the remaining thought and text, the calls, and the message's end."""
         turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
         yield from self._start()
-        yield from self._parts(self._text.rest(turn.text, turn.thought))
+        yield from self._parts(self._text.finish(turn.text, turn.thought))
         yield from self._stop()
         for block in calls_of(answered, turn):
             yield from self._begin({**block, "input": {}})

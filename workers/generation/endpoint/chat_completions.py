@@ -158,7 +158,7 @@ class ChatEvents:
         choice.drawn += len(tokens)
         choice.untold[0].extend(tokens)
         choice.untold[1].extend(logprobs)
-        parts = choice.text.more(tokens)
+        parts = choice.text.add(tokens)
         if parts.thought or parts.text:
             yield from self._parts(index, parts)
 
@@ -169,7 +169,7 @@ class ChatEvents:
             choice.untold[0].extend(response.tokens[choice.drawn :])
             choice.untold[1].extend(response.logprobs[choice.drawn :])
             turn = self._call.question.assistant_turn(answered.prompt, response)
-            yield from self._parts(index, choice.text.rest(turn.text, turn.thought))
+            yield from self._parts(index, choice.text.finish(turn.text, turn.thought))
             for position, call in enumerate(_calls(answered, index, turn)):
                 yield self._event(index, {"tool_calls": [{"index": position, **call}]})
             yield self._event(index, {}, finish=turn.finish)

@@ -127,7 +127,7 @@ class CompletionEvents:
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the event of the text newly certain, if any."""
         self._drawn[index] += zip(tokens, logprobs, strict=True)
-        text = self._texts[index].more(tokens).text
+        text = self._texts[index].add(tokens).text
         if text:
             yield self._event(index, text, None)
 
@@ -136,7 +136,7 @@ class CompletionEvents:
         for index, response in enumerate(answered.responses):
             self._drawn[index] = list(zip(response.tokens, response.logprobs, strict=True))
             text = text_of(answered.prompt, response, self._call.question.settings.stop)
-            yield self._event(index, self._texts[index].rest(text).text, response.finish)
+            yield self._event(index, self._texts[index].finish(text).text, response.finish)
         if self._call.request.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE

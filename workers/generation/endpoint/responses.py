@@ -231,14 +231,14 @@ class ResponseEvents:
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the deltas of thought and text for newly drawn tokens."""
-        yield from self._parts(self._text.more(tokens))
+        yield from self._parts(self._text.add(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the events for the remaining thought and text, for the calls, and for the complete response."""
         turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
         output = items_of(answered, turn)
         yield from self._start()
-        yield from self._parts(self._text.rest(turn.text, turn.thought))
+        yield from self._parts(self._text.finish(turn.text, turn.thought))
         yield from self._end()
         # An empty thought, an empty answer and calls are items without any event so far.
         for output_item in output[self._items :]:

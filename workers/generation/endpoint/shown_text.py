@@ -1,4 +1,4 @@
-"""`ShownText`: the part of an unfinished answer fit to be sent to the client.
+"""`ShownText`: the part of an unfinished answer that can be sent to the client, because later tokens cannot change it.
 
 Held back are the end of an incomplete character, a possible beginning of a stop text, of a mark around a thought or of
 a tool's call, and white space before such a call. The text sent so far is therefore always a prefix of the final text,
@@ -14,15 +14,17 @@ from rftd.ops.errors import RolloutError
 from rftd.workers.generation.endpoint.answer_form import ThoughtForm
 from rftd.workers.generation.endpoint.tool_calls import ToolForm
 
-_BROKEN = "\ufffd"
+_INCOMPLETE_CHARACTER = "\ufffd"
 """A decoder's output for an incomplete character."""
 
 
 class ShownParts(NamedTuple):
-    """Newly certain parts of an answer, to be sent to the client: thought and text, either possibly empty."""
+    """Parts of an answer to be sent to the client next: thought and text, either possibly empty."""
 
     thought: str
+    """Next part of the model's thought."""
     text: str
+    """Next part of the answer after the thought."""
 
 
 class ShownText:
@@ -38,99 +40,110 @@ class ShownText:
         thoughts: ThoughtForm | None = None,
         in_thought: bool = False,
     ) -> None:
-        """`beginning` is shown before drawn text; `calls` is the form of calls, None where calls are not recognised."""
+        """Follows one answer, from drawn token ids converted to text by `decode`.
+
+        `beginning` is text of the answer before the drawn text; `stops` are texts ending the answer; `calls` is the
+        form of tools' calls, `thoughts` that of thoughts, each None where not recognised; `in_thought` is True if the
+        prompt began a thought.
+        """
         self._decode = decode
         self._beginning_chars = len(beginning)
-        self._text = beginning
+        self._whole_text = beginning
+        """Text decoded so far, after the beginning."""
         self._stops = tuple(stops)
-        self._calls = calls
-        self._thoughts = thoughts
-        self._in_thought = in_thought
-        """True: the prompt began a thought."""
-        self._thinking = False
-        self._in_answer = thoughts is None
-        """True: the thought is over, or there is none."""
-        self._at = 0
-        """Offset in the text up to which text was shown or skipped."""
-        self._answer_at = 0
-        self._ids: list[int] = []
-        """Ids of the last decoded text, and the ids after them."""
-        self._decoded = 0
-        """Number of leading `_ids` already decoded into the text."""
+        self._tool_form = calls
+        self._thought_form = thoughts
+        self._prompt_opens_thought = in_thought
+        """True if the prompt began a thought."""
+        self._thought_begun = False
+        """True once the text of a thought has begun."""
+        self._answer_begun = thoughts is None
+        """True once the thought is over, or found to be absent."""
+        self._shown_end = 0
+        """Offset in the whole text up to which text was shown or skipped."""
+        self._answer_start = 0
+        """Offset in the whole text at which the answer begins, after the thought."""
+        self._last_ids: list[int] = []
+        """Ids of the text decoded last, and the ids after them."""
+        self._decoded_ids = 0
+        """Number of leading `_last_ids` already decoded into the text."""
         self.thought = ""
-        """Part of the thought sent until now."""
+        """Part of the thought sent so far."""
         self.shown = ""
-        """Part of the answer sent until now."""
+        """Part of the answer sent so far."""
 
-    def more(self, tokens: Sequence[int]) -> ShownParts:
-        """Adds tokens and returns the text newly certain."""
-        self._ids += tokens
+    def add(self, tokens: Sequence[int]) -> ShownParts:
+        """Adds tokens; returns the parts of the answer that no later token can change."""
+        self._last_ids += tokens
         # Decoded together with the previous ids: a decoder may treat the first token of a text differently.
-        before = self._decode(self._ids[: self._decoded])
-        text = self._decode(self._ids)
-        if len(text) <= len(before) or text.endswith(_BROKEN):
+        before = self._decode(self._last_ids[: self._decoded_ids])
+        text = self._decode(self._last_ids)
+        if len(text) <= len(before) or text.endswith(_INCOMPLETE_CHARACTER):
             return ShownParts("", "")
-        self._text += text[len(before) :]
-        self._ids = self._ids[self._decoded :]
-        self._decoded = len(self._ids)
-        return self._next()
+        self._whole_text += text[len(before) :]
+        self._last_ids = self._last_ids[self._decoded_ids :]
+        self._decoded_ids = len(self._last_ids)
+        return self._next_parts()
 
-    def rest(self, text: str, thought: str | None = None) -> ShownParts:
-        """Returns the rest of the complete text. Raises RolloutError if the text shown before differs from it."""
+    def finish(self, text: str, thought: str | None = None) -> ShownParts:
+        """Returns the parts still unsent of the complete answer. Raises RolloutError if parts sent before differ from
+        it.
+        """
         thought = thought or ""
         if not text.startswith(self.shown) or not thought.startswith(self.thought):
             raise RolloutError("the text of an answer differs from the text of its parts")
-        return self._show(thought[len(self.thought) :], text[len(self.shown) :])
+        return self._count_as_shown(thought[len(self.thought) :], text[len(self.shown) :])
 
-    def _show(self, thought: str, text: str) -> ShownParts:
+    def _count_as_shown(self, thought: str, text: str) -> ShownParts:
+        """Adds parts to the text sent so far, and returns them."""
         self.thought += thought
         self.shown += text
         return ShownParts(thought, text)
 
-    def _next(self) -> ShownParts:
-        """Returns the text newly certain. Text already shown is not searched again: it contains no mark."""
-        end = len(self._text)
+    def _next_parts(self) -> ShownParts:
+        """Returns the parts that can be sent now. Text already shown is not searched again: it contains no mark."""
+        end = len(self._whole_text)
         for stop in self._stops:
-            end = min(end, _mark_offset(self._text, stop, max(self._beginning_chars, self._at), end))
-        thought = "" if self._in_answer else self._think(end)
-        return self._show(thought, self._answer(end) if self._in_answer else "")
+            end = min(end, _mark_offset(self._whole_text, stop, max(self._beginning_chars, self._shown_end), end))
+        thought = "" if self._answer_begun else self._next_thought(end)
+        return self._count_as_shown(thought, self._next_answer(end) if self._answer_begun else "")
 
-    def _think(self, end: int) -> str:
-        """Returns the newly certain part of the thought."""
-        form = self._thoughts
+    def _next_thought(self, end: int) -> str:
+        """Returns the part of the thought before offset `end` that can be sent now."""
+        form = self._thought_form
         assert form is not None
-        if not self._thinking:
-            blank = len(self._text) - len(self._text.lstrip())
-            begun = self._text[blank:end]
+        if not self._thought_begun:
+            blank = len(self._whole_text) - len(self._whole_text.lstrip())
+            begun = self._whole_text[blank:end]
             if begun.startswith(form.opens):
-                self._at = blank + len(form.opens)
+                self._shown_end = blank + len(form.opens)
             elif form.opens.startswith(begun):
                 return ""
-            elif not self._in_thought:
-                self._in_answer = True
+            elif not self._prompt_opens_thought:
+                self._answer_begun = True
                 return ""
-            self._thinking = True
-        at = _mark_offset(self._text, form.closes, self._at, end)
-        thought = self._text[self._at : at]
-        self._at = at
-        if self._text.startswith(form.closes, at, end):
-            self._at = at + len(form.closes)
-            self._answer_at = self._at
-            self._in_answer = True
+            self._thought_begun = True
+        at = _mark_offset(self._whole_text, form.closes, self._shown_end, end)
+        thought = self._whole_text[self._shown_end : at]
+        self._shown_end = at
+        if self._whole_text.startswith(form.closes, at, end):
+            self._shown_end = at + len(form.closes)
+            self._answer_start = self._shown_end
+            self._answer_begun = True
         return thought
 
-    def _answer(self, end: int) -> str:
-        """Returns the newly certain part of the answer."""
-        form = self._calls
+    def _next_answer(self, end: int) -> str:
+        """Returns the part of the answer before offset `end` that can be sent now."""
+        form = self._tool_form
         if form is not None:
-            answer_start = self._text[self._answer_at : end].lstrip() if not self.shown else ""
+            answer_start = self._whole_text[self._answer_start : end].lstrip() if not self.shown else ""
             if not self.shown and form.starts and (not answer_start or answer_start.startswith(form.starts)):
                 return ""
             if form.opens:
-                end = _mark_offset(self._text, form.opens, self._at, end)
-            end = len(self._text[:end].rstrip())
-        text = self._text[self._at : end]
-        self._at = max(end, self._at)
+                end = _mark_offset(self._whole_text, form.opens, self._shown_end, end)
+            end = len(self._whole_text[:end].rstrip())
+        text = self._whole_text[self._shown_end : end]
+        self._shown_end = max(end, self._shown_end)
         return text
 
 

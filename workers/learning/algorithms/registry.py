@@ -1,4 +1,4 @@
-"""The table of algorithms: the built-in catalogue's, and third parties', imported at their first use."""
+"""The algorithms by name: those of the built-in catalogue and of third parties, imported at their first use."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ from rftd.workers.learning.algorithms.catalogue import off_policy, policy_gradie
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 
 
-def _catalogued() -> dict[str, str]:
+def _locations_of_builtins() -> dict[str, str]:
     """Returns the location of each built-in algorithm, `module:variable`, by name."""
     return {
-        value.name: f"{chapter.__name__}:{variable}"
+        definition.name: f"{chapter.__name__}:{variable}"
         for chapter in (policy_gradients, off_policy, supervised)
-        for variable, value in vars(chapter).items()
-        if isinstance(value, AlgorithmDefinition)
+        for variable, definition in vars(chapter).items()
+        if isinstance(definition, AlgorithmDefinition)
     }
 
 
-ALGORITHMS: Final = Plugins[AlgorithmDefinition]("algorithm type", group="rftd.algorithms", table=_catalogued())
+ALGORITHMS: Final = Plugins[AlgorithmDefinition](
+    "algorithm type", group="rftd.algorithms", table=_locations_of_builtins()
+)
+"""Plug-ins of the kind "algorithm type": built-in ones, and entry points of the group `rftd.algorithms`."""
 
 
 def lookup(name: str) -> AlgorithmDefinition:
-    """Returns the algorithm of that name. Raises ConfigError for an unknown name, with the nearest one."""
+    """Returns the algorithm of that name.
+
+    Raises ConfigError for an unknown name, with the nearest one, and for a third party's entry point that is not an
+    AlgorithmDefinition.
+    """
     # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
     # checked.
     definition = ALGORITHMS.load(name)

@@ -12,30 +12,32 @@ from rftd.ops.errors import DataError
 
 FORMAT: Final = 1
 """Version of the file's layout."""
-_NAME: Final = "trainer_state.json"
+_FILE_NAME: Final = "trainer_state.json"
+"""Name of the file in a checkpoint's folder `actor`."""
 
 
 class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
-    """The stage and step of saved weights and optimizer, and the current adaptive coefficients.
+    """Stage and step of a checkpoint's weights and optimizer, with the current adaptive coefficients.
 
     The learning rate is a function of the step, and training draws no random numbers, so neither has a state.
     """
 
     format: int = FORMAT
+    """Version of the file's layout."""
     stage: str
-    """The name of the stage; empty before the first."""
+    """Name of the stage; empty before the first."""
     step: int
-    """The weight version of the saved weights: steps completed in the experiment."""
+    """Weight version of the saved weights: steps completed in the experiment."""
     stage_step: int
     """Steps completed in the stage."""
     optimizer: str
     """Kind of the optimizer, for example `adamw`."""
     kl_coef: float | None = None
-    """The coefficient of the next step's KL loss, if adaptive and changed since the beginning; None: the
+    """Coefficient of the next step's KL loss, if adaptive and changed since the beginning; None for the
     specification's.
     """
     kl_penalty_coef: float | None = None
-    """The coefficient of the next step's KL penalty, if adaptive and changed since the beginning; None: the
+    """Coefficient of the next step's KL penalty, if adaptive and changed since the beginning; None for the
     specification's.
     """
     nonfinite_in_a_row: int = 0
@@ -43,14 +45,15 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
 
     def write(self, actor: Path) -> None:
         """Writes trainer_state.json into a checkpoint's folder `actor`. Raises OSError."""
-        (actor / _NAME).write_bytes(msgspec.json.format(msgspec.json.encode(self)))
+        (actor / _FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(self)))
 
     @classmethod
     def read(cls, actor: Path) -> TrainerState:
-        """Returns the state in a checkpoint's folder `actor`. Raises DataError if trainer_state.json is missing,
-        damaged or of another format.
+        """Returns the state in a checkpoint's folder `actor`.
+
+        Raises DataError if trainer_state.json is missing, damaged or of another format.
         """
-        path = actor / _NAME
+        path = actor / _FILE_NAME
         try:
             state = json_decoder(cls).decode(path.read_bytes())
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

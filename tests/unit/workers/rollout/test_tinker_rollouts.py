@@ -58,7 +58,7 @@ async def test_a_response_is_of_the_weights_that_it_began_with() -> None:
 
 
 async def test_while_the_service_is_away_the_engine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.01)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.CHECK_EVERY_S", 0.01)
     service, way, (path,) = with_weights()
     engine = TinkerRolloutEngine(way, MODEL, "the Tinker service at x")
     await engine.load_weights(make_ref(path))

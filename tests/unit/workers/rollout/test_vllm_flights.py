@@ -86,7 +86,7 @@ async def test_half_an_answer_fails_its_request_and_not_the_others_of_its_group(
     llm = SimpleNamespace(errored=False)
     form = SimpleNamespace(check=lambda request: None)
     engine = VllmRolloutEngine(llm, cast(Any, None), SimpleNamespace(), form, slots=4)
-    engine._open.set()
+    engine._accepting.set()
     outputs = [output(), output(logprobs=4), output()]
 
     async def last(flight: RequestFlight) -> Any:

@@ -168,5 +168,5 @@ async def test_a_hanging_engine_fails_its_requests_and_ends_its_processes() -> N
     assert "12 stopped" in engine.stats().error
     assert [type(each) for each in told] == [RolloutError]
     with pytest.raises(RolloutError, match="hangs"):
-        engine._alive()
+        engine._check_alive()
     await engine.close()

@@ -332,7 +332,7 @@ def test_what_the_service_lacks_is_refused_before_anything_is_asked(bench: Train
 def test_while_the_service_is_away_the_engine_says_so(
     bench: TrainerBench, way: RehearsalService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.workers.engines.tinker.watch.LOOK_S", 0.01)
+    monkeypatch.setattr("rftd.workers.engines.tinker.watch.CHECK_EVERY_S", 0.01)
     stage = bench.stage()
     engine = opened(bench, stage)
     engine.begin_stage(stage)

@@ -1,6 +1,6 @@
-"""The checks: promises of every rollout engine, and of engines running the model of their folder.
+"""Checks of a rollout engine: promises of every engine, and further ones of engines running the model of their folder.
 
-Ordered so that a failed check comes after the checks it depends on.
+`CHECKS` and `MODEL_CHECKS` list them in the order of execution; the last one closes the engine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rftd.workers.generation.engine import Generation, GenerationRequest, GroupE
 from rftd.workers.weights.tensor_bytes import TensorBytes
 
 Check: TypeAlias = Callable[[EngineBench], Awaitable[None]]
+"""Function checking one promise of the bench's engine. Raises AssertionError."""
 
 
 async def refuses(refused: Awaitable[object]) -> None:
@@ -30,8 +31,10 @@ async def refuses(refused: Awaitable[object]) -> None:
 
 
 def check_whole(generation: Generation) -> None:
-    """Asserts that a response has a log-probability for each token, and gapless spans over the tokens, older weights
-    first.
+    """Asserts that a response is complete.
+
+    It has tokens, a log-probability of at most 0 for each, a finish of `stop` or `length`, and gapless spans over the
+    tokens with ascending versions.
     """
     assert generation.tokens
     assert len(generation.logprobs) == len(generation.tokens)
@@ -45,7 +48,7 @@ def check_whole(generation: Generation) -> None:
 
 
 async def a_response_is_whole(bench: EngineBench) -> None:
-    """Checks a response's length, spans and log-probabilities, and that the counters count it."""
+    """Checks a response's length, spans and log-probabilities, and that the engine's counters count the request."""
     engine = await bench.ready()
     before = engine.stats()
     response = await engine.generate(ask(seed=5))
@@ -150,7 +153,7 @@ async def weights_that_are_not_those_announced_are_refused(bench: EngineBench) -
 
 
 async def cancelling_frees_the_slot(bench: EngineBench) -> None:
-    """Checks that cancelling frees running and waiting requests at once, and that later requests are served."""
+    """Checks that cancelling running and waiting requests makes the engine idle, and that later requests are served."""
     engine = await bench.ready()
     requests = [ask(i, max_tokens=90, min_tokens=90) for i in range(3 * SLOTS)]
     tasks = [asyncio.ensure_future(engine.generate(request)) for request in requests]
@@ -212,7 +215,7 @@ async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
     for request in never:
         await refuses(engine.generate(request))
     requests = [ask(7, seed=1), *never, ask(8, seed=2)]
-    outcomes = await _together(engine, requests)
+    outcomes = await _outcomes_together(engine, requests)
     first, *refused, last = (outcomes[number] for number in range(len(requests)))
     assert all(isinstance(outcome, RolloutError) for outcome in refused), refused
     assert [response.tokens for response in (first, last) if isinstance(response, Generation)] == [
@@ -220,8 +223,10 @@ async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
     ]
 
 
-async def _together(engine: RolloutEngine, requests: list[GenerationRequest]) -> dict[int, Generation | BaseException]:
-    """Makes requests together, by `generate_each` if the engine has it."""
+async def _outcomes_together(
+    engine: RolloutEngine, requests: list[GenerationRequest]
+) -> dict[int, Generation | BaseException]:
+    """Makes requests simultaneously, by `generate_each` if the engine has it; returns responses or errors by number."""
     outcomes: dict[int, Generation | BaseException] = {}
     if isinstance(engine, GroupEngine):
         async with engine.generate_each(requests) as answers:
@@ -270,7 +275,9 @@ async def penalties_see_their_own_text_alone(bench: EngineBench) -> None:
 
 
 async def new_weights_are_those_that_draw(bench: EngineBench) -> None:
-    """After a swap and back, tokens and log-probabilities equal the first ones."""
+    """Checks that tokens and log-probabilities change with a swap of weights, and return to the first ones with the
+    swap back.
+    """
     engine = await bench.ready()
     first = await engine.generate(ask(temperature=0.0))
     await bench.load(1)
@@ -285,7 +292,7 @@ async def new_weights_are_those_that_draw(bench: EngineBench) -> None:
 
 
 async def weights_of_another_model_or_broken_ones_are_refused(bench: EngineBench) -> None:
-    """Unusable weights are refused before anything changes: the old weights draw the same tokens as before."""
+    """Checks that unusable weights are refused before anything changes: the old ones draw the same tokens as before."""
     engine = await bench.ready()
     version = engine.version
     before = await engine.generate(ask(temperature=0.0))

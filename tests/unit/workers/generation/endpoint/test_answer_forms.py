@@ -176,11 +176,11 @@ def test_no_way_to_cut_a_stream_changes_what_is_told(
     at = 0
     while at < len(ids):
         size = sizes[at % len(sizes)]
-        shown.more(ids[at : at + size])
+        shown.add(ids[at : at + size])
         at += size
     # An answer ends at a stop text, or, for another reason, behind it.
     thought, said = finally_said(form, text.partition("STOP")[0] if stopped else text, opened)
-    shown.rest(said, thought)
+    shown.finish(said, thought)
     assert (shown.thought, shown.shown) == (thought, said)
 
 

@@ -214,7 +214,7 @@ def test_what_is_shown_is_always_the_beginning_of_what_is_said(text: str, size: 
     final = "B" + text
     certain = min((final.find(mark) for mark in ("STOP", "<tool_call>") if mark in final), default=len(final))
     for at in range(0, len(ids), size):
-        shown.more(ids[at : at + size])
+        shown.add(ids[at : at + size])
         assert final[:certain].startswith(shown.shown)
-    shown.rest(final)
+    shown.finish(final)
     assert shown.shown == final
