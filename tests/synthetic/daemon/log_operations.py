@@ -30,7 +30,7 @@ from rftd.daemon.serve.keeping import Keeping
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.ops.clock import SystemClock
-from rftd.ops.errors import ConflictError, NotFoundError
+from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 from rftd.ops.ids import SystemIds, derive
 from rftd.streams.events import experiment
 from rftd.streams.events.batch import ExperienceGivenUp, ExperiencePrioritized
@@ -140,7 +140,7 @@ class LogOperations:
         return Done(request_id, await self._append(SweepCancelled(reason=reason), sweep, request_id))
 
     def rehearsing(self) -> NoReturn:
-        raise NotImplementedError("a bare log foresees nothing")
+        raise UsageError("a bare log foresees nothing", field="dry_run")
 
     async def pause(self, experiment_id: UUID, *, reason: str, request_id: UUID) -> Done:
         allowed = (Status.RUNNING, Status.QUEUED)
