@@ -41,7 +41,12 @@ TASK = Task(taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "
 @given(response=TEXT | FORMULA, truth=TEXT | FORMULA)
 def test_no_text_breaks_a_reward(response: str, truth: str) -> None:
     # The others ask: a process of their own, a model, a judge.
-    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model", "llm_judge_reward"}:
+    for name in set(REWARDS.names()) - {
+        "math_verify_reward",
+        "reward_model",
+        "llm_judge_reward",
+        "rubric_judge_reward",
+    }:
         # Its truth is a task, and what is none is an error of the dataset.
         asked = '{"target": 7, "numbers": [3, 4]}' if name == "countdown_reward" else truth
         result = REWARDS.open(name).score(response, asked, TASK)

@@ -53,6 +53,12 @@ class MathRmWorkflow(MathWorkflow):
     default_reward: ClassVar[str | None] = "llm_judge_reward"
 
 
+class RubricJudgeWorkflow(MathWorkflow):
+    """A `MathWorkflow` rated by the first auxiliary model by the row's rubrics where no reward is named."""
+
+    default_reward: ClassVar[str | None] = "rubric_judge_reward"
+
+
 class MathBoxedWorkflow:
     """Requests a boxed answer where no system prompt is set; with `with_think`, think tags too.
 

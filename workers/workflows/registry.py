@@ -21,6 +21,7 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
         "math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "math_rm_workflow": "rftd.workers.workflows.math_workflow:MathRmWorkflow",
+        "rubric_judge_workflow": "rftd.workers.workflows.math_workflow:RubricJudgeWorkflow",
         "agent_program_workflow": "rftd.workers.workflows.agent_program:AgentProgramWorkflow",
         "agent_command_workflow": "rftd.workers.workflows.agent_command:AgentCommandWorkflow",
         # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.

@@ -53,7 +53,7 @@ from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.runner import check_names
 from rftd.workers.workflows.source import check_source, source_name
 
-_JUDGE: Final = "llm_judge_reward"
+_JUDGES: Final = ("llm_judge_reward", "rubric_judge_reward")
 
 
 def check_tasksets(spec: ExperimentSpec, findings: Findings | None = None) -> None:
@@ -100,7 +100,7 @@ def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping
 def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
     """Refuses a built-in reward needing an auxiliary model if none of that name is configured."""
     reward = _reward(taskset)
-    if reward != _JUDGE:
+    if reward not in _JUDGES:
         return
     names = [auxiliary.name for auxiliary in stage.auxiliary]
     judge = str(taskset.reward_args.get("judge", ""))

@@ -18,7 +18,7 @@ from rftd.workers.workflows.rewards.reward import RewardResult
 VERDICT: Final = "Verdict:"
 """First word of the last line of a judge's answer, followed by a number alone."""
 
-_PLACE: Final = re.compile(r"\{(question|truth|response)\}")
+_PLACE: Final = re.compile(r"\{(question|truth|response|rubrics)\}")
 _LAST_LINE: Final = re.compile(rf"(?:^|\n){VERDICT} ([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*\Z")
 _SHOWN_CHARS: Final = 200
 
@@ -108,13 +108,17 @@ class LlmJudgeReward:
     ) -> RewardResult:
         """Returns `judge`: the verdict as a share of its range, 0 to 1. Raises RolloutError without a verdict."""
         judge = self._chosen(auxiliary_models)
-        parts = {"question": task.prompt, "truth": truth, "response": response}
+        parts = self.parts(response, truth, task)
         # Replaced in one pass, so that a response containing {truth} does not receive the truth.
-        question = _PLACE.sub(lambda place: parts[place[1]], self._prompt.text)
+        question = _PLACE.sub(lambda place: parts.get(place[1], place[0]), self._prompt.text)
         answer = await judge.chat([Message("user", question)])
         verdict = self.verdict(answer.text, judge.name)
         low = self._prompt.lowest
         return RewardResult.of(f"{VERDICT} {verdict:g}", judge=(verdict - low) / (self._prompt.highest - low))
+
+    def parts(self, response: str, truth: str, task: Task) -> Mapping[str, str]:
+        """Returns the texts for the placeholders of the prompt."""
+        return {"question": task.prompt, "truth": truth, "response": response}
 
     def verdict(self, text: str, judge: str) -> float:
         """Returns the number on the last line of a judge's answer. Raises RolloutError if missing or out of range."""

@@ -19,6 +19,7 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
         "math_verify_reward": "rftd.workers.workflows.rewards.math_verify_reward:MathVerifyReward",
         "reward_model": "rftd.workers.workflows.rewards.reward_model:RewardModel",
         "llm_judge_reward": "rftd.workers.workflows.rewards.llm_judge:LlmJudgeReward",
+        "rubric_judge_reward": "rftd.workers.workflows.rewards.rubric_judge:RubricJudgeReward",
         "accuracy_reward": "rftd.workers.workflows.rewards.rule_based:AccuracyReward",
         "countdown_reward": "rftd.workers.workflows.rewards.countdown:CountdownReward",
         "format_reward": "rftd.workers.workflows.rewards.rule_based:FormatReward",

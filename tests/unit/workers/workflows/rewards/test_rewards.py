@@ -224,7 +224,12 @@ def test_boxed_answers_nest_and_must_close() -> None:
 )
 def test_hostile_responses_cost_linear_time(text: str) -> None:
     # A quadratic step over any of these takes minutes and would be seen as a hang.
-    for name in set(REWARDS.names()) - {"math_verify_reward", "reward_model", "llm_judge_reward"}:
+    for name in set(REWARDS.names()) - {
+        "math_verify_reward",
+        "reward_model",
+        "llm_judge_reward",
+        "rubric_judge_reward",
+    }:
         truth, most = (ASKED, 0.1) if name == "countdown_reward" else ("#### 5", 0.0)
         assert score(name, text, truth).value <= most
         assert score(name, f"<answer>{text}</answer>", truth).value <= most
