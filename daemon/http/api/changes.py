@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 
 from rftd.daemon.http.api.live_page import INTERVAL_S
 from rftd.daemon.http.api.routes import BEARER, asker_of
-from rftd.daemon.http.api.schema import answers
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.api.stream import KEEP_ALIVE_S, EventStream
-from rftd.daemon.http.views.problem import Problem
 from rftd.daemon.trust.asker import AccessRole
 
 CHANGES: Final = "/v1/stream"
-_EVENT: Final[dict[str, Any]] = {
-    "type": "object",
-    "properties": {
-        "event": {"type": "string", "enum": ["changed"]},
-        "data": {
-            "type": "string",
-            "description": "Ids of experiments with new records; null after a connection, when all may have changed.",
-            "contentMediaType": "application/json",
-        },
-    },
-    "required": ["event", "data"],
-}
 
 
 def router(services: Services) -> APIRouter:
-    """Returns the route of changes."""
-    routes = APIRouter(tags=["events"])
+    """Returns the route of changes: `changed` events with a JSON list of ids; null after a connection, for all."""
+    routes = APIRouter(include_in_schema=False)
 
-    @routes.get(
-        CHANGES,
-        responses={
-            **answers(Problem),
-            200: {
-                "description": "Endless server-sent events.",
-                "content": {"text/event-stream": {"itemSchema": _EVENT}},
-            },
-        },
-    )
+    @routes.get(CHANGES)
     async def changes(request: Request) -> Response:
         """The ids of experiments with new records, at most twice a second: a sign to read again what is shown."""
         asker_of(request, AccessRole.READ)

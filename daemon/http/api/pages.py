@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from rftd.daemon.http.api.problem import problem_of
 from rftd.daemon.http.api.routes import BEARER, asker_of
-from rftd.daemon.http.api.schema import answers
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.alarms import alarms_of
 from rftd.daemon.http.page.assets import assets
@@ -22,7 +21,6 @@ from rftd.daemon.http.page.run_list import Shown, as_tree, parameters_of
 from rftd.daemon.http.views import experiments
 from rftd.daemon.http.views.experiments import RunOrder
 from rftd.daemon.http.views.moment import ENDED
-from rftd.daemon.http.views.problem import Problem
 from rftd.daemon.http.views.route import NAME_CHARACTERS
 from rftd.daemon.run.why.wait import what_of
 from rftd.daemon.trust.asker import AccessRole
@@ -34,10 +32,6 @@ SEARCH_CHARACTERS: Final = 500
 MOST_FURTHER: Final = 16
 """Maximum number of curves besides the curated ones."""
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
-_HTML: Final[dict[int | str, dict[str, Any]]] = {
-    **answers(Problem),
-    200: {"description": "A page for people.", "content": {"text/html": {"schema": {"type": "string"}}}},
-}
 Search = Annotated[str, Query(max_length=SEARCH_CHARACTERS, pattern=r"^[^\x00]*$")]
 RunName = Annotated[str, Path(max_length=NAME_CHARACTERS)]
 Metrics = Annotated[list[str] | None, Query(max_length=MOST_FURTHER, description="Further figures to draw.")]
@@ -45,22 +39,22 @@ Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
 
 
 def router(services: Services) -> APIRouter:
-    """Returns the routes of the page."""
-    routes = APIRouter(tags=["page"])
+    """Returns the routes of the page; the API's document has none of them: they are for people."""
+    routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/", responses=_HTML)
+    @routes.get("/")
     async def runs(
         request: Request, q: Search = "", show: Shown = "all", order: RunOrder = "newest", cursor: Cursor = None
     ) -> Response:
         """The list of runs: state, progress, rewards, held-out scores and signal of each, live."""
         return await _shown(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
 
-    @routes.get("/runs/{name}", responses=_HTML)
+    @routes.get("/runs/{name}")
     async def run(request: Request, name: RunName, metric: Metrics = None) -> Response:
         """One run: what happens now, alarms, figures, and curves, with one for each `metric`."""
         return await _shown(request, services, lambda bearer: _run(bearer, name, metric or []))
 
-    @routes.get("/static/{name}", include_in_schema=False)
+    @routes.get("/static/{name}")
     async def static(name: str) -> Response:
         """A script or style of the page, under an address with its digest."""
         asset = assets().get(name)

@@ -119,6 +119,16 @@ def test_words_of_a_search_become_parameters_of_the_list() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_run_answers_html_and_an_unknown_one_is_a_page_too(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/runs/small?metric=%3Cscript%3E&metric=loss")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<script>" not in answer.text
+    missing = await client.get("/runs/%3Cimg%20src=x%3E")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "<img" not in missing.text
+
+
+@pytest.mark.anyio
 async def test_the_list_answers_html_and_an_error_is_a_page_too(client: httpx.AsyncClient) -> None:
     answer = await client.get("/?q=small")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
