@@ -147,6 +147,10 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/annotations": "/v1/experiments/small/annotations",
         "/v1/experiments/{name}/moment": "/v1/experiments/small/moment",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
+        "/v1/experiments/{name}/groups": "/v1/experiments/small/groups",
+        "/v1/experiments/{name}/timeline": "/v1/experiments/small/timeline",
+        "/v1/experiments/{name}/checkpoints": "/v1/experiments/small/checkpoints?deleted=true",
+        "/v1/diff": "/v1/diff?name=small&name=longer",
         "/v1/comparison": "/v1/comparison?name=small&name=longer",
         "/v1/series": "/v1/series?runs=small&runs=longer&metrics=loss&by=time",
         "/v1/dead-letters": "/v1/dead-letters?all=true",
@@ -173,6 +177,8 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/llms.txt",
         "/skill.md",
         "/v1/experiments/{name}/stream",
+        "/v1/experiments/{name}/checkpoints/{step}",
+        "/v1/experiments/{name}/checkpoints/{step}/file",
         "/v1/dead-letters/one",
     }
     assert reads == {*asked, *elsewhere}
