@@ -66,8 +66,19 @@ class _CurveColumns(NamedTuple):
 
     def points(self) -> list[RewardPoint]:
         """Returns the points as structs."""
-        columns = {name: column.tolist() for name, column in self._asdict().items()}
-        return [RewardPoint(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+        rows = zip(*(column.tolist() for column in self), strict=True)
+        return [
+            RewardPoint(
+                step=step,
+                stage=stage,
+                reward_mean=mean,
+                reward_min=low,
+                reward_max=high,
+                experiences=experiences,
+                inherited=inherited,
+            )
+            for step, stage, mean, low, high, experiences, inherited in rows
+        ]
 
     def merged(self, most: int) -> _CurveColumns:
         """Returns at most `most` points, each the mean of neighbours, weighted by experiences.

@@ -6,7 +6,8 @@ Nanoseconds do not fit the numbers of a browser. Ids are text, seconds are numbe
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -16,6 +17,9 @@ from rftd.ops.decoding import converted, type_info_of
 
 T = TypeVar("T")
 
+_PLAIN: Final = frozenset({int, str, bool, type(None)})
+"""Types sent as they are."""
+
 
 def encode(value: Any) -> bytes:
     """Returns the object as JSON text in its form on the wire."""
@@ -24,27 +28,39 @@ def encode(value: Any) -> bytes:
 
 def to_wire(value: Any) -> Any:
     """Returns structs as dicts under their names on the wire; NaN and infinities as null."""
+    kind = value.__class__
+    if kind in _PLAIN:
+        return value
     if isinstance(value, msgspec.Struct):
-        return {
-            wire_name(name): _time(field) if name.endswith("_ns") else to_wire(field)
-            for name, field in ((name, getattr(value, name)) for name in value.__struct_fields__)
-        }
+        sent: dict[str, Any] = {}
+        for name, field_name, is_time in _names_of(kind):
+            field = getattr(value, name)
+            # A call for each of thousands of fields would cost more than all else of a page.
+            if is_time:
+                sent[field_name] = None if field is None else iso(field)
+            else:
+                sent[field_name] = field if field.__class__ in _PLAIN else to_wire(field)
+        return sent
     if isinstance(value, list | tuple):
-        # A call for each number of a long series would cost more than all else of its answer.
         return [
             element
-            if (kind := element.__class__) is int
-            or kind is str
-            or element is None
-            or (kind is float and math.isfinite(element))
+            if (kind := element.__class__) in _PLAIN or (kind is float and math.isfinite(element))
             else to_wire(element)
             for element in value
         ]
     if isinstance(value, dict):
-        return {str(key): to_wire(element) for key, element in value.items()}
+        return {
+            str(key): element if element.__class__ in _PLAIN else to_wire(element) for key, element in value.items()
+        }
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+@cache
+def _names_of(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, bool], ...]:
+    """Returns the fields of a struct with their names on the wire; true for times."""
+    return tuple((name, wire_name(name), name.endswith("_ns")) for name in kind.__struct_fields__)
 
 
 def from_wire(value: Any, kind: type[T]) -> T:
@@ -80,7 +96,3 @@ def _field(value: Any, field: inspect.Field) -> Any:
     if field.name.endswith("_ns"):
         return None if value is None else time_ns_of(value)
     return _back(value, field.type)
-
-
-def _time(value: int | None) -> str | None:
-    return None if value is None else iso(value)
