@@ -332,6 +332,18 @@ def test_docker_needs_an_image_and_others_have_none() -> None:
         open_sandbox("process", "debian")
 
 
+async def test_the_umask_of_a_worker_hides_nothing_from_the_command() -> None:
+    program = (
+        "import json, urllib.request\nopen('/dev/null', 'w').write('x')\nprint(len(open('/etc/passwd').read()) > 0)"
+    )
+    before = os.umask(0o077)
+    try:
+        report, _ = await run_python(program)
+    finally:
+        os.umask(before)
+    assert (report.exit, report.stdout.strip()) == (0, "True"), report
+
+
 async def test_what_cannot_be_started_is_named() -> None:
     async with rollout_folder() as folder:
         report = await ProcessSandbox().run(SandboxCommand(words=("no-such-program",), folder=folder))

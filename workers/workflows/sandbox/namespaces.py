@@ -100,6 +100,7 @@ def show(root: str, path: str, *, at: str | None = None, writable: bool = False)
 def build_root(job: Job) -> None:
     """Replaces the file system by the readable paths, a /proc and a /dev of its own, and the run's folder."""
     root = job["folder"] + "/root"
+    os.umask(0o022)  # workers close all that they make to others, and the command is another user
     mount(None, "/", None, _REC | _PRIVATE)
     mount("sandbox", root, "tmpfs", _NOSUID | _NODEV, "mode=0755,size=4m")
     for path in job["readable"]:
