@@ -15,7 +15,9 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.hold import Obstacle
 
 _HOUR_NS: Final = 3_600 * 10**9
+"""Nanoseconds of an hour."""
 _DAY_NS: Final = 24 * _HOUR_NS
+"""Nanoseconds of a day."""
 READER_RECORD_SHARE: Final = 24
 """Fraction of `unseen_days` (at most an hour) after which a further reader is recorded."""
 
@@ -24,7 +26,9 @@ class Spent(NamedTuple):
     """Amounts spent by an experiment, with the specification containing its budgets."""
 
     spec: ExperimentSpec
+    """Specification of the experiment."""
     spending: Spending
+    """Tokens, time and other amounts, folded from the log."""
     tokens: int | None
     """Tokens generated; None while the experiment does not run, when only the tables count tokens."""
 
@@ -37,6 +41,7 @@ class BudgetUse(NamedTuple):
     limit: float
     """The limit including additions by resumes; 0: no limit."""
     spent: float
+    """Amount spent so far."""
     unit: str
     """Unit of the amounts, as written behind them."""
     pauses_ns: int | None = None

@@ -16,6 +16,7 @@ from rftd.streams.spec.stage_parts import STOP, EarlyStopSpec, FigureSpec, RuleS
 from rftd.workers.control.hold import Hold, Obstacle
 
 _MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
+"""Verb of a rule's message, by the rule's condition."""
 
 
 class EvalDecides(Hold, frozen=True):
@@ -29,6 +30,7 @@ class EvalDecides(Hold, frozen=True):
         "evaluation",
         "every row is scored",
     )
+    """Texts of the hold for `rftd why`."""
     step: int
     """Weight version under evaluation, and last step planned."""
 
@@ -142,4 +144,5 @@ def _missing_figure(figure: str) -> ExperimentWarned:
 
 
 def _figure_text(figure: FigureSpec) -> str:
+    """Returns a figure as text, with the name of its taskset."""
     return f"{figure.figure} of {figure.taskset}"

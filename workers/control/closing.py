@@ -66,6 +66,7 @@ class GivenUp(NamedTuple):
     code: str
     """A code of `GIVEN_UP`."""
     reason: str
+    """Reason recorded in the event."""
     keep_members: bool
     """True if the group closes with its finished rollouts as members; False if it closes without members."""
 

@@ -207,7 +207,9 @@ class _Words(NamedTuple):
     """Texts of a cause, with the `change` and its `stage` in braces."""
 
     reason: str
+    """Why the batch had no learning signal."""
     fix: str
+    """Advice to the owner of the experiment."""
 
 
 _WORDS: Final = {
@@ -258,6 +260,7 @@ _WORDS: Final = {
         "advantage_fn_args.std_threshold",
     ),
 }
+"""Texts by cause of a batch without a learning signal."""
 
 
 def declarations(state: RunState) -> list[SignalLost | SignalRegained]:

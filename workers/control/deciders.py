@@ -31,8 +31,11 @@ class LastDecided(msgspec.Struct):
     """The last answer of each decider; None before the first call, and after an exception."""
 
     controller: Decided[ControllerHold] | None = None
+    """Last answer of the controller."""
     planner: Decided[PlannerHold] | None = None
+    """Last answer of the planner."""
     dispatcher: Dispatched | None = None
+    """Last answer of the dispatcher."""
 
 
 class Deciders:
@@ -41,6 +44,9 @@ class Deciders:
     def __init__(
         self, state: RunState, liveness: Liveness, *, starts: frozenset[str], columns: ColumnSource = no_columns
     ) -> None:
+        """Decides for the run in `state`; `starts` are the roles of workers started by the daemon's fleet, `columns`
+        reads datasets' columns for selectors.
+        """
         self._state = state
         self._liveness = liveness
         self._columns = columns

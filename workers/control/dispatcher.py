@@ -160,6 +160,9 @@ class Dispatcher:
     """
 
     def __init__(self, state: RunState, liveness: Liveness, *, columns: ColumnSource = no_columns) -> None:
+        """Decides for the run in `state`; `liveness` dates workers' signs of life, `columns` reads datasets' columns
+        for selectors.
+        """
         self._state = state
         self._rows = TaskRows(state, columns)
         self._liveness = liveness

@@ -39,7 +39,9 @@ from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Spine
 
 DISK_FULL: Final = "disk_full"
+"""The disk has too little free space."""
 DISK_BUDGET: Final = "disk_budget"
+"""The experiments use more space than their budget."""
 PART_MISSING: Final = "part_missing"
 """A plug-in named by the experiment is not installed where the workers start."""
 NOT_ALLOWED: Final = "not_allowed"
@@ -65,9 +67,11 @@ RESUMABLE: Final = TRIED_AGAIN | PERSONS
 _MENDED_BY_A_PERSON: Final = frozenset(
     kind.code for kind in (DataError, NotFoundError, NotInstalledError, LogCorruptError, DeviceMemoryError)
 )
+"""Codes of errors of a worker whose cause only a person can remove."""
 _HOPELESS: Final = frozenset(kind.code for kind in (NonFiniteLossError, RowError, TrainError))
+"""Codes of errors of a worker caused by the training itself: a restart repeats them."""
 _UNFIT: Final = frozenset(kind.code for kind in (ConfigError, UsageError))
-"""Codes of errors of a worker that the experiment's fixed specification does not suit: a restart cannot help."""
+"""Codes of errors of a worker caused by the specification, which is fixed: a restart repeats them."""
 REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
 """Codes of errors that end a worker and would end an immediately restarted one too."""
 
@@ -83,6 +87,7 @@ _WANTED: Final = {
     BUDGET: "a further budget",
     UNSEEN: "somebody to look at it",
 }
+"""Needs named by the message of a paused experiment, by the cause of the pause; free space for other causes."""
 
 
 def wanted(cause: str) -> str:
@@ -98,7 +103,9 @@ class Obstacle(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     """One of the constants above, such as `DISK_FULL`."""
     reason: str
+    """Explanation of the pause for the owner."""
     fix: str
+    """Advice to the owner."""
 
 
 Trouble: TypeAlias = Obstacle | ExperimentFailed
@@ -204,6 +211,7 @@ class Decided(NamedTuple, Generic[H]):
     """Answer of a decider: events to append, and the hold against further ones."""
 
     events: Sequence[Event]
+    """Events to append, in order."""
     hold: H | None = None
     """Rule stopping the decider; None if the events have to be folded before the next rule is known."""
 
@@ -218,7 +226,9 @@ class ReadsColumns(Hold, frozen=True):
         "the daemon has read them",
     )
     taskset: str
+    """Name of the taskset."""
     keys: str
+    """Names of the columns, as text."""
 
 
 class DrawsRows(Hold, frozen=True):

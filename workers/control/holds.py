@@ -37,7 +37,7 @@ class Serves(Hold, frozen=True):
 
 
 class StepsLeft(Hold, frozen=True):
-    """The stage's last step is not trained yet; `done` of `last` steps are."""
+    """The stage's last step is not trained yet."""
 
     words = Words(
         "steps",
@@ -46,21 +46,25 @@ class StepsLeft(Hold, frozen=True):
         "step {last} is executed",
     )
     done: int
+    """Number of steps trained."""
     last: int
+    """Number of the stage's last step."""
 
 
 class NoCheckpoint(Hold, frozen=True):
-    """The stage's last step, `step`, is trained but has no checkpoint yet."""
+    """The stage's last step is trained but has no checkpoint yet."""
 
     words = Words("checkpoint", "the checkpoint of step {step}", "trainer", "it is committed")
     step: int
+    """Number of the stage's last step."""
 
 
 class GroupsOpen(Hold, frozen=True):
-    """The stage needs no more groups, but `groups` are still open, and have to be closed before it ends."""
+    """The stage needs no more groups, but some are still open, and have to be closed before it ends."""
 
     words = Words("groups_close", "{groups} groups of the stage to be closed", "dispatcher", "their leases end")
     groups: int
+    """Number of open groups."""
 
 
 class BooksOpen(Hold, frozen=True):
@@ -68,15 +72,16 @@ class BooksOpen(Hold, frozen=True):
 
     words = Words("books_close", "{experiences} experiences to be retired", "planner", "the planner retires them")
     experiences: int
+    """Number of experiences to be retired."""
 
 
 class EvalHold(Hold, frozen=True):
-    """Base of holds for an incomplete evaluation: weight version `version` on the held-out taskset with index
-    `taskset`.
-    """
+    """Base of holds for an incomplete evaluation of one weight version on one held-out taskset."""
 
     version: int
+    """Weight version to be evaluated."""
     taskset: int
+    """Index of the held-out taskset in the stage."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """Returns the text for the oldest incomplete evaluation, with its progress and the number of others as of this
@@ -116,15 +121,17 @@ class NoTrainer(Hold, frozen=True):
 
 
 class StepsAgain(Hold, frozen=True):
-    """Steps `first` to `last` have to be trained again, after a restart from a checkpoint before them (rule 8)."""
+    """Steps have to be trained again, after a restart from a checkpoint before them."""
 
     words = Words("steps_again", "steps {first} to {last} to be executed again", "trainer", "step {last} is executed")
     first: int
+    """First step to be trained again."""
     last: int
+    """Last step trained before the restart."""
 
 
 class PlannedAhead(Hold, frozen=True):
-    """As many batches are planned ahead of the trainer as allowed: steps `first` to `last`."""
+    """As many batches are planned ahead of the trainer as allowed."""
 
     words = Words(
         "plan_ahead",
@@ -133,7 +140,9 @@ class PlannedAhead(Hold, frozen=True):
         "step {first} is executed",
     )
     first: int
+    """First planned step not trained yet."""
     last: int
+    """Last planned step."""
 
 
 _FOR_EVER_S: Final = 365 * 86400.0
@@ -141,9 +150,10 @@ _FOR_EVER_S: Final = 365 * 86400.0
 
 
 class TooFewExperiences(Hold, frozen=True):
-    """Too few experiences are ready to fill the next batch: `have` of `need`."""
+    """Too few experiences are ready to fill the next batch."""
 
     step: int
+    """Step of the next batch."""
     have: int
     """Experiences fit for the batch: ready, and chosen by the stage's policy."""
     need: int
@@ -185,6 +195,7 @@ class LastChance(Hold, frozen=True):
         "they end (policy wait: true), or max_read_timeout",
     )
     step: int
+    """Step of the next batch."""
     oldest_version: int
     """Oldest weight version with which one of these groups began."""
 
@@ -222,7 +233,7 @@ class PolicyFull(Hold, frozen=True):
         "step {next_step} is executed",
     )
     planned: int
-    """Experiences of the stage planned until now."""
+    """Experiences of the stage planned so far."""
     waiting: int
     """Experiences waiting for a batch."""
     in_flight: int
@@ -230,7 +241,7 @@ class PolicyFull(Hold, frozen=True):
 
 
 class AllGivenOut(Hold, frozen=True):
-    """Every task of an exploring stage is leased or done, and `groups` are unfinished."""
+    """Every task of an exploring stage is leased or done, and some groups are unfinished."""
 
     words = Words(
         "given_out",
@@ -239,6 +250,7 @@ class AllGivenOut(Hold, frozen=True):
         "they are finished",
     )
     groups: int
+    """Number of unfinished groups."""
 
 
 class NoneOffered(Hold, frozen=True):
@@ -251,7 +263,7 @@ class NoneOffered(Hold, frozen=True):
         "clients give feedback (POST /feedback) and commit it (POST /commit)",
     )
     rows: int
-    """Number of groups of conversations committed until now."""
+    """Number of groups of conversations committed so far."""
 
 
 class NoneAdded(Hold, frozen=True):
@@ -264,15 +276,16 @@ class NoneAdded(Hold, frozen=True):
         "rftd tasks add, or rftd tasks end",
     )
     rows: int
-    """Number of tasks added until now."""
+    """Number of tasks added so far."""
 
 
 class SyncPoint(Hold, frozen=True):
     """Explorers finish every open group before loading the weights of the next window."""
 
     window: int
-    """Window before which the sync point is."""
+    """Window that begins after the sync point."""
     groups: int
+    """Number of open groups."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """Returns the text; the first window has no sync point before it."""
@@ -281,6 +294,7 @@ class SyncPoint(Hold, frozen=True):
 
 
 def _before(state: RunState, window: int) -> str:
+    """Returns the beginning of a text about the sync point before a window; empty before the first window."""
     return f"sync point before window {window} of stage {state.spine.stage_spec().name}: " if window >= 0 else ""
 
 
@@ -334,6 +348,7 @@ class NoCredits(Hold, frozen=True):
     """No explorer has a free slot for another rollout."""
 
     explorers: int
+    """Number of explorers."""
     rollouts: int
     """Unfinished rollouts leased to explorers."""
     kept: int = 0
@@ -389,22 +404,30 @@ class EvalAwaitsExplorer(EvalHold, frozen=True):
 
 
 StageLacks: TypeAlias = GroupsLeft | Serves | StepsLeft | NoCheckpoint | GroupsOpen | BooksOpen | EvalDue
+"""Conditions not yet met for the completion of a stage."""
 ControllerHold: TypeAlias = NoStage | Paused | StageLacks
+"""Holds of the controller."""
 TooFew: TypeAlias = TooFewExperiences | LastChance
+"""Holds of the planner for lack of experiences."""
 PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | EvalDecides | PlannedAhead | TooFew
 )
+"""Holds of the planner."""
 WindowHold: TypeAlias = SyncPoint | AwaitsAnswer | AwaitsWeights
+"""Holds of a schedule: the weights of the next group or window are not ready."""
 LeaseHold: TypeAlias = (
     PolicyFull | AllGivenOut | NoneOffered | NoneAdded | WindowHold | NoCredits | NoneAlone | ReadsColumns | DrawsRows
 )
+"""Holds against a further lease."""
 DispatcherHold: TypeAlias = NoStage | Paused | TrainsDataset | StagePlanned | ClosesGroups | NoExplorers | LeaseHold
+"""Holds of the dispatcher."""
 
 
 class Dispatched(NamedTuple):
     """Answer of the dispatcher: decisions to append, and the holds against further leases."""
 
     decisions: Sequence[Decision]
+    """Decisions to append, in order."""
     hold: DispatcherHold | None = None
     """Rule against further leases; None if the decisions have to be folded before the next rule is known."""
     evaluation: EvalHold | None = None

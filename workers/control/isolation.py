@@ -26,6 +26,7 @@ class Isolation:
     """Explorers reserved for suspect groups: at most half of all explorers, at least one if a suspect waits."""
 
     def __init__(self, state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> None:
+        """Assigns `explorers` to suspect groups and to other work, for the present state."""
         busy = set(state.groups.alone.values())
         suspects = [
             group for group in loose_groups(state) if not group.leases and is_suspect(group) and leasable(stage, group)

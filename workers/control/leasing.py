@@ -56,6 +56,7 @@ class Credits:
     """Number of rollouts each explorer can take: its free slots and one group more, so that it never runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
+        """Counts the free slots of `explorers`; each may take `ahead` rollouts more than its slots."""
         self._ahead = ahead
         load = state.groups.load
         self._free = {worker.worker: worker.capacity + ahead - load.get(worker.worker, 0) for worker in explorers}

@@ -19,14 +19,17 @@ class Liveness:
     """
 
     def __init__(self, lost_after_s: float = limits.WORKER_LOST_AFTER_S) -> None:
+        """Begins without signs of life; a worker silent for `lost_after_s` counts as lost."""
         self.lost_after_s = lost_after_s
         self.latest: dict[UUID, Heartbeat] = {}
+        """Newest heartbeat by worker."""
         self._states_s: dict[UUID, float] = {}
         """Time of the first heartbeat with the worker's present state, by the clock of `tick`."""
         self._heard_s: dict[UUID, float] = {}
         self._renewed_s: dict[UUID, float] = {}
         self._began_s: dict[UUID, float] = {}
         self._pending: list[Heartbeat | WorkerStarted] = []
+        """Signs of life not dated yet."""
         self._looked_s = 0.0
         """Total seconds counted by `tick`."""
         self._ticked_s: float | None = None

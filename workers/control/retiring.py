@@ -31,6 +31,7 @@ from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES, adv
 RETIRED_AT_ONCE: Final = 4096
 """Maximum number of ids in one experience.retired: at 16 bytes each, far below the limit of a record."""
 UNINFORMATIVE: Final = "uninformative"
+"""Reason for retiring a group without a learning signal."""
 
 
 class Judge:
@@ -40,6 +41,7 @@ class Judge:
     """
 
     def __init__(self) -> None:
+        """Begins without an advantage function; the first stage judged selects it."""
         self._algorithm: AlgorithmSpec | None = None
         self._function: AdvantageFunction | None = None
 

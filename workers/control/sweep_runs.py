@@ -15,6 +15,7 @@ class RunStanding(NamedTuple):
     """A submitted run of a sweep: its status and its evaluation scores."""
 
     status: Status
+    """Status of the run's experiment."""
     held: bool = False
     """True if the sweep, and nobody else, paused the run."""
     scores: Mapping[int, float] = {}
@@ -41,6 +42,7 @@ class HoldRun(NamedTuple):
     """A run to pause until the other runs have been evaluated at the weight version of the next halving."""
 
     point: int
+    """Index of the run's point in the sweep."""
     version: int
     """Weight version of the halving."""
 
@@ -49,17 +51,22 @@ class ResumeRun(NamedTuple):
     """A run to be resumed after a halving."""
 
     point: int
+    """Index of the run's point in the sweep."""
     version: int
+    """Weight version of the halving."""
 
 
 class EndRun(NamedTuple):
     """A run to be cancelled, and the reason."""
 
     point: int
+    """Index of the run's point in the sweep."""
     reason: str
+    """Reason recorded with the cancellation."""
 
 
 SweepStep: TypeAlias = BeginRun | HoldRun | ResumeRun | EndRun | SweepHalved
+"""A step of a sweep: begin, pause, resume or cancel a run, or record a halving."""
 
 
 def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterator[SweepStep]:

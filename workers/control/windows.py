@@ -35,6 +35,7 @@ class Begin(NamedTuple):
     """A group may begin: its weight version, its window, and its position within the window."""
 
     version: int
+    """Weight version with which the group begins."""
     window: int = -1
     """Number of the window; -1 for a schedule without windows, whose groups are not bound to one version."""
     place: int = -1
@@ -114,9 +115,10 @@ def overdue_of(
 
 
 class _Announced:
-    """The weight versions explorers can load now, looked up once for all groups leased together."""
+    """Weight versions that explorers can load now, looked up once for all groups leased together."""
 
     def __init__(self, state: RunState) -> None:
+        """Looks up announcements in `state`."""
         self._state = state
         self._loadable: dict[int, bool] = {}
 
@@ -145,6 +147,7 @@ class _Next:
         last: GroupWindow | None,
         outstanding: int,
     ) -> None:
+        """Decides for `stage`; `outstanding` is the number of unfinished groups, to be finished before a new window."""
         self._state = state
         self._stage = stage
         self._step = step

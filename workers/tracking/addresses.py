@@ -9,11 +9,15 @@ from urllib.parse import urlsplit
 from rftd.ops.errors import ConfigError
 
 _WEB: Final = ("http", "https")
+"""Schemes of web addresses."""
 _STORES: Final = ("file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc")
 """Schemes of MLflow besides http; a database's may be followed by `+DRIVER`."""
 _BARE: Final = ("databricks", "databricks-uc", "uc")
+"""Addresses of MLflow without a scheme."""
 _FIX: Final = "begin it with http:// or https://, and a host"
+"""Advice for a web address."""
 _MLFLOW_FIX: Final = f"{_FIX}; or write file:///FOLDER, or the URL of a database such as sqlite:////FOLDER/FILE.db"
+"""Advice for an address of MLflow."""
 
 ADDRESSES: Final[Mapping[str, tuple[str, str]]] = {
     "wandb": ("base_url", "WANDB_BASE_URL"),
@@ -27,7 +31,9 @@ class AddressFault(NamedTuple):
     """A fault of an address in words, never with the address itself: a variable's content may be secret."""
 
     problem: str
+    """Text of the problem."""
     fix: str
+    """Advice to the user."""
 
 
 def address_fault(kind: str, text: str) -> AddressFault | None:

@@ -28,6 +28,7 @@ class Console:
     """Whether `settle` always confirms storage: yes, the file is synchronised."""
 
     def __init__(self, opening: Opening) -> None:
+        """Writes below the folder of `opening`."""
         self._run = opening.run
         self._files = KeptFiles({"": opening.folder / opening.file("", "log")})
 

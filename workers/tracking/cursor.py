@@ -25,14 +25,18 @@ from rftd.workers.tracking.tracker import Kept
 MONITOR: Final = "monitor"
 """Name of the folder of trackers, in the job's folder, as in the configuration guide."""
 _CURSORS: Final = "cursors"
+"""Name of the folder of cursors below `monitor`."""
 
 
 class TrackedPlace(msgspec.Struct, frozen=True, array_like=True):
     """The position in one partition from which the tracker reads next."""
 
     stream: str
+    """Name of the stream."""
     partition: int
+    """Number of the partition."""
     next_offset: int
+    """Offset of the next record to read."""
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +47,15 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     """Digest of the tracker's arguments; a tracker with other arguments must not continue from this cursor."""
     places: tuple[TrackedPlace, ...] = ()
+    """Progress in each partition."""
     fences: tuple[FenceOwner, ...] = ()
+    """Owners of roles by the fences read so far."""
     fold: PointFold = msgspec.field(default_factory=PointFold)
+    """State of the points' computation."""
     pending: tuple[Point, ...] = ()
     """Points being written."""
     kept: Kept = {}
+    """State of the tracker, as returned by its `settle`."""
     ended: bool = False
     """True once all points of an ended experiment are written."""
     error: str = ""
@@ -62,6 +70,7 @@ class CursorFile:
     """The file of a cursor, locked by the process that uses it."""
 
     def __init__(self, job_dir: Path, kind: str, short_id: str) -> None:
+        """Names the file of a tracker's cursor, without opening it."""
         self.path: Final = job_dir / MONITOR / _CURSORS / f"{kind}.{short_id}"
         self._lock = -1
 

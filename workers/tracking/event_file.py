@@ -14,13 +14,17 @@ from collections.abc import Mapping
 from typing import Final
 
 _POLYNOMIAL: Final = 0x82F63B78  # Castagnoli, reversed
+"""Polynomial of CRC-32C."""
 _MASK: Final = 0xA282EAD8
+"""Constant added to a checksum by the format of the records."""
 _BITS_32: Final = 0xFFFFFFFF
+"""Mask of 32 bits."""
 _STRING: Final = 7
 """TensorFlow's type number of strings."""
 
 
 def _table() -> tuple[int, ...]:
+    """Returns the remainders of all bytes, for the checksum."""
     table = []
     for byte in range(256):
         remainder = byte
@@ -31,6 +35,7 @@ def _table() -> tuple[int, ...]:
 
 
 _TABLE: Final = _table()
+"""Remainder of each byte."""
 
 
 def version_record(time_s: float) -> bytes:
@@ -54,6 +59,7 @@ def text_record(time_s: float, step: int, tag: str, text: str) -> bytes:
 
 
 def _record(event: bytes) -> bytes:
+    """Returns an event as a record: length, checksum, event, checksum."""
     length = struct.pack("<Q", len(event))
     return length + struct.pack("<I", _checksum(length)) + event + struct.pack("<I", _checksum(event))
 
@@ -68,10 +74,12 @@ def _checksum(content: bytes) -> int:
 
 
 def _time(time_s: float) -> bytes:
+    """Returns the field of an event's time."""
     return _key(1, 1) + struct.pack("<d", time_s)
 
 
 def _float(field: int, number: float) -> bytes:
+    """Returns a field with a 32-bit floating-point number."""
     try:
         packed = struct.pack("<f", number)
     except OverflowError:  # beyond float32, whose own conversion yields an infinity
@@ -80,18 +88,22 @@ def _float(field: int, number: float) -> bytes:
 
 
 def _number(field: int, number: int) -> bytes:
+    """Returns a field with a whole number."""
     return _key(field, 0) + _varint(number)
 
 
 def _bytes(field: int, content: bytes) -> bytes:
+    """Returns a field with bytes."""
     return _key(field, 2) + _varint(len(content)) + content
 
 
 def _key(field: int, wire_type: int) -> bytes:
+    """Returns the head of a field: number and wire type of protobuf."""
     return _varint(field << 3 | wire_type)
 
 
 def _varint(number: int) -> bytes:
+    """Returns a whole number in protobuf's variable length."""
     digits = bytearray()
     while number > 0x7F:
         digits.append(number & 0x7F | 0x80)

@@ -38,7 +38,9 @@ GATHER_S: Final = 1.0
 LINGER_S: Final = 5.0
 """Seconds to wait for further records after the end: a trainer finishes its step after a cancel command."""
 _LOOK_S: Final = 1.0
+"""Seconds between two reads of the log without news."""
 _STOP_LOOK_S: Final = 0.2
+"""Seconds between two checks for the request to stop."""
 _MOST_POINTS: Final = 500
 """Maximum points of one write: they are stored in the cursor while being written."""
 _MOST_SAMPLED_POINTS: Final = 20
@@ -46,6 +48,7 @@ _MOST_SAMPLED_POINTS: Final = 20
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts to reach a service, or a disk with space."""
 _AWAY: Final = (UnreachableError, OSError)
+"""Errors of an unreachable service, after which the tracker is tried again."""
 
 
 class TrackerFollower:
@@ -154,11 +157,13 @@ class TrackerFollower:
             pass
 
     def _read(self, record: Record) -> None:
+        """Adds the points of one record."""
         decoded = effective(record, self._fences, self._wanted)
         if decoded is not None:
             self._points += self._fold.apply(decoded)
 
     def _wanted(self, head: Head) -> bool:
+        """True if a record's event concerns the experiment's points."""
         return head.experiment == self._experiment and head.type in self._types
 
     async def _write(self, points: Sequence[Point]) -> bool:
@@ -247,6 +252,7 @@ class TrackerFollower:
         return False
 
     async def _save(self, cursor: Cursor) -> None:
+        """Writes the cursor durably."""
         await asyncio.to_thread(self._file.write, cursor)
         self._cursor = cursor
         self._sure = cursor

@@ -16,17 +16,21 @@ class JsonLines:
     """Writes `monitor/jsonl/RUN.ID.jsonl`; a non-finite figure is null."""
 
     sure_at_once = True
+    """Whether `settle` always confirms storage: yes, the files are synchronised."""
 
     def __init__(self, opening: Opening) -> None:
+        """Writes below the folder of `opening`, a file for each run."""
         self._run = opening.run
         paths = {role: opening.folder / opening.file(role, "jsonl") for role in self._run.roles}
         self._files = KeptFiles(paths)
 
     def open(self, kept: Kept) -> None:
+        """Continues the files from the state last returned by `settle`; a new file begins with the experiment."""
         for role in self._files.open(kept):
             self._files.append(role, _line({**msgspec.to_builtins(self._run), "run": self._run.title(role)}))
 
     def write(self, points: Sequence[Point]) -> None:
+        """Appends a line for each point; tables without rows are skipped."""
         for point in points:
             fields = {"number": point.number, "run": point.role, "step": point.step, "time_ns": point.time_ns}
             if point.table:
@@ -40,15 +44,19 @@ class JsonLines:
             self._files.append(self._run.run_of(point), line)
 
     def settle(self, *, surely: bool) -> Kept:
+        """Confirms that all lines survive a kill; returns the files' state for `open`."""
         return dict(self._files.settle())
 
     def close(self, ended: str) -> None:
+        """Closes the files."""
         self._files.close()
 
 
 def _finite(figure: float) -> float | None:
+    """Returns the figure; None for a non-finite one, because JSON has no number for it."""
     return figure if math.isfinite(figure) else None
 
 
 def _line(fields: dict[str, object]) -> bytes:
+    """Returns fields as a line of JSON."""
     return msgspec.json.encode(fields) + b"\n"

@@ -15,6 +15,7 @@ class KeptFile:
     """
 
     def __init__(self, path: Path) -> None:
+        """Names the file without opening it."""
         self.path = path
         self._file = -1
         self._size = 0
@@ -65,6 +66,7 @@ class KeptFiles:
     """The files of a tracker's runs, one for each role."""
 
     def __init__(self, paths: dict[str, Path]) -> None:
+        """Names the files by role without opening them."""
         self._files = {role: KeptFile(path) for role, path in paths.items()}
 
     def open(self, sizes: dict[str, int]) -> list[str]:

@@ -16,21 +16,29 @@ from rftd.workers.tracking.tracker import Kept, Opening
 _MARK: Final = "rftd.run"
 """The tag by which a run is found again."""
 _FORBIDDEN: Final = re.compile(r"[^\w./ :-]", re.ASCII)
+"""Characters forbidden in MLflow's names."""
 _BATCH: Final = 500
+"""Maximum number of metrics in a request."""
 _PARAMS: Final = 50
+"""Maximum number of parameters in a request."""
 _VALUE_CHARS: Final = 500
 """Maximum length of a parameter's text in every release of the server."""
 _TABLES: Final = "mlflow.loggedArtifacts"
+"""Tag with the names of a run's tables."""
 _MOST_TABLES: Final = 40
+"""Maximum number of tables named by the tag."""
 _STATUS: Final[Mapping[str, str]] = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+"""MLflow's status by the experiment's end."""
 
 
 class MlflowRuns:
     """Maintains the runs of one experiment in the project's MLflow experiment."""
 
     sure_at_once = True
+    """Whether `settle` always confirms storage: yes, an answered request is stored."""
 
     def __init__(self, opening: Opening) -> None:
+        """Reads address and credentials from the arguments, without connecting."""
         self._run = opening.run
         for argument, variable in (("username", "USERNAME"), ("password", "PASSWORD")):
             if opening.args.get(argument):
@@ -45,6 +53,7 @@ class MlflowRuns:
         """True until the first points are written: an earlier process may have sent some of them."""
 
     def open(self, kept: Kept) -> None:
+        """Finds or creates the runs at the server."""
         from mlflow.tracking import MlflowClient
 
         self._client = MlflowClient(tracking_uri=self._uri)
@@ -54,6 +63,7 @@ class MlflowRuns:
         self._resumed = True
 
     def write(self, points: Sequence[Point]) -> None:
+        """Sends the points; after a start only those missing at the server."""
         for role, id in self._ids.items():
             role_points = [point for point in points if self._run.run_of(point) == role]
             metrics = [metric for point in role_points for metric in _metrics(point)]
@@ -80,9 +90,11 @@ class MlflowRuns:
             self._request(self._client.set_tag, id, _TABLES, json.dumps([*listed, artifact][-_MOST_TABLES:]))
 
     def settle(self, *, surely: bool) -> Kept:
+        """Returns an empty state: every answered request is stored."""
         return {}
 
     def close(self, ended: str) -> None:
+        """Sets the runs' status if the experiment has ended."""
         if ended in _STATUS:
             for id in self._ids.values():
                 self._request(self._client.set_terminated, id, _STATUS[ended])
@@ -109,6 +121,7 @@ class MlflowRuns:
         return str(run.info.run_id)
 
     def _log_params(self, id: str, params: Sequence[Any]) -> None:
+        """Sends parameters in requests of the allowed size."""
         for first in range(0, len(params), _PARAMS):
             self._client.log_batch(id, params=params[first : first + _PARAMS])
 
@@ -139,6 +152,7 @@ class MlflowRuns:
 
 
 def _metrics(point: Point) -> Iterator[Any]:
+    """Yields the figures of a point as MLflow's metrics."""
     from mlflow.entities import Metric
 
     for name, figure in point.figures.items():

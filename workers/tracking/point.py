@@ -28,6 +28,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: str
     """Beginning of the answer's text."""
     reward: float
+    """Reward of the answer."""
     tokens: int
     """Number of tokens of the answer."""
     finish: str
@@ -86,8 +87,11 @@ class TrackedRun(msgspec.Struct, frozen=True, kw_only=True):
     experiment: str
     """Id of the experiment."""
     project: str
+    """Name of the project."""
     group: str
+    """Name of the group of runs."""
     name: str
+    """Name of the experiment."""
     job_dir: str
     """Folder of the job."""
     config: Mapping[str, Any]

@@ -17,13 +17,16 @@ from rftd.workers.tracking.point import EXPLORER, TRAINER, Point, SampleSource
 _OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")
 """Name prefixes of a training step's figures about its rollouts."""
 _REWARDS: Final = "critic/rewards/"
+"""Beginning of the names of reward figures."""
 _MOST_EARLY: Final = 256
+"""Maximum number of versions with announcements stored ahead of their step."""
 _ENDS: Final[Mapping[type[Event], str]] = {
     experiment.ExperimentCancelled: "cancelled",
     experiment.ExperimentCompleted: "completed",
     experiment.ExperimentFailed: "failed",
     experiment.ExperimentRejected: "rejected",
 }
+"""Word for the experiment's end, by event."""
 _REMARKS: Final[Mapping[type[Event], Callable[[Any], tuple[str, str]]]] = {
     experiment.ExperimentStarted: lambda event: (TRAINER, "started"),
     experiment.ExperimentPaused: lambda event: (TRAINER, _reasoned("paused", event.cause, event.reason)),
@@ -38,9 +41,13 @@ _REMARKS: Final[Mapping[type[Event], Callable[[Any], tuple[str, str]]]] = {
         f"generation {event.generation} trains from version {event.version}",
     ),
 }
+"""Functions computing role and text of a remark, by event."""
 _FIGURES: Final = (step.StepCompleted, step.EvalCompleted, checkpoint.CheckpointCommitted, weights.WeightsPublished)
+"""Events with figures or announcements."""
 _DECIDED: Final = (CheckpointChosen, StageStopped)
+"""Events decided by evaluations."""
 _EVENTS: Final[tuple[type[Event], ...]] = (*_REMARKS, *_ENDS, *_FIGURES, *_DECIDED)
+"""Events read by the fold."""
 TYPES: Final = frozenset(definition_of(kind).name for kind in _EVENTS) | {"fence"}
 """The types of events that produce points; plans and leases need not be decoded."""
 SAMPLED_TYPES: Final = TYPES | {definition_of(batch.BatchPlanned).name}
@@ -48,18 +55,26 @@ SAMPLED_TYPES: Final = TYPES | {definition_of(batch.BatchPlanned).name}
 SAMPLES: Final = "samples"
 """The folder of tables in a tracker."""
 _MOST_PLANS: Final = 64
+"""Maximum number of stored plans."""
 _MOST_MARKS: Final = 64
+"""Maximum number of stored marks."""
 _MARK_STEPS: Final = 8
+"""Steps from one mark to the next."""
 
 
 class Announcement(msgspec.Struct, frozen=True, array_like=True):
     """A remark on a checkpoint or publication, stored until its training step is read."""
 
     kind: str
+    """Kind of the announcement: `checkpoint` or `weights`."""
     role: str
+    """Run of the remark."""
     version: int
+    """Weight version announced."""
     time_ns: int
+    """Time of the event."""
     text: str
+    """Text of the remark."""
 
 
 class PointFold(msgspec.Struct, kw_only=True):
@@ -78,6 +93,7 @@ class PointFold(msgspec.Struct, kw_only=True):
     later.
     """
     next_number: int = 0
+    """Number of the next point."""
     rows: int = 0
     """The number of points with figures or a table."""
     furthest: int = 0
@@ -126,6 +142,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return [self._point(role, self.furthest, time_ns, remark=text)]
 
     def _step(self, event: step.StepCompleted, time_ns: int) -> list[Point]:
+        """Returns the points of a step; empty for a repeated step."""
         if event.step <= self.furthest:
             return []
         self.furthest = event.step
@@ -148,6 +165,7 @@ class PointFold(msgspec.Struct, kw_only=True):
         return points
 
     def _evaluation(self, event: step.EvalCompleted, time_ns: int) -> list[Point]:
+        """Returns the points of a completed evaluation; empty for a repeated one."""
         if event.eval.bytes in self.evaluated:
             return []
         self.evaluated.add(event.eval.bytes)
@@ -180,6 +198,7 @@ class PointFold(msgspec.Struct, kw_only=True):
             del self.plans[next(iter(self.plans))]
 
     def _table(self, name: str, version: int, time_ns: int, source: SampleSource) -> Point:
+        """Returns the point of a table whose rows are still to be read."""
         point = self._point(EXPLORER, version, time_ns)
         return msgspec.structs.replace(point, table=f"{SAMPLES}/{name}", source=source)
 
@@ -200,10 +219,12 @@ class PointFold(msgspec.Struct, kw_only=True):
         return [self._point(TRAINER, event.version, time_ns, remark=text)]
 
     def _checkpoint(self, event: checkpoint.CheckpointCommitted, time_ns: int) -> list[Point]:
+        """Returns the remark on a saved checkpoint, if its step is known."""
         text = f"checkpoint global_step_{event.stage_step} saved"
         return self._announced(Announcement("checkpoint", TRAINER, event.step, time_ns, text))
 
     def _publication(self, event: weights.WeightsPublished, time_ns: int) -> list[Point]:
+        """Returns the remark on published weights, if their step is known."""
         text = f"weights {event.version} published"
         return self._announced(Announcement("weights", EXPLORER, event.version, time_ns, text))
 
@@ -256,5 +277,6 @@ def _of_rollouts(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _reasoned(event_name: str, code: str, reason: str) -> str:
+    """Returns the name of an event with code and reason, if any."""
     why = ": ".join(text for text in (code, reason) if text)
     return f"{event_name}: {why}" if why else event_name

@@ -133,6 +133,7 @@ def _set_options(fold: PointFold, tracked: TrackerSpec) -> None:
 
 
 def _samples(log: EventLog, beginning: ExperimentStart, tracked: TrackerSpec, logger: Logger) -> SampleReader:
+    """Returns the reader of the sample tables' rows."""
     spec = beginning.spec
     return SampleReader(
         log, spec, tracked.samples, folder=Path(spec.job_dir), starts=beginning.positions, logger=logger
@@ -146,6 +147,7 @@ def _note(file: CursorFile, reason: str) -> None:
 
 
 def _of_kind(spec: ExperimentSpec, kind: str) -> TrackerSpec:
+    """Returns the specification's tracker of a kind. Raises NotFoundError without one."""
     for tracker in spec.trackers:
         if tracker.kind == kind:
             return tracker

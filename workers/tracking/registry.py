@@ -32,6 +32,7 @@ TRACKERS: Final[Plugins[Tracker]] = Plugins(
     },
     extras={kind: (kind, kind) for kind in ("wandb", "mlflow", "swanlab", "trackio")},
 )
+"""Plug-ins of the kind "tracker": built-in ones, and entry points of the group `rftd.trackers`."""
 
 SERVICES: Final[Mapping[str, tuple[str, str]]] = {
     "wandb": ("WANDB_API_KEY", "https://api.wandb.ai"),

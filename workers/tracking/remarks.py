@@ -8,13 +8,16 @@ from rftd.workers.tracking.point import Point
 from rftd.workers.tracking.tracker import Kept
 
 _MOST: Final = 200
+"""Maximum number of remarks per run."""
 _KEY: Final = "remarks"
+"""Name of the remarks in a tracker's state."""
 
 
 class Remarks:
     """The newest remarks of each run, in order, as part of a tracker's saved state."""
 
     def __init__(self, kept: Kept | None = None) -> None:
+        """Continues from a tracker's state; without one, begins without remarks."""
         self._lines: dict[str, list[str]] = {
             role: list(lines) for role, lines in ((kept or {}).get(_KEY) or {}).items()
         }

@@ -28,14 +28,17 @@ def plain_text(samples: Sequence[Sample]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
+    """Returns cells as a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def _cell(content: Any) -> str:
+    """Returns a cell's content with Markdown's characters escaped."""
     return _shown(content).translate(_ESCAPES)
 
 
 def _shown(content: Any) -> str:
+    """Returns a cell's content as text."""
     if content is None:
         return ""
     return f"{content:.6g}" if isinstance(content, float) else str(content)

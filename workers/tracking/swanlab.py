@@ -24,17 +24,21 @@ from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 _OWN: Final = ("id", "resume", "reinit", "experiment_name", "logdir", "tags", "settings")
 """Arguments that the tracker does not pass on unchanged."""
 _STATES: Final = {"": "success", "completed": "success", "cancelled": "aborted"}
+"""SwanLab's state of a run, by the experiment's end."""
 _REFUSALS: Final = ("AuthenticationError", "RuntimeError", "ValidationError", "ValueError", "TypeError")
 """Errors of SwanLab that waiting does not fix: a missing or wrong key, an unknown argument."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "rftd.workers.tracking.swanlab_run")
+"""Command of a run's process."""
 
 
 class SwanLab:
     """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
+    """Whether `settle` always confirms storage: no, only finished runs are stored for sure."""
 
     def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
+        """Reads the arguments without starting a run."""
         self._run = opening.run
         self._folder = opening.folder
         self._args = opening.args
@@ -44,11 +48,13 @@ class SwanLab:
         self._sure_s = 0.0
 
     def open(self, kept: Kept) -> None:
+        """Continues from the state last returned by `settle`; runs begin at their first point."""
         self._finish("success")
         self._remarks = Remarks(kept)
         self._sure_s = self._clock.monotonic_s()
 
     def write(self, points: Sequence[Point]) -> None:
+        """Sends points to the runs' processes."""
         for point in points:
             role = self._run.run_of(point)
             if point.remark:
@@ -59,6 +65,7 @@ class SwanLab:
                 self._send(role, RunLine(step=point.step, figures=dict(point.figures)))
 
     def settle(self, *, surely: bool) -> Kept | None:
+        """Finishes the runs if `surely`, or every `SURE_S` seconds, and returns the state for `open`; else None."""
         if not surely and self._clock.monotonic_s() - self._sure_s < SURE_S:
             return None
         self._finish("success")
@@ -66,6 +73,7 @@ class SwanLab:
         return self._remarks.kept()
 
     def close(self, ended: str) -> None:
+        """Finishes the runs with the state of the experiment's end."""
         self._finish(_STATES.get(ended, "crashed"))
 
     def _send(self, role: str, line: RunLine) -> None:
@@ -98,6 +106,7 @@ class SwanLab:
         return process
 
     def _arguments(self, role: str) -> dict[str, Any]:
+        """Returns the arguments of a run's beginning."""
         handed_on = {name: setting for name, setting in self._args.items() if name not in _OWN and setting is not None}
         title = self._run.title(role)
         if self._args.get("experiment_name"):

@@ -20,17 +20,20 @@ class RunBeginning(msgspec.Struct, frozen=True, kw_only=True):
     """The first line: the arguments of `swanlab.init`, with the key."""
 
     arguments: dict[str, Any]
+    """Arguments of `swanlab.init`."""
 
 
 class RunLine(msgspec.Struct, frozen=True, kw_only=True):
     """Each further line: figures of a step, all remarks of the run until then, or the end."""
 
     step: int = 0
+    """Step of figures and texts."""
     figures: dict[str, float | None] = {}
     """A non-finite figure is null, because JSON has none."""
     texts: dict[str, str] = {}
     """Tables of samples, as texts."""
     remarks: list[str] = []
+    """All remarks of the run so far; empty for a line of figures."""
     state: str = ""
     """SwanLab's word for the end of the run."""
 
@@ -61,6 +64,7 @@ def main() -> int:
 
 
 def _begun(arguments: dict[str, Any]) -> Any:
+    """Begins a run, and returns it."""
     import swanlab
 
     _keep_what_is_too_much()
@@ -106,6 +110,7 @@ def _show_all(run: Any, lines: BinaryIO) -> str:
 
 
 def _answer(answers: BinaryIO, answer: RunAnswer) -> None:
+    """Writes an answer as a line of JSON."""
     answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
 

@@ -21,8 +21,10 @@ class TensorBoard:
     """Writes `monitor/tensorboard/RUN/events.out.tfevents.ID`; with a single run there is no folder RUN."""
 
     sure_at_once = True
+    """Whether `settle` always confirms storage: yes, the files are synchronised."""
 
     def __init__(self, opening: Opening) -> None:
+        """Writes below the folder of `opening`, an event file for each run."""
         self._run = opening.run
         name = f"{_NAME}.{self._run.short_id}"
         self._files = KeptFiles({role: opening.folder / role / name for role in self._run.roles})
@@ -30,9 +32,11 @@ class TensorBoard:
         """Runs whose file has no record yet: the first record has the time of the first point."""
 
     def open(self, kept: Kept) -> None:
+        """Continues the files from the state last returned by `settle`."""
         self._new = self._files.open(kept)
 
     def write(self, points: Sequence[Point]) -> None:
+        """Appends a record for each figure, table or remark."""
         if points:
             self._begin(points[0].time_ns / 1e9)
         for point in points:
@@ -48,12 +52,15 @@ class TensorBoard:
             self._files.append(self._run.run_of(point), record)
 
     def settle(self, *, surely: bool) -> Kept:
+        """Confirms that all records survive a kill; returns the files' state for `open`."""
         return dict(self._files.settle())
 
     def close(self, ended: str) -> None:
+        """Closes the files."""
         self._files.close()
 
     def _begin(self, time_s: float) -> None:
+        """Begins new files with version, experiment and configuration."""
         config = msgspec.json.format(msgspec.json.encode(self._run.config)).decode()
         text = f"{self._run.project}/{self._run.name}, experiment {self._run.experiment}, sha256 {self._run.digest}"
         for role in self._new:

@@ -20,6 +20,7 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of every tracker: the run, a folder, and the kind's own arguments."""
 
     run: TrackedRun
+    """Description of the tracked experiment."""
     folder: Path
     """The folder for its files, which no other tracker writes to."""
     args: dict[str, Any]

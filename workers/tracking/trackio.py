@@ -16,14 +16,17 @@ from rftd.workers.tracking.tracker import Kept, Opening
 FOLDER: Final = "TRACKIO_DIR"
 """The variable with the folder of trackio's database, also used by `trackio show`."""
 _DURABLE: Final = "TRACKIO_SQLITE_SYNCHRONOUS"
+"""trackio's variable of SQLite's synchronisation."""
 
 
 class Trackio:
     """Writes to `monitor/trackio`, or to the folder in `TRACKIO_DIR`; remarks become trackio's alerts."""
 
     sure_at_once = True
+    """Whether `settle` always confirms storage: yes, each transaction is synchronised."""
 
     def __init__(self, opening: Opening) -> None:
+        """Sets trackio's variables, read by trackio on import."""
         self._run = opening.run
         # trackio reads both variables on import.
         os.environ.setdefault(FOLDER, str(opening.folder))
@@ -34,6 +37,7 @@ class Trackio:
         """Runs whose configuration was written by this process."""
 
     def open(self, kept: Kept) -> None:
+        """Opens trackio's database; a project name reserved by trackio gets a suffix."""
         from trackio.sqlite_storage import SQLiteStorage
 
         self._storage = SQLiteStorage
@@ -44,6 +48,7 @@ class Trackio:
             self._project = f"{self._run.project}-runs"
 
     def write(self, points: Sequence[Point]) -> None:
+        """Stores points under row ids that exclude duplicates."""
         for role in self._run.roles:
             role_points = [point for point in points if self._run.run_of(point) == role]
             with _database():
@@ -51,12 +56,14 @@ class Trackio:
                 self._alert(role, [point for point in role_points if point.remark])
 
     def settle(self, *, surely: bool) -> Kept:
+        """Returns an empty state: every transaction is stored."""
         return {}
 
     def close(self, ended: str) -> None:
         """Does nothing: each write opens the database anew."""
 
     def _log(self, role: str, points: Sequence[Point]) -> None:
+        """Stores figures and tables of a run."""
         if not points:
             return
         config = None if role in self._begun else self._config(points[0])
@@ -71,6 +78,7 @@ class Trackio:
         self._begun.add(role)
 
     def _alert(self, role: str, points: Sequence[Point]) -> None:
+        """Stores remarks of a run."""
         self._storage.bulk_alert(
             **self._names(role),
             titles=[point.remark for point in points],
@@ -83,12 +91,15 @@ class Trackio:
         )
 
     def _names(self, role: str) -> dict[str, str]:
+        """Returns trackio's names of a run."""
         return {"project": self._project, "run": self._run.title(role), "run_id": self._id(role)}
 
     def _id(self, role: str) -> str:
+        """Returns the id of a run: the experiment's, with the role."""
         return "-".join(text for text in (self._run.experiment, role) if text)
 
     def _config(self, first: Point) -> dict[str, Any]:
+        """Returns the configuration stored with a run."""
         origin = {"rftd_experiment": self._run.experiment, "rftd_digest": self._run.digest}
         return {**self._run.config, **origin, "_Group": self._run.group, "_Created": _time(first)}
 
@@ -103,6 +114,7 @@ def _database() -> Iterator[None]:
 
 
 def _time(point: Point) -> str:
+    """Returns a point's time in ISO format."""
     return datetime.fromtimestamp(point.time_ns / 1e9, UTC).isoformat()
 
 

@@ -22,8 +22,10 @@ class WeightsAndBiases:
     """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
+    """Whether `settle` always confirms storage: no, only finished runs are stored for sure."""
 
     def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
+        """Reads the arguments without starting a run."""
         self._run = opening.run
         self._folder = opening.folder
         self._args = opening.args
@@ -33,11 +35,13 @@ class WeightsAndBiases:
         self._sure_s = 0.0
 
     def open(self, kept: Kept) -> None:
+        """Continues from the state last returned by `settle`; runs begin at their first point."""
         self._finish(0)
         self._remarks = Remarks(kept)
         self._sure_s = self._clock.monotonic_s()
 
     def write(self, points: Sequence[Point]) -> None:
+        """Logs points to the runs; rows already at the service are skipped."""
         for point in points:
             role = self._run.run_of(point)
             run = self._opened_run(role)
@@ -52,6 +56,7 @@ class WeightsAndBiases:
                 run.log({**point.figures, **_table(point), _STEPS[point.role]: point.step}, step=point.row)
 
     def settle(self, *, surely: bool) -> Kept | None:
+        """Finishes the runs if `surely`, or every `SURE_S` seconds, and returns the state for `open`; else None."""
         if not surely and self._clock.monotonic_s() - self._sure_s < SURE_S:
             return None
         self._finish(None)
@@ -59,14 +64,17 @@ class WeightsAndBiases:
         return self._remarks.kept()
 
     def close(self, ended: str) -> None:
+        """Finishes the runs; with exit code 1 after a failure."""
         self._finish(0 if ended in ("", "completed", "cancelled") else 1)
 
     def _opened_run(self, role: str) -> Any:
+        """Returns the run of a role, begun on first use."""
         if role not in self._runs:
             self._runs[role] = self._begin(role)
         return self._runs[role]
 
     def _begin(self, role: str) -> Any:
+        """Begins a run at the service, or offline."""
         import wandb
 
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -116,6 +124,7 @@ class WeightsAndBiases:
 
 
 def _wrong_key() -> ConfigError:
+    """Returns the error for a refused key."""
     return ConfigError("wandb refuses the key", field="WANDB_API_KEY", fix="export the right one")
 
 

@@ -45,16 +45,18 @@ class Reuse:
     """A cache of immutable log records, limited in bytes; the oldest records are dropped first."""
 
     def __init__(self, most_size_bytes: int = limits.REUSED_RECORDS_SIZE_BYTES) -> None:
+        """Caches at most `most_size_bytes` of records."""
         self._max_size_bytes = most_size_bytes
-        self._records: dict[Position, Record] = {}
+        self._cached: dict[Position, Record] = {}
+        """Cached records by position, the oldest first."""
         self.size_bytes = 0
         """Total size of the cached records."""
 
     def among(self, positions: Collection[Position]) -> dict[Position, Record]:
-        """Returns the cached records at these positions; absent ones are left out."""
-        if not self._records:
+        """Returns the cached records at these positions; uncached ones are left out."""
+        if not self._cached:
             return {}
-        return {position: self._records[position] for position in positions if position in self._records}
+        return {position: self._cached[position] for position in positions if position in self._cached}
 
     def note(self, plan: BatchPlanned, records: Mapping[Position, Record]) -> None:
         """Caches the records of a plan that may be planned again, and drops the plan's other records."""
@@ -64,22 +66,24 @@ class Reuse:
         groups = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
         for planned in plan.experiences:
             position = Position(Partition(topics.EXPERIENCES, planned.partition), planned.offset)
-            self._drop(position)
+            self._drop_record(position)
             # 0 means without limit. Dropping first moves the record to the end of the queue.
             if not plan.max_uses or planned.use < plan.max_uses:
-                self._cache(position, records[position])
-                self._cache(groups[planned.group], records[groups[planned.group]])
+                self._add_to_cache(position, records[position])
+                self._add_to_cache(groups[planned.group], records[groups[planned.group]])
         # A dictionary keeps the order of insertion, so its first key is the oldest record.
         while self.size_bytes > self._max_size_bytes:
-            self._drop(next(iter(self._records)))
+            self._drop_record(next(iter(self._cached)))
 
-    def _cache(self, position: Position, record: Record) -> None:
-        if position not in self._records:
-            self._records[position] = record
+    def _add_to_cache(self, position: Position, record: Record) -> None:
+        """Adds a record, unless it is cached already."""
+        if position not in self._cached:
+            self._cached[position] = record
             self.size_bytes += len(record.head) + len(record.value)
 
-    def _drop(self, position: Position) -> None:
-        record = self._records.pop(position, None)
+    def _drop_record(self, position: Position) -> None:
+        """Removes a record, if it is cached."""
+        record = self._cached.pop(position, None)
         if record is not None:
             self.size_bytes -= len(record.head) + len(record.value)
 
@@ -89,22 +93,25 @@ READ_ALONG_RECORDS: Final = 16
 
 
 _TRACED_BATCHES: Final = 8
-"""Number of batches with stored headers: two are in use at most, others belong to steps never executed."""
+"""Number of batches with stored trace headers: at most two are in use, others belong to steps never executed."""
 
 
 class Assembly:
     """Builds the batches of one experiment, as a pure function of plan and log, so that a replay builds equal ones."""
 
     def __init__(self, log: EventLog, spec: ExperimentSpec, *, notes_traces: bool = False) -> None:
+        """Reads the records of `log`; with `notes_traces`, experiences' trace headers are stored in `traceparents`."""
         self.traceparents: Newest[UUID, list[str]] = Newest(_TRACED_BATCHES)
-        """Trace headers of the traced experiences of the newest batches, by batch, if `notes_traces`."""
+        """Trace headers of the traced experiences of the newest batches, by batch; empty without `notes_traces`."""
         self._notes_traces = notes_traces
         self._log = log
         self._spec = spec
         self._artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
         self._copies = experiment_copies(spec.job_dir, logger())
         self._tokenizers: dict[int, Tokenizer] = {}
+        """Tokenizers of datasets by stage, opened on first use."""
         self._datasets: dict[int, Taskset] = {}
+        """Datasets by stage, opened on first use."""
         self._reuse = Reuse()
 
     async def batch(self, plan: BatchPlanned, first_version: int) -> TrainBatch:
@@ -112,7 +119,7 @@ class Assembly:
         stage = self._spec.stages[plan.stage]
         sequences, metrics = await self._experiences(plan, stage) if plan.experiences else ([], {})
         if plan.rows:
-            rows, shares = await asyncio.to_thread(self._rows, plan, stage)
+            rows, shares = await asyncio.to_thread(self._samples_of_rows, plan, stage)
             sequences += rows
             metrics |= shares
         return TrainBatch(
@@ -131,43 +138,46 @@ class Assembly:
             Position(Partition(topics.EXPERIENCES, planned.partition), planned.offset) for planned in plan.experiences
         ]
         group_positions = [Position(Partition(topics.TASKS, group.partition), group.offset) for group in plan.groups]
-        records = await self._records({*positions, *group_positions})
+        records = await self._records_at({*positions, *group_positions})
         self._reuse.note(plan, records)
         if self._notes_traces:
             headers = [decode_head(records[position]).traceparent for position in positions]
             self.traceparents.put(plan.batch, [header for header in headers if header is not None])
         closed = [
-            _closed(group, records[position]) for group, position in zip(plan.groups, group_positions, strict=True)
+            _closed_group(group, records[position])
+            for group, position in zip(plan.groups, group_positions, strict=True)
         ]
         function = advantage_function(stage.algorithm)
-        members = await self._members(closed) if function.member_fields else {}
+        members = await self._members_of(closed) if function.member_fields else {}
         experiences = [
             BatchExperience(
-                await self._event(records[position], planned.experience), planned.group, planned.staleness_versions
+                await self._experience_of(records[position], planned.experience),
+                planned.group,
+                planned.staleness_versions,
             )
             for planned, position in zip(plan.experiences, positions, strict=True)
         ]
         return group_samples(function, closed, members, experiences, stage=stage, seed=self._spec.seed)
 
-    async def _event(self, record: Record, experience: UUID) -> ExperienceProduced:
+    async def _experience_of(self, record: Record, experience: UUID) -> ExperienceProduced:
         """Returns the experience of a record, with all arrays."""
         event = decode_as(record, ExperienceProduced)
-        _expect(event.experience, experience, record)
+        _require_id(event.experience, experience, record)
         # Large arrays lie in files beside the log: reading them would block the event loop.
         return await asyncio.to_thread(self._loaded, event) if event.tokens.artifact else event
 
-    async def _members(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
-        """Returns the experience of each member of these groups, whether in the batch or not."""
+    async def _members_of(self, closed: Sequence[GroupClosed]) -> dict[UUID, ExperienceProduced]:
+        """Returns the experience of each member of these groups, in the batch or not, by id."""
         ids = {
             Position(Partition(topics.EXPERIENCES, member.partition), member.offset): member.experience
             for group in closed
             for member in group.members
         }
         members: dict[UUID, ExperienceProduced] = {}
-        for position, record in (await self._records(ids)).items():
+        for position, record in (await self._records_at(ids)).items():
             if position not in ids:
                 continue
-            event = await self._event(record, ids[position])
+            event = await self._experience_of(record, ids[position])
             members[event.experience] = event
         return members
 
@@ -176,15 +186,15 @@ class Assembly:
         read = self._artifacts.read
         return msgspec.structs.replace(event, **{name: array.loaded(read) for name, array in event.arrays.items()})
 
-    async def _records(self, positions: Collection[Position]) -> dict[Position, Record]:
+    async def _records_at(self, positions: Collection[Position]) -> dict[Position, Record]:
         """Returns the records at these positions: read concurrently, neighbours in one read."""
         records = self._reuse.among(positions)
         async with asyncio.TaskGroup() as reads:
             for partition, offsets in stretches(position for position in positions if position not in records):
-                reads.create_task(self._runs(partition, offsets, records))
+                reads.create_task(self._read_run(partition, offsets, records))
         return records
 
-    async def _runs(self, partition: Partition, pending: list[int], records: dict[Position, Record]) -> None:
+    async def _read_run(self, partition: Partition, pending: list[int], records: dict[Position, Record]) -> None:
         """Reads the pending offsets of one partition into `records`. Raises LogLossError for a missing record."""
         while pending:
             first = pending[0]
@@ -202,7 +212,9 @@ class Assembly:
                     fix="run rftd verify on the log",
                 )
 
-    def _rows(self, plan: BatchPlanned, stage: StageSpec) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
+    def _samples_of_rows(
+        self, plan: BatchPlanned, stage: StageSpec
+    ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         """Returns the samples of the plan's rows, and metrics of the rows."""
         dataset = self._dataset(plan.stage, stage)
         # Read again only if size or times have changed: the digest of a large dataset takes minutes.
@@ -216,13 +228,13 @@ class Assembly:
                 )
         try:
             if dataset.spec.schema == RECORDED:
-                return self._recorded(plan, stage, dataset)
-            return self._train_rows(plan, stage, dataset)
+                return self._recorded_rollouts(plan, stage, dataset)
+            return self._samples_of_text(plan, stage, dataset)
         except DataError as error:
             # The file is as accepted, so the row itself is at fault: a restart cannot mend it, hence RowError.
             raise RowError(error.what, where=error.where, fix=error.fix) from error
 
-    def _train_rows(
+    def _samples_of_text(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         """Returns the samples of rows with text, and the fractions of rows with a fault."""
@@ -235,7 +247,7 @@ class Assembly:
             samples.append(_row_samples(sequences, number, expert=bool(plan.experiences)))
         return samples, {name: count / len(samples) for name, count in counts.items()}
 
-    def _recorded(
+    def _recorded_rollouts(
         self, plan: BatchPlanned, stage: StageSpec, dataset: Taskset
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         """Returns the samples of recorded rollouts, with the metrics of their groups."""
@@ -247,12 +259,14 @@ class Assembly:
         return beside_experiences(samples, metrics, plan) if plan.experiences else (samples, metrics)
 
     def _dataset(self, index: int, stage: StageSpec) -> Taskset:
+        """Returns the dataset of a stage, opened on first use."""
         if index not in self._datasets:
             assert stage.dataset is not None, stage.name
             self._datasets[index] = Taskset.open(stage.dataset, self._copies)
         return self._datasets[index]
 
     def _tokenizer(self, index: int, stage: StageSpec) -> Tokenizer:
+        """Returns the tokenizer of a stage's dataset, opened on first use."""
         if index not in self._tokenizers:
             self._tokenizers[index] = dataset_tokenizer(stage)
         return self._tokenizers[index]
@@ -298,10 +312,10 @@ def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[i
         yield partition, offsets
 
 
-def _closed(group: GroupRef, record: Record) -> GroupClosed:
-    """Returns the group.closed in a record. Raises LogLossError for another group's."""
+def _closed_group(group: GroupRef, record: Record) -> GroupClosed:
+    """Returns the `group.closed` in a record. Raises LogLossError for another group's."""
     closed = decode_as(record, GroupClosed)
-    _expect(closed.group, group.group, record)
+    _require_id(closed.group, group.group, record)
     return closed
 
 
@@ -327,7 +341,7 @@ def _row_samples(train_rows: Sequence[TrainRow], number: int, *, expert: bool) -
     return samples
 
 
-def _expect(experience: UUID, expected: UUID, record: Record) -> None:
+def _require_id(experience: UUID, expected: UUID, record: Record) -> None:
     """Raises LogLossError if a record has an id other than the planned one."""
     if experience != expected:
         raise LogLossError(

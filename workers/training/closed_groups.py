@@ -26,14 +26,14 @@ def closed_group(
     """Returns a group as the input of an advantage function; its first `greedy` rollouts are a baseline.
 
     `members` are needed only for the `fields` read by the function. Random draws follow from the experiment's seed and
-    the group's position, as in sampling (rule 14).
+    the group's position, so a replay draws the same.
     """
     # From the group's position, not from the plan: a replay, and a later batch reusing the group, draw the same.
     group_seed = derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int
     rollouts = [member.rollout for member in event.members]
     # The usual case: the close itself has everything needed, and no member's record is decoded.
     if not fields:
-        return _view(rollouts, [member.reward for member in event.members], greedy=greedy, seed=group_seed)
+        return _closed_group_of(rollouts, [member.reward for member in event.members], greedy=greedy, seed=group_seed)
     indexed: list[tuple[int, int, StepArrays]] = []
     owners: list[ExperienceProduced] = []
     for rollout, produced in zip(rollouts, [members[member.experience] for member in event.members], strict=True):
@@ -41,27 +41,28 @@ def closed_group(
         indexed += [(rollout, number, arrays) for number, arrays in enumerate(steps_or_run)]
         owners += [produced] * len(steps_or_run)
     run_steps = [arrays.step for _, _, arrays in indexed]
-    return _view(
+    return _closed_group_of(
         [run for run, _, _ in indexed],
         [step.reward for step in run_steps],
         greedy=greedy,
         seed=group_seed,
         steps=np.array([number for _, number, _ in indexed], np.int64) if "steps" in fields else None,
         mean_logprobs=np.array([arrays.mean_logprob for _, _, arrays in indexed], np.float32),
-        parts=_parts([produced.metrics for produced in owners]) if "parts" in fields else {},
+        parts=_reward_parts([produced.metrics for produced in owners]) if "parts" in fields else {},
         lengths=np.array([np.count_nonzero(arrays.loss_mask) for _, _, arrays in indexed], np.int64),
         step_rewards=np.array([math.nan if s.step_reward is None else s.step_reward for s in run_steps], np.float32),
         states=tuple(step.state for step in run_steps),
     )
 
 
-def _parts(of_members: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
+def _reward_parts(of_members: Sequence[Mapping[str, float]]) -> dict[str, Floats]:
     """Returns the named parts of the rewards, each over all entries; NaN for a member without the part."""
     names = sorted({name for parts in of_members for name in parts})
     return {name: np.array([parts.get(name, math.nan) for parts in of_members], np.float32) for name in names}
 
 
-def _view(runs: list[int], rewards: list[float], *, greedy: int, seed: int, **more: object) -> ClosedGroup:
+def _closed_group_of(runs: list[int], rewards: list[float], *, greedy: int, seed: int, **more: object) -> ClosedGroup:
+    """Returns the input of an advantage function from rollout numbers and rewards, with further fields."""
     run_numbers = np.array(runs, np.int64)
     return ClosedGroup(
         rewards=np.array(rewards, np.float32),

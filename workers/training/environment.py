@@ -25,16 +25,21 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     """Newest generation recorded with the other setting."""
     name: str
+    """Name of the setting or package."""
     recorded: str
+    """Recorded value."""
     here: str
+    """Value in the present environment."""
 
     def __str__(self) -> str:
+        """Returns the difference as a clause of a message."""
         return f"{self.name} was {self.recorded}, here it is {self.here}"
 
 
 def drift(generation: int, recorded: Mapping[str, str], present: Mapping[str, str]) -> tuple[Drift, ...]:
-    """Returns the settings of `present` that differ from the `recorded` ones, by name; empty if nothing was
-    recorded.
+    """Returns the settings of `present` that differ from the `recorded` ones, by name; empty without recorded ones.
+
+    `generation` is the number of the recorded generation.
     """
     names = sorted(recorded.keys() | present.keys()) if recorded else ()
     pairs = [(name, recorded.get(name, "unknown"), present.get(name, "unknown")) for name in names]

@@ -1,6 +1,6 @@
 """`Execution`: an engine executing planned batches, for live training, recovery, forks and replays.
 
-Nothing is appended and nothing decided here; plans and planned records are read from the log.
+It appends nothing and decides nothing; plans and planned records are read from the log.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ T = TypeVar("T")
 
 
 class Executed(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of executing one plan, with the digests of the resulting weights."""
+    """Outcome of executing one plan, with the digests of the new weights."""
 
     result: StepResult
+    """Figures of the step, with the metrics of the batch."""
     checksum: str
     """Checksum of the resulting weights."""
     sha256: str | None
@@ -61,7 +62,9 @@ class Execution:
         thread: Executor,
         notes_traces: bool = False,
     ) -> None:
-        """With `notes_traces`, the trace headers of a batch's experiences are collected."""
+        """Executes plans of the experiment in `state` and `spec` on `engine`; with `notes_traces`, trace headers of a
+        batch's experiences are collected.
+        """
         self.engine = engine
         self._log = log
         self._state = state
@@ -70,8 +73,9 @@ class Execution:
         self._assembly = Assembly(log, spec, notes_traces=notes_traces)
         self._stage = -1
         """Index of the stage for which the engine is set up."""
-        self._ahead: tuple[UUID, TrainBatch] | None = None
-        self._older: dict[int, int] = {}
+        self._built_batch: tuple[UUID, TrainBatch] | None = None
+        """Batch built last, with the id of its plan."""
+        self._offsets_of_old_plans: dict[int, int] = {}
         """Offsets on the spine of plans no longer in the fold, by step."""
 
     async def take_up(self, resumption: Resumption) -> int:
@@ -95,20 +99,21 @@ class Execution:
         checkpoint = resumption.checkpoint
         if checkpoint is None:
             return 0
-        await self._load(Path(checkpoint.path), checkpoint.stage)
+        await self._load_checkpoint(Path(checkpoint.path), checkpoint.stage)
         return checkpoint.step
 
     async def load(self, folder: Path, stage: int) -> None:
         """Loads weights saved by an engine in `folder`, to continue training under this experiment's specification."""
         await self.call(lambda: self.engine.open(self._spec, self._spec.stages[0].model.path))
-        await self._load(folder, stage)
+        await self._load_checkpoint(folder, stage)
 
-    async def _load(self, folder: Path, stage: int) -> None:
+    async def _load_checkpoint(self, folder: Path, stage: int) -> None:
+        """Loads a checkpoint, and sets the engine up for the stage."""
         self._stage = stage
         await self.call(lambda: self.engine.load(folder, self._spec.stages[stage]))
 
     def base(self) -> str:
-        """Returns the checksum of the base model of the history; empty if unknown here."""
+        """Returns the checksum of the history's base model; empty if no event here records it."""
         forked = self._state.spine.forked
         if forked is not None and forked.at_step == 0:
             return forked.checksum
@@ -120,7 +125,7 @@ class Execution:
         spine = self._state.spine
         if (plan := spine.plans.get(step)) is not None:
             return plan.event
-        offset = await self._offset(step)
+        offset = await self._plan_offset(step)
         if offset is None:
             return None
         partition = partition_of(topics.EXPERIMENTS, self._state.experiment)
@@ -131,14 +136,14 @@ class Execution:
             )
         return decode_as(records[0], BatchPlanned)
 
-    async def _offset(self, step: int) -> int | None:
-        """Returns the offset of the step's plan; for old steps the spine is read once."""
+    async def _plan_offset(self, step: int) -> int | None:
+        """Returns the offset of a step's plan on the spine; for old steps the spine is read once."""
         spine = self._state.spine
         offset = spine.plan_offsets.get(step)
         if offset is None and step in spine.batches.steps:
-            if step not in self._older:
-                self._older = await plan_offsets(self._log, self._state.experiment, first=step)
-            offset = self._older.get(step)
+            if step not in self._offsets_of_old_plans:
+                self._offsets_of_old_plans = await plan_offsets(self._log, self._state.experiment, first=step)
+            offset = self._offsets_of_old_plans.get(step)
         return offset
 
     async def batch(self, plan: BatchPlanned) -> TrainBatch:
@@ -146,7 +151,7 @@ class Execution:
         is missing.
         """
         # By the batch's id, not the step: an abandoned batch shares the step with the replacement.
-        if self._ahead is None or self._ahead[0] != plan.batch:
+        if self._built_batch is None or self._built_batch[0] != plan.batch:
             first_version = self._state.spine.first_versions.get(plan.stage)
             if first_version is None:
                 raise LogLossError(
@@ -154,8 +159,8 @@ class Execution:
                     fix="run rftd verify on the log",
                 )
             # One batch ahead at most: a second one would hold arrays long before their use.
-            self._ahead = plan.batch, await self._assembly.batch(plan, first_version)
-        return self._ahead[1]
+            self._built_batch = plan.batch, await self._assembly.batch(plan, first_version)
+        return self._built_batch[1]
 
     def traceparents(self, plan: BatchPlanned) -> Sequence[str]:
         """Returns the trace headers of the traced experiences of a batch just built."""

@@ -17,6 +17,7 @@ from rftd.workers.learning.losses.kl_losses import KL_LOSSES
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 MISSING: Final = "not installed"
+"""Origin of a plug-in that is not installed."""
 
 
 def extensions_of(spec: ExperimentSpec) -> dict[str, str]:
@@ -24,13 +25,13 @@ def extensions_of(spec: ExperimentSpec) -> dict[str, str]:
 
     Imports no plug-in: packages are found by their entry points.
     """
-    return {f"{plugins.kind} {name!r}": plugins.origin(name) or MISSING for plugins, name in _third_party_parts(spec)}
+    return {
+        f"{plugins.kind} {name!r}": plugins.origin(name) or MISSING for plugins, name in _plugins_of_third_parties(spec)
+    }
 
 
 def check_extensions(spec: ExperimentSpec, recorded: Mapping[str, str]) -> None:
-    """Raises ConfigError for a plug-in not installed here; `recorded` maps plug-ins to their packages at
-    training time.
-    """
+    """Raises ConfigError for a plug-in that is not installed; `recorded` maps plug-ins to packages at training time."""
     for extension, origin in extensions_of(spec).items():
         if origin == MISSING:
             former_origin = recorded.get(extension, MISSING)
@@ -41,7 +42,8 @@ def check_extensions(spec: ExperimentSpec, recorded: Mapping[str, str]) -> None:
             )
 
 
-def _third_party_parts(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
+def _plugins_of_third_parties(spec: ExperimentSpec) -> Iterator[tuple[Plugins[Any], str]]:
+    """Yields the kind and name of each third-party plug-in used in training."""
     for stage in spec.stages:
         algorithm = stage.algorithm
         parts: tuple[tuple[Plugins[Any], str], ...] = (

@@ -26,9 +26,11 @@ class BatchExperience(NamedTuple):
     """An experience of a batch, with the index of its closed group and its staleness."""
 
     event: ExperienceProduced
+    """The experience with its arrays."""
     group: int
     """Index of the experience's closed group in the batch."""
     staleness_versions: int = 0
+    """Age in weight versions, fixed when the batch was planned."""
 
 
 def group_samples(
@@ -79,7 +81,7 @@ def group_samples(
         )
     substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}
     if substitutes:
-        samples = _substituted(samples, substitutes)
+        samples = _with_substitutes(samples, substitutes)
     return samples, group_metrics(function, views) | gap.metrics | counts.metrics(closed)
 
 
@@ -92,8 +94,9 @@ class ProcessedGap:
     """
 
     def __init__(self) -> None:
-        self._sum = 0.0
-        self._tokens = 0
+        """Begins without tokens."""
+        self._gap_sum = 0.0
+        self._gap_tokens = 0
 
     def add(self, event: ExperienceProduced) -> None:
         """Counts a trained experience; one without processed log-probabilities changes nothing."""
@@ -101,13 +104,13 @@ class ProcessedGap:
             return
         trained = event.loss_mask.view() != 0
         gaps = event.processed_logprobs.view() - event.logprobs.view()
-        self._sum += float(np.sum(gaps[trained], dtype=np.float64))
-        self._tokens += int(trained.sum())
+        self._gap_sum += float(np.sum(gaps[trained], dtype=np.float64))
+        self._gap_tokens += int(trained.sum())
 
     @property
     def metrics(self) -> dict[str, float]:
         """Returns the mean over tokens in nats; empty if no token has both."""
-        return {"rollout/processed_minus_raw/mean": self._sum / self._tokens} if self._tokens else {}
+        return {"rollout/processed_minus_raw/mean": self._gap_sum / self._gap_tokens} if self._gap_tokens else {}
 
 
 class RolloutCounts:
@@ -116,8 +119,10 @@ class RolloutCounts:
     """
 
     def __init__(self) -> None:
+        """Begins without rollouts."""
         self._rollouts = 0
-        self._ended = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
+        self._counts_by_fault = dict.fromkeys((PROMPTS_CUT, ANSWERS_CUT, ANSWERS_EMPTY), 0)
+        """Number of rollouts with a cut prompt, a cut answer or an empty answer, by metric."""
         self._reward_parts: list[dict[str, float]] = []
         self._rewards: list[float] = []
 
@@ -127,12 +132,12 @@ class RolloutCounts:
         self._reward_parts.append(event.metrics)
         self._rewards.append(event.reward)
         if event.finish == "prompt_truncated":
-            self._ended[PROMPTS_CUT] += 1
+            self._counts_by_fault[PROMPTS_CUT] += 1
         elif event.finish == "length":
-            self._ended[ANSWERS_CUT] += 1
+            self._counts_by_fault[ANSWERS_CUT] += 1
         # An answer that ends by itself contains its end token.
         elif len(event.loss_mask) <= 1:
-            self._ended[ANSWERS_EMPTY] += 1
+            self._counts_by_fault[ANSWERS_EMPTY] += 1
 
     def metrics(self, closed: Sequence[GroupClosed]) -> dict[str, float]:
         """Returns the fractions, including groups with equal rewards, the rewards' range and quantiles, and the parts'
@@ -140,7 +145,7 @@ class RolloutCounts:
         """
         if not self._rollouts:
             return {}
-        shares = {name: count / self._rollouts for name, count in self._ended.items()}
+        shares = {name: count / self._rollouts for name, count in self._counts_by_fault.items()}
         equal = equal_groups([[member.reward for member in group.members] for group in closed])
         spread = reward_spread(self._rewards)
         return {EQUAL_GROUPS: equal} | shares | spread | part_means(part_sums(self._reward_parts), self._rollouts)
@@ -162,7 +167,9 @@ def equal_groups(rewards: Sequence[Sequence[float]]) -> float:
     return float(len({reward for of_group in rewards for reward in of_group}) == 1)
 
 
-def _substituted(runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]) -> list[Sequence[TrainSample]]:
+def _with_substitutes(
+    runs: Sequence[Sequence[TrainSample]], substitutes: Mapping[int, int]
+) -> list[Sequence[TrainSample]]:
     """Returns the samples of each run; runs of a substituted group are replaced by the substitute's, in turn."""
     by_group: dict[int, list[Sequence[TrainSample]]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""`Resumption`: the checkpoint from which training resumes: the newest valid one of the present history (rule 8)."""
+"""`Resumption`: the checkpoint from which training resumes, the newest valid one of the present history."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] = lambda _: True) -> Resumption:
-    """Returns the newest checkpoint of the present history with valid files, and True from `accept`.
+    """Returns the newest valid checkpoint of the present history for which `accept` returns True.
 
     Reads and verifies files: to be called off the event loop.
     """
@@ -41,7 +41,7 @@ def resume_from(state: RunState, accept: Callable[[CheckpointCommitted], bool] =
 
 
 def _newest_first(state: RunState) -> Iterator[CheckpointCommitted]:
-    """Yields the committed checkpoints whose step is on the spine with equal weights (rule 3)."""
+    """Yields the committed checkpoints of steps on the spine with equal weights, newest first."""
     for key in sorted(state.checkpoints, reverse=True):
         checkpoint = state.checkpoints[key]
         # The checksum too: a repeated step may have made weights other than an older checkpoint's.

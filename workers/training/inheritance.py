@@ -21,6 +21,7 @@ class Inherited(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine reached the version shared with the parent."""
 
     checksum: str
+    """Checksum of the weights, in the form recorded by the parent."""
     checkpoint: str
     """Folder of the first checkpoint; empty for the base model."""
     reason: str

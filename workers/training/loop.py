@@ -51,20 +51,31 @@ class TrainingLoop:
     """The training of one experiment under one lease, from the newest valid checkpoint to the experiment's end."""
 
     member: Membership
+    """Membership of the process: its id, clock, log and heartbeat."""
     follower: Follower
+    """Follower folding the log into `state`."""
     state: RunState
+    """State of the run, folded from the log."""
     lease: RoleLease
+    """Lease of the trainer's role."""
     digest: SpineDigest
     """Digest of the spine as read by this process, recorded in steps and checkpoints."""
     execution: Execution
+    """Engine executing the plans."""
     publisher: Publisher
+    """Publisher of weights to explorers."""
     saver: Saver
+    """Writer of checkpoints."""
     turn: DeviceTurn | None
     """Turns of rollouts and steps on one shared device; None for a trainer with a device of its own."""
     log: Logger
+    """Logger of the process."""
     steps: StepLog
+    """Log lines of steps."""
     traces: TrainingTraces
+    """Spans of the trainer."""
     stop: asyncio.Event
+    """Set to end the loop after the current step."""
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Works until the experiment ends or `stop` is set; publications run concurrently in `tasks`."""
@@ -84,7 +95,7 @@ class TrainingLoop:
 
     @property
     def _over(self) -> bool:
-        """True once the loop has to end: `stop` is set, or the experiment has ended."""
+        """Whether the loop has to end: `stop` is set, or the experiment has ended."""
         return self.stop.is_set() or self.state.spine.ended
 
     async def _take_up(self) -> None:
@@ -134,7 +145,7 @@ class TrainingLoop:
             generation=spine.generation + 1,
             version=version,
             checkpoint=checkpoint.path if checkpoint else "",
-            reason="; ".join(filter(None, (_lost_reason(needed), resumption.reason))),
+            reason="; ".join(filter(None, (_reason_of_lost_version(needed), resumption.reason))),
             environment=environment_of(self.execution.engine, self.spec),
         )
         faults.point("trainer.before_generation")
@@ -221,7 +232,7 @@ class TrainingLoop:
         self.steps.published(self.publisher.newest)
 
     async def _work(self, tasks: asyncio.TaskGroup) -> bool:
-        """Trains plan after plan. True if the history has to be resumed again, False once the work is over."""
+        """Trains plan after plan. Returns True if the history has to be resumed again, False once the work is over."""
         spine = self.state.spine
         pulse = self.member.pulse
         clock = self.member.clock
@@ -260,7 +271,7 @@ class TrainingLoop:
         following = self.state.spine.plans.get(plan.step + 1)
         async with asyncio.TaskGroup() as overlapping:
             overlapping.create_task(self.execution.build_ahead(following.event if following else None))
-            done = await self._step(plan, batch)
+            done = await self._train_step(plan, batch)
         if span is not None:
             note_step(span, done)
         pulse.version = done.step
@@ -297,11 +308,11 @@ class TrainingLoop:
         self.member.pulse.state = WorkerState.PUBLISH
         await self.publisher.answer(tasks, request, current)
 
-    async def _step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
+    async def _train_step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
         """Executes one plan and appends a `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""
         faults.point("trainer.before_step")
-        async with self._device():
-            draft, done = await self._executed(plan, batch)
+        async with self._device_for_step():
+            draft, done = await self._execute_plan(plan, batch)
         faults.point("trainer.before_step_append")
         # A crash before this append loses the step and nothing else: the plan is in the log, and is executed again.
         await self.lease.append([draft])
@@ -318,14 +329,14 @@ class TrainingLoop:
         self.steps.step(done, self.spec.stages[plan.stage].name, self.publisher.newest)
         return done
 
-    def _device(self) -> AbstractAsyncContextManager[None]:
+    def _device_for_step(self) -> AbstractAsyncContextManager[None]:
         """Returns the context of the device for one step: exclusive, if rollouts share the device in turn."""
         if self.turn is None:
             return nullcontext()
         self.member.pulse.state = WorkerState.WAIT_TURN
         return self.turn.training()
 
-    async def _executed(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
+    async def _execute_plan(self, plan: BatchPlanned, batch: TrainBatch) -> tuple[Draft, StepCompleted]:
         """Executes a plan on the engine; returns the draft of its event, and the event."""
         self.member.pulse.state = WorkerState.BUSY
         began_s = self.member.clock.monotonic_s()
@@ -354,5 +365,6 @@ class TrainingLoop:
         return draft, done
 
 
-def _lost_reason(needed: int | None) -> str:
+def _reason_of_lost_version(needed: int | None) -> str:
+    """Returns why training resumes before version `needed`; empty without one."""
     return "" if needed is None else f"the weights of version {needed} are gone, and an evaluation waits for them"

@@ -1,4 +1,4 @@
-"""`TrainingRecord`: an experiment's training as recorded in the log, with the executions that produced the present
+"""`TrainingRecord`: an experiment's training as recorded in the log, including the executions that produced the present
 weights.
 """
 
@@ -23,10 +23,12 @@ class TrainingRecord:
     """A fold of the run's state, of each generation's start, and of every step as executed by each generation."""
 
     def __init__(self, experiment: UUID) -> None:
+        """Begins before the first event of the experiment."""
         self.state = RunState(experiment)
         self.parent: TrainingRecord | None = None
         """Record of the parent experiment, for a fork."""
         self.generations: dict[int, GenerationStarted] = {}
+        """Start of each generation, by number."""
         self._steps: dict[int, dict[int, StepCompleted]] = {}
         """Executed steps by generation, then by step; without metrics."""
 

@@ -23,7 +23,7 @@ class RecordedGroups:
     """
 
     def __init__(self, dataset: Taskset, rows: Sequence[RowItem], *, stage: int, max_model_len: int) -> None:
-        """Reads the groups. Raises DataError for an invalid rollout in one of them. Blocks."""
+        """Reads the groups of the batch's `rows`. Raises DataError for an invalid rollout in one of them. Blocks."""
         self._dataset = dataset
         self._stage = stage
         self._max_model_len = max_model_len
@@ -36,61 +36,64 @@ class RecordedGroups:
         """Experiences of the batch's rows, in order."""
         indices: dict[int, int] = {}
         for planned in rows:
-            first, end = self._extent(planned.row)
+            first, end = self._extent_of_group(planned.row)
             if first not in indices:
                 indices[first] = len(self.closed)
-                self._close(first, end)
-            self.experiences.append(BatchExperience(self.members[_id(planned.row)], indices[first]))
+                self._add_group(first, end)
+            self.experiences.append(BatchExperience(self.members[_id_of_row(planned.row)], indices[first]))
 
-    def _rollout(self, row: int) -> RecordedRollout:
+    def _read_rollout(self, row: int) -> RecordedRollout:
+        """Returns the recorded rollout of a row, read once."""
         if row not in self._rollouts:
             self._rollouts[row] = self._dataset.recorded(row, max_model_len=self._max_model_len)
         return self._rollouts[row]
 
-    def _extent(self, row: int) -> tuple[int, int]:
+    def _extent_of_group(self, row: int) -> tuple[int, int]:
         """Returns the first row of a row's group, and the row after the last one."""
-        group = self._rollout(row).group
+        group = self._read_rollout(row).group
         first = row
-        while first > 0 and row - first < limits.GROUP_MEMBERS and self._rollout(first - 1).group == group:
+        while first > 0 and row - first < limits.GROUP_MEMBERS and self._read_rollout(first - 1).group == group:
             first -= 1
         end = row + 1
-        while end < len(self._dataset) and end - first < limits.GROUP_MEMBERS and self._rollout(end).group == group:
+        while (
+            end < len(self._dataset) and end - first < limits.GROUP_MEMBERS and self._read_rollout(end).group == group
+        ):
             end += 1
         return first, end
 
-    def _close(self, first: int, end: int) -> None:
+    def _add_group(self, first: int, end: int) -> None:
         """Adds the group of these rows, with an experience for each. Raises DataError for a repeated rollout."""
         members = []
         numbers: set[int] = set()
         for row in range(first, end):
-            rollout = self._rollout(row)
+            rollout = self._read_rollout(row)
             number = row - first if rollout.rollout is None else rollout.rollout
             if number in numbers:
                 raise self._dataset.fault(row, f"has rollout {number}, and a row before it in its group has the same")
             numbers.add(number)
-            event = _experience(rollout, row, first, number, self._stage)
+            event = _experience_of(rollout, row, first, number, self._stage)
             self.members[event.experience] = event
             members.append(Member(event.experience, number, 0, 0, event.reward, 0.0, len(event.tokens), 0, 0))
         self.closed.append(
-            GroupClosed(group=_id(first), sequence=first, stage=self._stage, members=tuple(members), failed=0)
+            GroupClosed(group=_id_of_row(first), sequence=first, stage=self._stage, members=tuple(members), failed=0)
         )
 
 
-def _id(row: int) -> UUID:
+def _id_of_row(row: int) -> UUID:
     """Returns the id of a row's experience within one batch."""
     return UUID(int=row)
 
 
-def _experience(rollout: RecordedRollout, row: int, first: int, number: int, stage: int) -> ExperienceProduced:
+def _experience_of(rollout: RecordedRollout, row: int, first: int, number: int, stage: int) -> ExperienceProduced:
     """Returns the experience of a recorded rollout, as if produced within the batch."""
     response = len(rollout.logprobs)
     temperature = rollout.temperature
     return ExperienceProduced(
-        experience=_id(row),
-        group=_id(first),
+        experience=_id_of_row(row),
+        group=_id_of_row(first),
         rollout=number,
         stage=stage,
-        lease=_id(first),
+        lease=_id_of_row(first),
         tokens=Array.of(rollout.tokens, "u4"),
         prompt_tokens=rollout.prompt_tokens,
         loss_mask=Array.of([1] * response if rollout.loss_mask is None else rollout.loss_mask, "u1"),
@@ -103,11 +106,11 @@ def _experience(rollout: RecordedRollout, row: int, first: int, number: int, sta
             RunStep(step.tokens, step.prompt_tokens, step.reward, step.step_reward, step.state)
             for step in rollout.steps
         ),
-        sampling=_spans(temperature if isinstance(temperature, list) else [temperature] * response),
+        sampling=_spans_of_temperatures(temperature if isinstance(temperature, list) else [temperature] * response),
     )
 
 
-def _spans(temperatures: Sequence[float]) -> tuple[SamplingSpan, ...]:
+def _spans_of_temperatures(temperatures: Sequence[float]) -> tuple[SamplingSpan, ...]:
     """Returns the spans of equal temperatures."""
     spans = []
     start = 0

@@ -41,9 +41,10 @@ class ReplayOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
-    """The start of a replay: weight version, checkpoint, and differences of the environment."""
+    """Start of a replay: weight version, checkpoint, and differences of the environment."""
 
     version: int
+    """Weight version loaded before the first step."""
     checkpoint: str
     """Folder of the checkpoint; empty for the base model."""
     reason: str
@@ -57,9 +58,10 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a replay: number of steps, steps with other weights than recorded, and durations."""
+    """Number of steps executed by a replay, steps with other weights than recorded, and durations."""
 
     steps: int
+    """Number of steps executed again."""
     digests: int
     """Number of steps whose recorded sha256 was compared too."""
     different: tuple[Compared, ...]
@@ -81,8 +83,9 @@ async def replay(
 ) -> ReplayOutcome:
     """Executes the plans again, and calls `on_step` with each compared step; appends nothing.
 
-    `on_begin` is called once before. Raises NotFoundError if nothing was ever trained, UsageError for steps that do not
-    exist, ConflictError for drift not allowed, ConfigError for a missing plug-in, and the errors of training.
+    `on_begin` is called once before the first step. Raises NotFoundError if nothing was ever trained, UsageError for
+    steps that do not exist, ConflictError for drift not allowed, ConfigError for a missing plug-in, and the errors of
+    training.
     """
     record = await read_record(log, experiment, clock=clock)
     spec = record.state.spine.spec
@@ -97,14 +100,14 @@ async def replay(
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
     # Before the engine is made: a missing part would fail in the middle of hours of replay.
-    _check_parts(record)
+    _check_plugins(record)
     engine = make_engine(spec.stages[0].trainer, spec.reach)
     # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the calling thread.
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
         rerun = Rerun(log, record, engine, thread=thread)
         try:
-            on_begin(await _begun(rerun, engine, spec, last, order))
-            outcome = await _executed(rerun, last, order, clock, on_step)
+            on_begin(await _begin_rerun(rerun, engine, spec, last, order))
+            outcome = await _execute_steps(rerun, last, order, clock, on_step)
             if (into := order.into) is not None:
 
                 def fill(folder: Path) -> None:
@@ -117,8 +120,8 @@ async def replay(
             await rerun.call(engine.close)
 
 
-def _check_parts(record: TrainingRecord | None) -> None:
-    """Raises ConfigError for a third party's part that is missing, of this experiment or of its ancestors."""
+def _check_plugins(record: TrainingRecord | None) -> None:
+    """Raises ConfigError for a missing third-party plug-in of this experiment or of its ancestors."""
     while record is not None and record.state.spine.spec is not None:
         newest = max(record.generations, default=None)
         recorded = {} if newest is None else record.generations[newest].environment
@@ -126,7 +129,9 @@ def _check_parts(record: TrainingRecord | None) -> None:
         record = record.parent
 
 
-async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last: int, order: ReplayOrder) -> Beginning:
+async def _begin_rerun(
+    rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last: int, order: ReplayOrder
+) -> Beginning:
     """Loads the first weights of the replay; returns its beginning. Raises ConflictError for drift not allowed."""
     resumption = await rerun.take_up(at_most=last - 1 if order.from_checkpoint else 0)
     drift = rerun.drift(environment_of(engine, spec), last)
@@ -145,10 +150,10 @@ async def _begun(rerun: Rerun, engine: TrainerEngine, spec: ExperimentSpec, last
     )
 
 
-async def _executed(
+async def _execute_steps(
     rerun: Rerun, last: int, order: ReplayOrder, clock: Clock, on_step: Callable[[Compared], None]
 ) -> ReplayOutcome:
-    """Executes the steps up to the last one; returns the findings."""
+    """Executes and compares the steps up to `last`, or up to the first difference if so ordered."""
     began_s = clock.monotonic_s()
     compared: list[Compared] = []
     while rerun.version < last:

@@ -28,10 +28,15 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     """One step as recorded, and as executed again."""
 
     step: int
+    """Number of the step."""
     stage: int
+    """Index of the stage."""
     batch: UUID
+    """Id of the planned batch."""
     items: int
+    """Number of experiences and rows in the batch."""
     tokens: int
+    """Number of tokens in the batch."""
     generation: int
     """Generation of the recorded execution in the history of the present weights."""
     recorded: str
@@ -39,20 +44,20 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     """Checksum of the weights computed again."""
     recorded_sha256: str | None
+    """Recorded sha256 of the weights; None if none was recorded."""
     found_sha256: str | None
     """The sha256 computed again; None if none was recorded."""
     recorded_duration_s: float
+    """Seconds of the step as originally trained."""
 
     @property
     def equal(self) -> bool:
-        """True if every recorded digest was reproduced."""
+        """Whether every recorded digest was reproduced."""
         return self.recorded == self.found and self.recorded_sha256 == self.found_sha256
 
 
 class Rerun:
-    """The training history of one experiment, executed again on the caller's engine: `take_up` first, then step by
-    step.
-    """
+    """Executes an experiment's training history again on the caller's engine: `take_up` first, then step by step."""
 
     def __init__(self, log: EventLog, record: TrainingRecord, engine: TrainerEngine, *, thread: Executor) -> None:
         """`record` was read up to the rerun's horizon; engine calls happen on `thread`."""
@@ -88,7 +93,7 @@ class Rerun:
             done = self.surviving.get(checkpoint.step)
             return checkpoint.step <= at_most and done is not None and done.checksum == checkpoint.checksum
 
-        resumption = await self._resumed(accept)
+        resumption = await self._load_newest(accept)
         if resumption.checkpoint is None and shared:
             resumption = await self._inherit(shared, at_most=min(at_most, shared))
         return resumption
@@ -105,8 +110,8 @@ class Rerun:
                 drifts.setdefault((difference.name, difference.recorded), difference)
         return tuple(drifts[key] for key in sorted(drifts))
 
-    async def _resumed(self, accept: Callable[[CheckpointCommitted], bool]) -> Resumption:
-        """Loads the newest good checkpoint fit for loading, or the base."""
+    async def _load_newest(self, accept: Callable[[CheckpointCommitted], bool]) -> Resumption:
+        """Loads the newest accepted checkpoint that the engine can load, or the base model."""
         passed: dict[str, str] = {}
         while True:
             resumption = await asyncio.to_thread(
@@ -182,6 +187,7 @@ class Rerun:
         )
 
     async def _build_ahead(self, number: int) -> None:
+        """Builds the batch of a later step; its errors are raised when that step is due."""
         try:
             if number in self.surviving:
                 await self._execution.build_ahead(await self._execution.plan(number))

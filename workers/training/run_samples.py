@@ -17,6 +17,7 @@ class Constants:
     """Cache of read-only constant arrays for one batch, because versions and advantages repeat."""
 
     def __init__(self) -> None:
+        """Begins with an empty cache."""
         self._arrays: dict[tuple[float, int, DTypeLike], NDArray[Any]] = {}
 
     def of(self, number: float, length: int, dtype: DTypeLike) -> NDArray[Any]:

@@ -16,6 +16,7 @@ class StepArrays:
     """The arrays of one sequence: T tokens, the first P of them the prompt; R = T - P."""
 
     step: RunStep
+    """Lengths and rewards of the step, as recorded."""
     tokens: NDArray[np.uint32]  # [T]
     loss_mask: NDArray[np.uint8]  # [R]
     logprobs: NDArray[np.float32]  # [R]

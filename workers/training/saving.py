@@ -51,6 +51,7 @@ class Saver:
         thread: Executor,
         clock: Clock,
     ) -> None:
+        """Saves weights of `engine` under the trainer's lease; files are written on `thread`, the engine's own."""
         self._engine = engine
         self._lease = lease
         self._state = state

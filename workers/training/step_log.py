@@ -22,11 +22,14 @@ from rftd.streams.figures.step_figures import (
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """Weights announced to explorers, with method, size and duration."""
+    """Weights announced to explorers, with channel, size and duration."""
 
     version: int
+    """Weight version announced."""
     method: str
+    """Name of the channel."""
     size_bytes: int
+    """Size of the tensors."""
     duration_s: float
     """Seconds from the finished copy of the weights to the event."""
 
@@ -37,10 +40,12 @@ class StepLog:
     """
 
     def __init__(self, log: Logger, clock: Clock) -> None:
+        """Writes to `log`; `clock` measures the intervals between steps."""
         self._log = log
         self._clock = clock
-        self._ended_s: float | None = None
-        self._published = -1
+        self._last_end_s: float | None = None
+        """Time at which the last step was logged; None before the first."""
+        self._published_version = -1
         """Weight version named by the last line."""
 
     def step(self, done: StepCompleted, stage: str, published: Publication | None) -> None:
@@ -62,13 +67,13 @@ class StepLog:
             "tokens_per_s": done.tokens / done.duration_s if done.duration_s > 0 else None,
             "duration_s": done.duration_s,
             # From the end of the step before: with the waits for batch, publication and checkpoint.
-            "interval_s": None if self._ended_s is None else now_s - self._ended_s,
+            "interval_s": None if self._last_end_s is None else now_s - self._last_end_s,
             "publish_s": published.duration_s if published is not None else None,
         }
-        self._ended_s = now_s
-        fields = {name: _short(figure) for name, figure in figures.items() if figure is not None}
+        self._last_end_s = now_s
+        fields = {name: _rounded(figure) for name, figure in figures.items() if figure is not None}
         if published is not None:
-            fields["published"] = self._published = published.version
+            fields["published"] = self._published_version = published.version
         if done.skipped:
             self._log.warning(
                 "step.skipped", step=done.step, stage=stage, batch=str(done.batch), reason=done.skipped, **fields
@@ -77,15 +82,15 @@ class StepLog:
             self._log.info("step.completed", step=done.step, stage=stage, **fields)
 
     def published(self, newest: Publication | None) -> None:
-        """Logs a publication, unless the line of a step has named it."""
-        if newest is not None and newest.version != self._published:
-            self._published = newest.version
+        """Logs a publication, unless a line has already named its version."""
+        if newest is not None and newest.version != self._published_version:
+            self._published_version = newest.version
             self._log.info(
                 "weights.published",
                 version=newest.version,
                 method=newest.method,
                 size_bytes=newest.size_bytes,
-                publish_s=_short(newest.duration_s),
+                publish_s=_rounded(newest.duration_s),
             )
 
     def checkpoint(self, saved: CheckpointCommitted, duration_s: float) -> None:
@@ -95,11 +100,11 @@ class StepLog:
             step=saved.step,
             path=saved.path,
             size_bytes=saved.size_bytes,
-            save_s=_short(duration_s),
+            save_s=_rounded(duration_s),
         )
 
 
-def _short(figure: float) -> float | str:
+def _rounded(figure: float) -> float | str:
     """Returns the figure with four significant digits; a non-finite one as a word: JSON has no number for it."""
     if not math.isfinite(figure):
         return str(figure)

@@ -1,4 +1,4 @@
-"""Clean-up of files left by earlier trainers, before anything is used: taken over, restored or deleted (rule 2)."""
+"""Clean-up of files left by earlier trainers, before anything is used: taken over, restored or deleted."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ async def discard(lease: RoleLease, paths: Sequence[Path], taken_over: Sequence[
 
 
 def _open(workplaces: Iterable[Workplace]) -> None:
+    """Opens workplaces for deletion."""
     for workplace in workplaces:
         workplace.open()
 
@@ -143,7 +144,7 @@ async def _mend_markers(lease: RoleLease, state: RunState, spec: ExperimentSpec)
 
 
 def _unmarked(folder: Path, state: RunState) -> int | None:
-    """Returns the step for the markers of a folder, if they name a missing one; else None."""
+    """Returns the newest step with a folder, if the markers of `folder` name a missing one; else None."""
     if not misses_its_folder(folder):
         return None
     committed = [checkpoint for checkpoint in state.checkpoints.values() if Path(checkpoint.path).parent == folder]

@@ -55,6 +55,7 @@ class Trainer:
         self._plans = plans
         self._lease: RoleLease | None = None
         self._state_before = WorkerState.LOAD
+        """State of the heartbeat before the wait for the engine's service."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Works until the experiment ends or `stop` is set, in which case the current step is finished first.
@@ -112,6 +113,7 @@ class Trainer:
                     turn.close()
 
     def _publisher(self, lease: RoleLease, spec: ExperimentSpec, traces: TrainingTraces) -> Publisher:
+        """Returns the publisher of weights under the lease."""
         return Publisher(
             self._engine,
             lease,
@@ -125,13 +127,12 @@ class Trainer:
         )
 
     def _saver(self, lease: RoleLease, spec: ExperimentSpec) -> Saver:
+        """Returns the writer of checkpoints under the lease."""
         member = self._member
         return Saver(self._engine, lease, self._state, spec, log=member.log, thread=self._thread, clock=member.clock)
 
     def _look(self) -> None:
-        """Sets the heartbeat's state while the engine's service gives no answer, and restores the former one
-        afterwards.
-        """
+        """Shows a wait for the engine's service in the heartbeat, and restores the state before it afterwards."""
         pulse = self._member.pulse
         if not isinstance(self._engine, RemoteEngine):
             return
@@ -176,9 +177,10 @@ class Trainer:
 
 
 class _OnThread:
-    """Frees the device between two turns, for a trainer sharing it with rollouts, on the engine's own thread."""
+    """Frees and occupies a shared device between two turns, by calls on the engine's own thread."""
 
     def __init__(self, execution: Execution, engine: RestingEngine) -> None:
+        """Calls `engine` on the thread of `execution`."""
         self._execution = execution
         self._engine = engine
 

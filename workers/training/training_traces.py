@@ -31,6 +31,7 @@ class PlanTraces:
     """
 
     def __init__(self, fold: Fold) -> None:
+        """Wraps `fold`."""
         self._fold = fold
         self._planned: Newest[UUID, TraceContext] = Newest(PLANS)
 

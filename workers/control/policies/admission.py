@@ -46,6 +46,7 @@ class Areal(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads `max_concurrent`."""
         super().__init__(spec)
         self._max_concurrent = read_args(spec, ArealArgs).max_concurrent
 
@@ -110,6 +111,7 @@ class VerlWindow(Paced):
         return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads `staleness_threshold`, and the length of the queue."""
         super().__init__(spec)
         self._args = read_args(spec, VerlWindowArgs)
         self._queue = spec.capacity if spec.evict_when_full else 0
@@ -148,6 +150,7 @@ class SampleLag(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads `max_lag_samples`."""
         super().__init__(spec)
         self._max_lag = read_args(spec, SampleLagArgs).max_lag_samples
 

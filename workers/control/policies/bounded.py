@@ -14,6 +14,7 @@ from rftd.workers.control.policies.policy import Flight, PolicyView
 AbortInflight: TypeAlias = Annotated[
     bool, Meta(description="give up groups in flight that began with weights too old for any later batch")
 ]
+"""Type of the argument `abort_inflight`."""
 Wait: TypeAlias = Annotated[
     bool,
     Meta(
@@ -21,6 +22,7 @@ Wait: TypeAlias = Annotated[
         "groups are not retired"
     ),
 ]
+"""Type of the argument `wait`."""
 
 
 class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
@@ -55,6 +57,7 @@ class HardBound(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads `wait` and `abort_inflight`; both have an effect only with a bound."""
         super().__init__(spec)
         args = read_args(spec, HardBoundArgs)
         self._aborts = spec.bounded and args.abort_inflight
@@ -82,7 +85,7 @@ class InOrder(HardBound):
     """`HardBound` in the order of the dataset: a batch takes groups in the order of their leases, not of their return.
 
     With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so the
-    experiences of batch n, and their order, do not depend on the speed of any rollout (rule 14).
+    experiences of batch n, and their order, do not depend on the speed of any rollout.
     """
 
     oldest_first = True
@@ -136,6 +139,7 @@ class Windowed(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads `freshest_first` and `abort_inflight`."""
         super().__init__(spec)
         self._args = read_args(spec, WindowedArgs)
         self._aborts = spec.bounded and self._args.abort_inflight

@@ -22,6 +22,7 @@ class Buckets(Generic[T]):
     """Members ordered by a number: many share a number and few numbers are in use, so only the numbers are sorted."""
 
     def __init__(self) -> None:
+        """Begins without members."""
         self._buckets: SortedDict = SortedDict()
 
     @property
@@ -50,6 +51,7 @@ class Buckets(Generic[T]):
 
 
 Order: TypeAlias = tuple[float, ...]
+"""Sort key of a group: smaller keys are trained first."""
 
 
 class Priority(Protocol):
@@ -61,14 +63,18 @@ class Priority(Protocol):
 
 
 _index = attrgetter("index")
+"""Getter of an experience's position within its group."""
 _experiences = attrgetter("entries")
+"""Getter of a ready group's experiences."""
 _oldest = attrgetter("member.oldest_version")
+"""Getter of an experience's oldest weight version."""
 
 
 class ReadyGroup(msgspec.Struct, eq=False):
     """Experiences of one group fit for training now, adjacent in every order."""
 
     group: UUID
+    """Id of the group."""
     offset: int
     """Offset of the group's `group.closed`: earlier closed groups have smaller ones."""
     sequence: int
@@ -80,17 +86,20 @@ class ReadyGroup(msgspec.Struct, eq=False):
     entries: list[BufferEntry]
     """Experiences in the order of the group."""
     order: Order = ()
+    """Sort key by the stage's policy."""
 
 
 class _Group(msgspec.Struct, eq=False):
     """A group with all of its experiences, and its positions in the buffer."""
 
     id: UUID
+    """Id of the group."""
     entries: dict[int, BufferEntry] = {}
     """Experiences by the integer of their id."""
     ready: ReadyGroup | None = None
     """The group's ready experiences with their sort key; None while all of them are in their cooldown."""
     oldest_version: int | None = None
+    """Oldest weight version of the experiences; None without any."""
     rests_until_ns: int | None = None
     """End of the next cooldown within the group; None without one."""
 
@@ -105,6 +114,9 @@ class BufferIndex:
     def __init__(
         self, order: Callable[[ReadyGroup], Order], priority: Priority, experiences: Iterable[BufferEntry] = ()
     ) -> None:
+        """Indexes the experiences of a stage; `order` is the policy's sort key of a group, `priority` ranks
+        experiences.
+        """
         self._order = order
         self._priority = priority
         # Integers and not UUIDs as keys, here and below: Python hashes and compares an int ten times as fast as a UUID.

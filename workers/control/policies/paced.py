@@ -43,9 +43,11 @@ class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
     """A kind's row in the documentation's table."""
 
     source: str
+    """Framework or paper that the policy comes from."""
     admits: str
     """Supply below which groups are admitted, in the symbols of the page."""
     purpose: str
+    """When to use the policy."""
 
 
 class Paced(ABC):
@@ -66,6 +68,7 @@ class Paced(ABC):
         return {}
 
     def __init__(self, spec: PolicySpec) -> None:
+        """Reads the bound, the buffer's capacity and the number of batches in flight."""
         self.bound_versions = spec.max_staleness_versions
         self.sweeps = spec.bounded
         self._capacity = spec.capacity

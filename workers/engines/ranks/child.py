@@ -34,15 +34,20 @@ END_S: Final = 5.0
 _LINES: Final = 12
 """Number of a lost rank's last lines in the error."""
 _LINE_CHARACTERS: Final = 300
+"""Maximum length of a stored line of output."""
 _CONNECT_S: Final = 30.0
+"""Time-out in seconds for connecting to a host of ranks."""
 
 
 class RankChild(Protocol):
     """The process of one rank as seen by the trainer process: a pipe for calls, and controls for signals and output."""
 
     rank: int
+    """Number of the rank."""
     pipe: Pipe
+    """Connection for calls and answers."""
     pid: int
+    """Process id on the rank's machine."""
     takes_files: bool
     """True if open files can be sent to the process: it runs on this machine."""
     where: str
@@ -77,6 +82,7 @@ class _Written:
     """A rank's output: copied to standard error, the worker's log, with the last lines remembered."""
 
     def __init__(self) -> None:
+        """Begins without lines."""
         self._lines: collections.deque[str] = collections.deque(maxlen=_LINES)
 
     def take(self, line: str) -> None:
@@ -95,6 +101,7 @@ class LocalRank:
     """Implements `RankChild` for a process on this machine."""
 
     takes_files = True
+    """Whether calls may carry open files: yes, on this machine."""
 
     def __init__(self, rank: int, ranks: int, *, timeout_s: float) -> None:
         """Starts the process. A message that cannot be sent within `timeout_s` raises OSError later. Raises OSError."""
@@ -111,36 +118,43 @@ class LocalRank:
         self._reader.start()
 
     def last_lines(self) -> str:
+        """Returns the last lines of output, for a message."""
         self._reader.join(1.0)
         return str(self._output)
 
     def ended(self) -> str:
+        """Returns how the process ended, as a clause of a message."""
         try:
             return _ended(self._process.wait(END_S))
         except subprocess.TimeoutExpired:
             return "closed its connection"
 
     def state(self) -> str:
+        """Returns the process's state in a word."""
         try:
             return str(psutil.Process(self.pid).status())
         except psutil.Error:
             return "ended"
 
     def send_signal(self, number: signal.Signals) -> None:
+        """Signals the process, unless it has ended."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
+        """Waits for the process's end; returns False after the time-out."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         return self._process.poll() is not None
 
     def close(self) -> None:
+        """Waits for the process's end, and closes the connection."""
         self._process.wait()
         self._reader.join(1.0)
         self.pipe.shut()
 
     def _copy_output(self) -> None:
+        """Stores and passes on the process's output, line by line."""
         assert self._process.stdout is not None
         with self._process.stdout as output:
             for line in output:
@@ -151,6 +165,7 @@ class RemoteRank:
     """Implements `RankChild` for a process on another machine, through the `RankHost` there."""
 
     takes_files = False
+    """Whether calls may carry open files: no, not to another machine."""
 
     def __init__(self, rank: int, ranks: int, host: RankHostPlace, *, crew: str, timeout_s: float) -> None:
         """Starts the process through the host; `crew` is the random id of the trainer's set of ranks. Raises RankError
@@ -185,31 +200,38 @@ class RemoteRank:
         threading.Thread(target=self._follow, name=f"rank-{rank}-output", daemon=True).start()
 
     def last_lines(self) -> str:
+        """Returns the last lines of output, for a message."""
         self._has_ended.wait(1.0)
         return str(self._output)
 
     def ended(self) -> str:
+        """Returns how the process ended, as a clause of a message."""
         self._has_ended.wait(END_S)
         return "was lost with its node, or closed its connection" if self._code is None else _ended(self._code)
 
     def state(self) -> str:
+        """Returns the process's state in a word."""
         return "ended" if self._has_ended.is_set() else "not ended"
 
     def send_signal(self, number: signal.Signals) -> None:
+        """Lets the host signal the process."""
         with suppress(OSError):
             self._control.sendall(msgspec.json.encode(SignalRank(signal=int(number))) + b"\n")
 
     def wait(self, timeout_s: float) -> bool:
+        """Waits for the news of the process's end; returns False after the time-out."""
         return self._has_ended.wait(timeout_s)
 
     def close(self) -> None:
         # The host ends the process now at the latest.
+        """Closes both connections, so that the host ends the process."""
         self._has_ended.wait(END_S)
         for shut in (self.pipe.shut, lambda: self._control.shutdown(socket.SHUT_RDWR)):
             with suppress(OSError):
                 shut()
 
     def _follow(self) -> None:
+        """Reads the host's news of the process until the connection ends."""
         with suppress(OSError, *UNREADABLE), self._news as lines:
             for line in lines:
                 news: HostNews = json_decoder(HostNews).decode(line)  # type: ignore[arg-type]
@@ -231,6 +253,7 @@ def started(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: fl
 
 
 def _connected(host: RankHostPlace, hello: RankHello) -> socket.socket:
+    """Returns a connection to a host of ranks, after the greeting."""
     connection = socket.create_connection((host.address, host.port), timeout=_CONNECT_S)
     connection.sendall(msgspec.json.encode(hello) + b"\n")
     connection.settimeout(None)
@@ -240,10 +263,12 @@ def _connected(host: RankHostPlace, hello: RankHello) -> socket.socket:
 
 def _limit_sending(connection: socket.socket, timeout_s: float) -> None:
     # A rank that reads nothing, stopped or stuck, must not block the caller for ever.
+    """Limits the time that sending a call may block."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s) + 1, 0))
 
 
 def _ended(code: int) -> str:
+    """Returns an exit code as a clause of a message."""
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name

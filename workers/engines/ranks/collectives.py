@@ -81,6 +81,7 @@ def together() -> Iterator[None]:
 
 def _device(group: distributed.ProcessGroup | None = None) -> torch.device:
     # NCCL sends tensors on its device, gloo tensors on the host.
+    """Returns the device whose tensors the group's backend sends."""
     if distributed.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -24,6 +24,7 @@ _GRACE_S: Final = 10.0
 
 
 def _refuse_part(weights_part: RankPart) -> None:
+    """Raises OSError for a part of weights that no call requested."""
     raise OSError(errno.EPROTO, f"a rank sent an unrequested part of {weights_part.name}")
 
 
@@ -126,6 +127,7 @@ class RankCrew:
         raise self._set_lost(error)
 
     def _receive(self, child: RankChild) -> None:
+        """Reads a rank's answers into the queue until the connection ends; parts of weights are passed on at once."""
         failed: RankFailed | None = None
         with suppress(*UNREADABLE):
             while (answer := child.pipe.receive_answer()) is not None:
@@ -140,6 +142,7 @@ class RankCrew:
         self._stopped.set()
 
     def _accept(self, weights_part: RankPart) -> RankFailed | None:
+        """Passes on a part of weights; returns the failure of its receiver, if any."""
         try:
             self._take_part(weights_part)
         except OSError as error:
@@ -147,6 +150,7 @@ class RankCrew:
         return None
 
     def _lose(self, method: str, rank: int) -> NoReturn:
+        """Ends all ranks because one ended, and raises RankError with its last lines."""
         with self._lock:
             if self._loss is not None:
                 raise self._loss
@@ -160,6 +164,7 @@ class RankCrew:
         )
 
     def _fail_alone(self, method: str, failed: Mapping[int, RankFailed], answered: Collection[int]) -> NoReturn:
+        """Ends all ranks because only some of them failed in a call, and raises the error."""
         silent = [child for child in self._children if child.rank not in answered]
         error = _error_of(next(iter(failed.values())))
         where = f"rank {' and '.join(map(str, failed))} of {len(self._children)} failed alone in {method}"
@@ -174,6 +179,7 @@ class RankCrew:
         raise error
 
     def _abandon(self, method: str, answered: Collection[int]) -> NoReturn:
+        """Ends all ranks because some did not answer in time, and raises the error with their stack traces."""
         silent = [child for child in self._children if child.rank not in answered]
         states = [f"{self._named(child)}, {child.state()}" for child in silent]
         for child in silent:
@@ -192,6 +198,7 @@ class RankCrew:
         )
 
     def _set_lost(self, error: RankError) -> RankError:
+        """Records the first loss of a rank and kills all ranks; returns the first loss's error."""
         with self._lock:
             if self._loss is None:
                 self._loss = error
@@ -200,15 +207,18 @@ class RankCrew:
         return error
 
     def _named(self, child: RankChild) -> str:
+        """Returns a rank's number and machine, for a message."""
         return f"rank {child.rank} of {len(self._children)} ({child.where})"
 
     def _end_all(self) -> None:
+        """Waits for the end of all ranks, and kills the remaining ones."""
         deadline = time.monotonic() + END_S
         for child in self._children:
             child.wait(max(0.0, deadline - time.monotonic()))
         self._kill()
 
     def _kill(self) -> None:
+        """Kills all ranks and closes their connections."""
         for child in self._children:
             child.send_signal(signal.SIGKILL)
         for child in self._children:
@@ -242,6 +252,7 @@ def _error_of(failed: RankFailed) -> Exception:
 
 
 def _tree(kind: type[RftdError]) -> Iterator[type[RftdError]]:
+    """Yields an error class and all subclasses."""
     yield kind
     for subclass in kind.__subclasses__():
         yield from _tree(subclass)

@@ -26,6 +26,7 @@ from rftd.workers.engines.ranks.nodes import watch_connection
 _HELLO_S: Final = 30.0
 """Maximum seconds until a connection sends its first line, and until the second connection of its rank arrives."""
 _LINE_SIZE_BYTES: Final = 4096
+"""Maximum size of a line of the protocol."""
 _CONNECTIONS: Final = 2048
 """Maximum connections at once; further ones are closed."""
 
@@ -49,27 +50,32 @@ class SignalRank(msgspec.Struct, frozen=True, kw_only=True):
     """A request of the trainer to send a signal to the rank's process."""
 
     signal: int
+    """Number of the signal."""
 
 
 class RankStarted(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     """A message to the trainer: the rank's process was started, under this process id."""
 
     pid: int
+    """Process id on the host."""
 
 
 class RankWrote(msgspec.Struct, frozen=True, kw_only=True, tag="wrote"):
     """A message to the trainer: a line of the rank's output."""
 
     text: str
+    """A line of output."""
 
 
 class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     """A message to the trainer: the rank's process ended; a `code` of -N stands for signal N."""
 
     code: int
+    """Exit code; negative for a signal."""
 
 
 HostNews: TypeAlias = RankStarted | RankWrote | RankEnded
+"""News of a rank sent by its host."""
 
 
 def rank_process(connection: socket.socket, rank: int, ranks: int) -> subprocess.Popen[bytes]:
@@ -130,6 +136,7 @@ class RankHost:
         self._listener.close()
 
     def _accept(self) -> None:
+        """Accepts connections until the listener is closed."""
         while True:
             try:
                 connection, _ = self._listener.accept()
@@ -141,6 +148,7 @@ class RankHost:
             threading.Thread(target=self._serve, args=(connection,), name="rank-connection", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        """Answers one connection: starts a rank, or stores the connection for the rank's calls."""
         try:
             hello = self._hello(connection)
             if hello is None:
@@ -169,6 +177,7 @@ class RankHost:
         return hello
 
     def _await_start(self, connection: socket.socket, hello: RankHello) -> None:
+        """Keeps a connection for calls until the rank's control connection arrives; closes it after a time-out."""
         rank_key = (hello.crew, hello.rank)
         with self._changed:
             self._waiting[rank_key] = connection
@@ -180,6 +189,7 @@ class RankHost:
             connection.close()
 
     def _start(self, control: socket.socket, hello: RankHello) -> None:
+        """Starts a rank once its connection for calls has arrived, and reports its output and end."""
         rank_key = (hello.crew, hello.rank)
         with self._changed:
             if not self._changed.wait_for(lambda: rank_key in self._waiting, _HELLO_S):
@@ -215,4 +225,5 @@ def _follow_trainer(control: socket.socket, process: subprocess.Popen[bytes]) ->
 
 
 def _line(news: HostNews) -> bytes:
+    """Returns news as a line of the protocol."""
     return msgspec.json.encode(news) + b"\n"

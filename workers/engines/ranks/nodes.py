@@ -16,15 +16,20 @@ from rftd.workers.engines.ranks.messages import LOOPBACK
 RANK_NODES: Final = "RFTD_RANK_NODES"
 """Environment variable set by a launcher with several machines: a `RankNodes` as JSON."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+"""Options of TCP's keep-alive: seconds between probes, and number of unanswered ones."""
 _KEEPALIVE_IDLE: Final = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+"""Option of the seconds before the first probe, named differently by systems."""
 _UNANSWERED_MS: Final = 30_000
+"""Milliseconds after which unacknowledged data ends a connection."""
 
 
 class RankHostPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Address, port and key of a machine's `RankHost`."""
 
     address: str
+    """Address of the machine."""
     port: int
+    """Port of the host."""
     key: str
     """Secret required by the host."""
 

@@ -48,6 +48,7 @@ from rftd.workers.learning.engine import DigestingEngine, RestingEngine, Trainer
 from rftd.workers.weights.checksum import form_of
 
 _Calls: TypeAlias = "queue.SimpleQueue[tuple[RankCall, list[int]]]"
+"""Calls received and not executed yet, each with the files sent along."""
 
 
 class RankProcess:
@@ -134,6 +135,7 @@ class RankProcess:
         self._joined = True
 
     def _open(self, call: OpenCall) -> RankDone:
+        """Makes and opens the rank's engine; returns the facts of its environment."""
         rank_place = self._place
         assert rank_place is not None
         module, _, function = rank_place.maker.partition(":")
@@ -163,6 +165,7 @@ class RankProcess:
         return RankDone(exact=snapshot.exact, tied=write_whole(descriptor, snapshot.weights()))
 
     def _close(self) -> RankDone:
+        """Closes the engine, and leaves the group of ranks."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -175,6 +178,7 @@ class RankProcess:
 
 
 def _digest(engine: TrainerEngine, form: str) -> str:
+    """Returns the weights' digest in the requested form, or in the nearest form of the engine."""
     if form == "checksum":
         return engine.checksum()
     if form == "sha256":
@@ -185,6 +189,7 @@ def _digest(engine: TrainerEngine, form: str) -> str:
 
 
 def _failed(error: Exception) -> RankFailed:
+    """Returns the answer for an error raised by a call."""
     if isinstance(error, RftdError):
         return RankFailed(
             kind=type(error).__name__, what=error.what, where=error.where, field=error.field, fix=error.fix
@@ -197,6 +202,7 @@ def _failed(error: Exception) -> RankFailed:
 
 
 def _receive(pipe: Pipe, calls: _Calls) -> None:
+    """Queues calls until the connection ends, then ends the process."""
     while (received := pipe.receive_call()) is not None:
         calls.put(received)
     # The trainer process ended, or abandoned this rank. Exit at once: the main thread may be waiting for ended ranks.

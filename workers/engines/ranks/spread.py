@@ -78,8 +78,11 @@ class _HeldBox(msgspec.Struct, frozen=True, array_like=True):
     """Position of a rank's part of a tensor."""
 
     offset: tuple[int, ...]
+    """Index of the part's first number in the tensor, by dimension."""
     size: tuple[int, ...]
+    """Extent of the part, by dimension."""
     first_copy: bool
+    """True on the first of the ranks with the same part."""
 
 
 def _pieces(size: tuple[int, ...], item_bytes: int) -> Iterator[tuple[int, int]]:

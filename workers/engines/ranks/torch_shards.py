@@ -98,6 +98,7 @@ def shards_of(
 
 
 def _memory_as(dtype: torch.dtype, tensor: Tensor) -> memoryview:
+    """Returns the bytes of a tensor converted to a dtype."""
     return memory(tensor.to(dtype))
 
 
@@ -111,6 +112,7 @@ class LocalBox(msgspec.Struct, frozen=True):
     """The position of this rank's part of a DTensor."""
 
     offset: tuple[int, ...]
+    """Index of the part's first number in the tensor, by dimension."""
     first_copy: bool
     """True on one of the ranks with equal parts."""
 
@@ -142,6 +144,7 @@ def box_of(tensor: DTensor) -> LocalBox:
 
 
 def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
+    """Reads a saved tensor in the distribution of `like`, onto its device."""
     if not is_spread(like):
         whole = tensors_of({name: saved.whole(name)})[name]
         return whole.to(like.device, copy=True)
@@ -160,4 +163,5 @@ def _read(saved: ShardedTensors, name: str, like: Tensor) -> Tensor:
 
 
 def _layout(tensor: Tensor) -> TensorLayout:
+    """Returns dtype and shape of a tensor."""
     return TensorLayout(dtype_name(tensor), tuple(tensor.shape))

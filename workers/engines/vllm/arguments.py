@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from rftd.workers.generation.engine import RolloutEngine
 
 FIELD: Final = "explorer.rollout_model.extra_engine_args"
+"""Field of the experiment file for vLLM's own arguments."""
 WORKER: Final = "rftd.workers.engines.vllm.worker.RolloutWorker"
+"""Class extending vLLM's worker processes."""
 
 START_S: Final = 1800.0
 """Default time-out of vLLM's start in seconds: vLLM compiles, and profiles its memory."""
@@ -82,6 +84,7 @@ def slots_of(opening: EngineOpening[VllmArgs]) -> int:
 
 
 async def _open(opening: EngineOpening[VllmArgs]) -> RolloutEngine:
+    """Opens the engine. Raises ConfigError for a deterministic run, or if vLLM is not installed."""
     arguments = engine_arguments(opening)
     if opening.deterministic:
         raise ConfigError(
@@ -116,3 +119,4 @@ ENGINE: Final = RolloutEngineDefinition(
     extra=TORCH,
     memory=memory,
 )
+"""Definition of the rollout engine `vllm`."""

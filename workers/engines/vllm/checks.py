@@ -17,8 +17,11 @@ from rftd.workers.models.cached_tokens import least_cache_bytes
 from rftd.workers.models.model_type import causal_architectures, read_config
 
 _FIELD: Final = "model.model_path"
+"""Field of the model's folder, named by errors."""
 _TORCH: Final = "write explorer.rollout_model.engine_type: torch, which runs it, or use another model"
+"""Advice for a model that vLLM does not run."""
 _CACHE_FIELD: Final = "explorer.rollout_model.extra_engine_args.kv_cache_memory_bytes"
+"""Field of the size of vLLM's cache, named by errors."""
 CPU_CACHE_BYTES: Final = 1 << 30
 """Default size of the cache on a CPU."""
 _OTHER_CLASS: Final = frozenset({"hf_overrides", "model_class_overrides", "model_impl"})
@@ -52,6 +55,7 @@ def check_architecture(plan: EnginePlan[Any]) -> None:
 
 
 def _runs(architecture: str) -> bool:
+    """True if vLLM, its transformers backend or one of its plug-ins runs the architecture."""
     if architecture in TABLES.generating:
         return True
     classes = causal_architectures()
@@ -152,6 +156,7 @@ def _fixed_cache_bytes(plan: EnginePlan[Any], device: Device) -> int:
 
 
 def _weights(plan: EnginePlan[Any]) -> Need:
+    """Returns the memory needed by the weights on one GPU."""
     folder = Path(plan.model.path)
     # Packed weights are smaller than their numbers' dtype.
     element_bytes = 1 if "quantization_config" in settings_of(folder) else _element_bytes(plan.rollout.dtype)
@@ -159,6 +164,7 @@ def _weights(plan: EnginePlan[Any]) -> Need:
 
 
 def _check_sum(needs: list[Need], device: Device, share: float, field: str, first: str) -> None:
+    """Raises ConfigError if the needs exceed `share` of the device's memory; `first` is the first advice."""
     sum_bytes = sum(need.size_bytes for need in needs)
     room_bytes = int(share * device.memory_bytes)
     if sum_bytes <= room_bytes:
@@ -177,6 +183,7 @@ def _check_sum(needs: list[Need], device: Device, share: float, field: str, firs
 
 
 def _element_bytes(dtype: str) -> int:
+    """Returns the size of a number of a dtype."""
     return 4 if dtype == "float32" else 2
 
 

@@ -17,6 +17,7 @@ class WeightSwap:
     """New weights loaded while a request was running."""
 
     version: tuple[int, int]
+    """Version and generation of the new weights."""
     at_s: float
     """Machine's monotonic clock at the swap, in seconds."""
     drawn: int | None
@@ -28,11 +29,13 @@ class RequestFlight:
     """A request running in vLLM, with the swaps of weights since its submission."""
 
     request: GenerationRequest
+    """The request being answered."""
     name: str
     """Request id in vLLM, which appends to it."""
     version: tuple[int, int]
     """Weight version in use at the request's submission."""
     swaps: list[WeightSwap] = field(default_factory=list)
+    """Swaps of weights during the request, in order."""
     collector: Any = None
     """Collector of vLLM's answers; None until the request was submitted."""
     told: int = 0
@@ -106,6 +109,7 @@ class GroupAnswers:
     """Implements `Answers` for requests made together."""
 
     def __init__(self, expected: int) -> None:
+        """Awaits `expected` answers."""
         self._expected = expected
         self._done: list[tuple[int, Generation | RolloutError]] = []
         self._more = asyncio.Event()
@@ -117,6 +121,7 @@ class GroupAnswers:
         self._more.set()
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
+        """Returns the answers arrived since the last call, waiting for at least one; empty after the last."""
         if not self._done and self._expected:
             self._more.clear()
             await self._more.wait()

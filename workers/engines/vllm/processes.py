@@ -31,6 +31,7 @@ _STARTING: Final = threading.Lock()
 GRACE_S: Final = 10.0
 """Seconds for processes to end by themselves."""
 _LOOK_S: Final = 0.02
+"""Seconds between two checks for ended processes."""
 _ENVIRONMENT: Final = {
     # Nothing leaves the machine.
     "VLLM_NO_USAGE_STATS": "1",
@@ -43,10 +44,12 @@ _ENVIRONMENT: Final = {
     # The explorer has threads: a forked child could wait for ever for a lock held by one of them.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
 }
+"""Environment variables set for vLLM, whatever their value before."""
 _SEGMENT: Final = re.compile(rf"{MEMORY}/vllm_dist_[0-9a-f]+-\S+-cpushm\S*")
 """Shared-memory segment for exchanging tensors between worker processes of the CPU build, named for one start of vLLM.
 """
 _DEFAULTS: Final = {"VLLM_LOGGING_LEVEL": "WARNING"}
+"""Environment variables set for vLLM if unset."""
 
 
 def set_environment() -> None:
@@ -96,6 +99,7 @@ class EngineProcesses:
 
     def _start(self, start: Callable[[], T], gpus: range) -> T:
         # One engine at a time: new children of this process belong to this engine only.
+        """Starts an engine with the GPUs visible, and records its processes."""
         with _STARTING, visible_gpus(gpus):
             self._before = _children()
             try:
@@ -178,6 +182,7 @@ class EngineProcesses:
                     Path(name).unlink(missing_ok=True)
 
     def _signal(self, send: Callable[[psutil.Process], None]) -> None:
+        """Signals every living process, and waits until all have ended, at most `GRACE_S` seconds."""
         for process in self._processes.values():
             if _is_alive(process):
                 with suppress(psutil.Error):
@@ -190,10 +195,12 @@ class EngineProcesses:
 
 
 def _children() -> set[int | None]:
+    """Returns the process ids of this process's children."""
     return {child.pid for child in multiprocessing.active_children()}
 
 
 def _is_alive(process: psutil.Process) -> bool:
+    """True if the process runs; False for an ended one whose exit status was not collected."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -12,6 +12,7 @@ from rftd.ops.plugins import Declaration
 from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS, TABLES
 
 _MODEL: Final = "explorer.rollout_model"
+"""Field of the rollout model's section."""
 NEEDS: Final = (
     "tensor_parallel_size",
     "enable_expert_parallel",
@@ -34,7 +35,9 @@ _ELSEWHERE: Final = {
 }
 """vLLM's arguments set by other fields of the experiment file."""
 _ONE_SET = "one engine is one set of weights; raise explorer.rollout_model.engine_num"
+"""Reason for arguments of several sets of weights."""
 _ONE_PLACE = "the launcher gives an explorer its machine and its devices, and ends its processes with it"
+"""Reason for arguments of machines and devices."""
 _PROMISES: Final[dict[str, tuple[str, ...]]] = {
     "log-probabilities would differ from those of the distribution behind the tokens": (
         *("speculative_config", "spec_method", "spec_model", "spec_tokens", "diffusion_config", "watermark_config"),
@@ -89,6 +92,7 @@ _TYPES: Final = Declaration(
     ),
     required=(),
 )
+"""vLLM's arguments with their types, for checks and corrections of spelling."""
 
 
 def not_given(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -120,6 +124,7 @@ def misplaced(arguments: Mapping[str, Any], ours: tuple[str, ...]) -> Iterator[t
 
 
 def _spelling(near: str) -> str:
+    """Returns the suggestion of a known argument's name, with the field to write instead if there is one."""
     if near in _ELSEWHERE:
         return f"did you mean {near!r}? write {_ELSEWHERE[near]}"
     return f"did you mean {near!r}?" if near not in REFUSED else f"did you mean {near!r}? that cannot be set either"

@@ -17,7 +17,9 @@ from rftd.workers.generation.engine import GenerationRequest, Sampling
 COLDEST: Final = 0.01
 """Lowest temperature above 0 used by vLLM, which raises lower ones to it."""
 HOTTEST_VLLM: Final = 2.0
+"""Highest temperature accepted by vLLM."""
 HIGHEST_PRESENCE: Final = 2.0
+"""Highest presence penalty accepted by vLLM."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,9 @@ class RequestForm:
     """Common properties of one engine's requests: vocabulary, length and end tokens."""
 
     vocabulary: int
+    """Number of token ids of the model."""
     max_model_len: int
+    """Maximum number of tokens of prompt and response."""
     ends: frozenset[int]
     """End-of-sequence tokens."""
 

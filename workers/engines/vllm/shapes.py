@@ -26,6 +26,7 @@ class Expected:
     """Names and shapes of a model's weights, for checking new weights."""
 
     shapes: Mapping[str, tuple[int, ...]]
+    """Shapes by the tensors' names."""
     tied: frozenset[str]
     """Names sharing another tensor's memory, optional in new weights."""
 
@@ -73,5 +74,7 @@ def base_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 class _Index(msgspec.Struct, frozen=True):
+    """Content of an index file of safetensors."""
+
     weight_map: dict[str, str]
     """File by tensor."""

@@ -13,7 +13,9 @@ from typing import Final
 VARIABLE: Final = "VLLM_RPC_BASE_PATH"
 """Environment variable for vLLM's socket folder; default: the folder of temporary files."""
 PREFIX: Final = "rftd-vllm-"
+"""Beginning of the folders' names."""
 _LOCK: Final = "lock"
+"""Name of the file locked by the folder's owner."""
 _PATH_BYTES: Final = 107
 """Maximum length of a socket's path."""
 _NAMES_BYTES: Final = len("/") + len(PREFIX) + 8 + len("/") + 36

@@ -10,7 +10,9 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.engines.vllm.checks import CPU_CACHE_BYTES
 
 _BINDING: Final = "VLLM_CPU_OMP_THREADS_BIND"
+"""vLLM's variable binding CPU threads to cores."""
 _SHARED_NODES: Final = "VLLM_CPU_SIM_MULTI_NUMA"
+"""vLLM's variable allowing workers to share a memory node."""
 
 
 def start(arguments: dict[str, Any], device: str) -> tuple[Any, Any, Any]:

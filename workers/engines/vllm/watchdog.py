@@ -20,6 +20,7 @@ FIRST_S: Final = 600.0
 LOOK_S: Final = 1.0
 """Seconds between two checks."""
 _LONGEST_LOOK_S: Final = 5.0
+"""Longest pause between two checks in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Vitals:
     work: int
     """Number of unanswered requests and calls."""
     tokens_total: int
+    """Number of tokens drawn so far."""
     progress: tuple[int, ...]
     """Counters, at least one of which changes with any progress."""
 
@@ -87,4 +89,5 @@ class Watchdog:
             before = now
 
     def _bound_s(self, now: Vitals) -> float:
+        """Returns the seconds allowed without progress; more before the first token."""
         return self._timeout_s if now.tokens_total else max(self._timeout_s, FIRST_S)

@@ -40,16 +40,22 @@ class WeightsRefusal(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why weights cannot be used here: an error's code, text, place and fix."""
 
     code: str
+    """Code of the error."""
     what: str
+    """Text of the error."""
     where: str
+    """Location named by the error; empty without one."""
     fix: str
+    """Advice of the error; empty without one."""
 
 
 class OpeningState(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of new weights being opened: still opening, ready, or refused."""
 
     opening: bool
+    """True while the weights are being opened."""
     refusal: WeightsRefusal | None = None
+    """Reason against the weights; None if there is none so far."""
 
 
 class SwapMarks(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +71,9 @@ class RolloutWorker:
     """Extension class added by vLLM to the bases of its worker; its names must differ from vLLM's."""
 
     model_runner: Any
+    """vLLM's runner of the model on this worker."""
     rollout_weights: OpenedWeights
+    """Weights opened for the next swap."""
 
     def prepare_rollouts(self, folder: str) -> int:
         """Installs the sampler, and reads the expected weights of the model in `folder`; returns the process id.
@@ -192,6 +200,7 @@ class OpenedWeights:
             self.prepared = None
 
     def _open(self, weights: WeightsRef) -> None:
+        """Opens, verifies and prepares weights; a refusal is stored."""
         try:
             if self._expected is None:
                 self._expected = Expected.of(self._folder)
@@ -225,6 +234,7 @@ class OpenedWeights:
         return None
 
     def _prepared_on_gpu(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor]) -> PreparedWeights:
+        """Returns the weights prepared in GPU memory, checked for non-finite numbers on the GPU."""
         self._incoming = self._incoming or Incoming(self._device)
         broken: list[str] = []
 
@@ -263,6 +273,7 @@ class OpenedWeights:
 
 
 def _refusal(error: RftdError) -> WeightsRefusal:
+    """Returns an error in a form passed between processes."""
     return WeightsRefusal(code=error.code, what=error.what, where=error.where or "", fix=error.fix or "")
 
 
