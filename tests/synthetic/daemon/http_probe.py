@@ -49,8 +49,9 @@ KNOWN: Final = 0.8
 """Share of the requests that name something that is there."""
 WAITS_S: Final = 0.02
 """Instead of the seconds for which a daemon waits for its tables, and a client for an event."""
-REFUSED: Final = ["2xx", "401", "403", "404", "409", "413", "422", "429", "503", "504", "507"]
-"""A request that is as the document says may still be refused: an experiment file has more rules than a schema."""
+REFUSED: Final = ["2xx", "400", "401", "403", "404", "409", "413", "422", "429", "503", "504", "507"]
+"""A request that is as the document says may still be refused: an experiment file has more rules than a schema, and a
+cursor is of one list."""
 
 
 class Place(NamedTuple):

@@ -270,7 +270,7 @@ def test_paused_and_the_phases_of_a_run() -> None:
     assert {wait.state for wait in waits if wait.role in ("controller", "planner", "dispatcher")} == {"paused"}
 
 
-def test_a_pause_is_draining_until_rollouts_and_the_step_end_then_quiet_then_released() -> None:
+def test_a_pause_drains_then_is_quiet_then_released() -> None:
     desk = Desk()
     lease = desk.lease(0, desk.join())
     assert pause_of(scene_of(desk)) is None
