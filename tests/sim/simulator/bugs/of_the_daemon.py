@@ -326,7 +326,7 @@ BUGS = (
     Bug(
         "the planner does not wait",
         "patient",
-        instead(Planner, "_waits", lambda _: lambda _self, _step, _version: None),
+        instead(Planner, "_hold_for_unfinished", lambda _: lambda _self, _step, _version: None),
     ),
     Bug("a plan is made twice", "verify: trained-once", instead(Planner, "decide", _plan_twice)),
     Bug(

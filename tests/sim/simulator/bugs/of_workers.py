@@ -180,7 +180,7 @@ def _believe_rank_0() -> Any:
         return
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(RankedEngine, "_same", same))
+    stack.enter_context(mock.patch.object(RankedEngine, "_require_same", same))
     stack.enter_context(_drifting("train", 1))
     return stack
 
