@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -188,9 +188,9 @@ def published(model: Path | Weights, folder: Path) -> WeightsRef:
     encoded = msgspec.json.encode(manifest)
     target = folder / manifest_id(encoded)
     if not target.is_dir():
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        # A name for each call: several engines of a process write at the same time.
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=folder))
         whole = model / checkpoint.TENSORS if isinstance(model, Path) else None
         if whole is not None and whole.is_file():
             (partial / checkpoint.TENSORS).symlink_to(whole.resolve())
@@ -202,7 +202,7 @@ def published(model: Path | Weights, folder: Path) -> WeightsRef:
         except OSError:
             if not target.is_dir():
                 raise
-            # Another explorer was first, with equal bytes: the folder's name is their digest.
+            # Another writer was first, with equal bytes: the folder's name is their digest.
             shutil.rmtree(partial, ignore_errors=True)
     return WeightsRef(
         version=0, generation=0, path=str(target), manifest=target.name, checksum=manifest.checksum, method="checkpoint"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -33,12 +36,14 @@ from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.task import Task, make_task
 from rftd.workers.engines.fake.rollout import FakeRolloutEngine
 from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryAnswer, ModelAddress
+from rftd.workers.generation.auxiliary.own_engine import published
 from rftd.workers.generation.auxiliary.rollout_models import AuxiliaryModels, RolloutModels
 from rftd.workers.generation.engine import EngineStats
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.rollout.eval_engine import OwnEngine
 from rftd.workers.rollout.evaluator import Evaluator
 from rftd.workers.rollout.rollouts import RolloutPlaces
+from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.agent_program import AGENTS
 from rftd.workers.workflows.orphans import Orphans
 from rftd.workers.workflows.result import RolloutResult
@@ -151,6 +156,22 @@ async def test_questions_are_spread_over_the_engines_of_a_model(
     assert [answered[:9].count(engine) for engine in opened] == [3, 3, 3]
     assert answered[9] is answered[10], "a rollout stays with its engine, which numbers its questions"
     assert len(list((tmp_path / "auxiliary" / "sums" / "weights").iterdir())) == 1
+
+
+def test_engines_of_a_process_publish_the_same_weights_at_once(tmp_path: Path) -> None:
+    writers = 8
+    barrier = threading.Barrier(writers)
+
+    def publish(_: int) -> WeightsRef:
+        barrier.wait()
+        return published({}, tmp_path / "weights")
+
+    for turn in range(5):
+        shutil.rmtree(tmp_path / "weights", ignore_errors=True)
+        with ThreadPoolExecutor(writers) as pool:
+            references = set(pool.map(publish, range(writers)))
+        assert len(references) == 1, turn
+        assert [path.name for path in (tmp_path / "weights").iterdir()] == [references.pop().manifest], "nothing else"
 
 
 async def test_a_model_folder_is_linked_and_its_weights_are_verified(tmp_path: Path) -> None:
