@@ -32,10 +32,10 @@ them) to 10 (satisfies every rubric)."""
 class RubricJudgeReward(LlmJudgeReward):
     """Asks a judge once for each response; an answer without a verdict fails the attempt, and is never a 0."""
 
-    def __init__(self, *, judge: str = "", rubric_key: str = "rubric") -> None:
-        """`judge` names an auxiliary model, by default the first; `rubric_key` is the row's column of rubrics."""
+    def __init__(self, *, judge: str = "", rubric_column: str = "rubric") -> None:
+        """`judge` names an auxiliary model, by default the first; `rubric_column` is the row's column of rubrics."""
         super().__init__(judge=judge, text=PROMPT, lowest=LOWEST, highest=HIGHEST)
-        self._key = rubric_key
+        self._key = rubric_column
 
     @staticmethod
     def check_arguments(**_: object) -> None:
@@ -48,7 +48,7 @@ class RubricJudgeReward(LlmJudgeReward):
             raise RolloutError(
                 f"the row has no list of rubrics under {self._key!r}",
                 where=task.where,
-                fix='write [{"description": "...", "weight": 1.0}], or name the column as rubric_key',
+                fix='write [{"description": "...", "weight": 1.0}], or name the column as rubric_column',
             )
         lines = [_line(number, rubric) for number, rubric in enumerate(rubrics, start=1)]
         return {**super().parts(response, truth, task), "rubrics": "\n".join(lines)}
