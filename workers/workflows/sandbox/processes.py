@@ -14,10 +14,9 @@ import threading
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import psutil
 
 from rftd.ops import limits
 from rftd.ops.decoding import converted
@@ -27,6 +26,9 @@ from rftd.workers.hosts.leftovers import MARK
 from rftd.workers.workflows.sandbox.namespaces import INNER
 from rftd.workers.workflows.sandbox.run_folder import WORK, RunFolder, remove_left_folders
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
+
+if TYPE_CHECKING:
+    import psutil
 
 SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store"),
@@ -217,6 +219,8 @@ main()
 
 def end_marked(name: str) -> None:
     """Kills the processes of a run whose warden was killed. Blocks for milliseconds."""
+    import psutil  # late, for a check of an experiment imports this module without running anything
+
     for _ in range(100):
         marked = [process for process in psutil.process_iter() if _has_mark(process, name)]
         if not marked:
@@ -230,6 +234,8 @@ def end_marked(name: str) -> None:
 
 
 def _has_mark(process: psutil.Process, name: str) -> bool:
+    import psutil
+
     try:
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(NAME_VARIABLE) == name
     except psutil.Error:

@@ -10,7 +10,7 @@ from synthetic.daemon.command_line import Rftd
 
 from rftd.daemon.cli.output.terminal import one_line, plain
 from rftd.daemon.cli.settings import Settings
-from rftd.daemon.cli.verbs.why import _show
+from rftd.daemon.cli.verbs.why import _print_answer
 from rftd.daemon.http.views.experiments import WhyNow
 from rftd.daemon.run.why.wait import Wait, sentence_of
 from rftd.ops.words import Level
@@ -55,7 +55,7 @@ def test_what_a_third_party_raised_begins_no_line_and_orders_no_terminal(
         Wait("experiment", "failed", HOSTILE, "you", HOSTILE, Level.STUCK, since_ns=1),
         Wait("explorer", "restarting", f"its process; {HOSTILE}", "fleet", "soon", Level.WAITS, slot=0, since_ns=1),
     ]
-    _show(
+    _print_answer(
         WhyNow(experiment="0" * 32, name="n", status="failed", live=True, asked_ns=1, waits=waits, moment=None),
         Settings(),
     )

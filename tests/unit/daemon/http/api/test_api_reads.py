@@ -124,7 +124,7 @@ async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient,
     while True:
         page = await get(client, "/v1/experiments/small/events", limit=37, **cursor)
         seen += page["items"]
-        cursor = {"after": page["next"]}
+        cursor = {"cursor": page["next"]}
         if not page["more"]:
             break
     assert len(seen) == len({event["id"] for event in seen}) == len(parts.run.recorder.records)
