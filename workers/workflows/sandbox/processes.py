@@ -22,7 +22,6 @@ from rftd.ops import limits
 from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError
 from rftd.ops.logs import logger
-from rftd.workers.hosts.leftovers import MARK
 from rftd.workers.workflows.sandbox.namespaces import INNER
 from rftd.workers.workflows.sandbox.run_folder import WORK, RunFolder, remove_left_folders
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
@@ -164,6 +163,8 @@ class _Warden:
 
     def run(self) -> dict[str, Any]:
         """Runs the command, and returns the report. Blocks."""
+        from rftd.workers.hosts.leftovers import MARK  # late, as psutil
+
         if os.geteuid() == 0 and self._job["uid"] >= 0:
             self._folder.give(self._job["uid"])
         # The mark lets the daemon end a warden whose explorer died with it; the library path is that of this Python.
@@ -243,6 +244,8 @@ def _has_mark(process: psutil.Process, name: str) -> bool:
 
 
 def _environment(command: SandboxCommand, isolated: bool) -> dict[str, str]:
+    from rftd.workers.hosts.leftovers import MARK
+
     folder = command.folder.path
     environ = {
         "PATH": os.defpath if not isolated else "/usr/local/bin:/usr/bin:/bin",
