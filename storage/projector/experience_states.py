@@ -160,7 +160,8 @@ class StateUpdate:
         for upsert, changes in rows.items():
             written = upsert.table.name, upsert.partition
             if written == _PRODUCED:
-                self._produced, self._fresh = upsert, changes
+                self._produced = upsert
+                self._fresh = changes
             elif written == _FAILED:
                 self._rollouts.update([(row[0], row[1]) for row in changes])
             for name, touched in _TOUCHING.get(written, ()):

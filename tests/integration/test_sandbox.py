@@ -186,7 +186,7 @@ async def test_files_of_the_machine_can_neither_be_read_nor_changed(tmp_path: Pa
         f"import os\nfor action in (lambda: print(open('{tmp_path}/secret').read()), lambda: os.listdir('/var'),\n"
         "               lambda: open('/usr/owned', 'w'), lambda: open('/etc/passwd', 'a'),\n"
         "               lambda: open('/owned', 'w'),\n"
-        "               lambda: os.mkdir('/proc/1/root/owned')):\n    try:\n        action()\n        print('done')\n"
+        "               lambda: os.mkdir('/proc/1/cwd/owned')):\n    try:\n        action()\n        print('done')\n"
         "    except OSError as error:\n        print(error.strerror)"
     )
     report, _ = await run_python(program)

@@ -131,7 +131,7 @@ class StepsAgain(Hold, frozen=True):
 
 
 class PlannedAhead(Hold, frozen=True):
-    """As many batches are planned ahead of the trainer as allowed."""
+    """Hold of the planner: the maximum number of batches is planned ahead of the trainer."""
 
     words = Words(
         "plan_ahead",

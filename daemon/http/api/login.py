@@ -66,7 +66,7 @@ def router(keyring: Keyring | None) -> APIRouter:
 
 
 def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200) -> Response:
-    """Returns a page about signing in; a signed-in browser goes on to the runs by itself."""
+    """Returns the page about signing in, which sends a signed-in browser to the list of runs."""
     title, text, command = _NOTICES[name]
     page = render("notice.html", SystemClock(), title=title, text=text, command=command, onward=name == "signed in")
     return Response(page, status_code=status, media_type="text/html; charset=utf-8")

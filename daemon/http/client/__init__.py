@@ -9,7 +9,7 @@ rollouts  rollouts and groups as text; tokens and points of series as rows
 rollout_file  rollouts as a Parquet file
 submission  a file or a mapping, in the daemon's form
 progress  an experiment's progress, in a cell, a terminal or a log
-live_cell  a run in a notebook's cell, redrawn while it goes on
+live_cell  a run in a notebook's cell, redrawn until the run ends
 cards     a run, a group and a rollout as HTML
 html      HTML escaped by construction, and curves as SVG
 report    an experiment as a self-contained HTML page

@@ -1,4 +1,4 @@
-"""`LiveCell`: a run in a notebook's cell, redrawn by anywidget (extra `notebook`) while the run goes on."""
+"""`LiveCell`: a run in a notebook's cell, redrawn by anywidget (extra `notebook`) until the run ends."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class RowDict(dict[str, Any]):
     __slots__ = ("view",)
 
     def __init__(self, view: msgspec.Struct, *, metrics: Sequence[str] | None = None, **more: Any) -> None:
-        """With `metrics`, the columns are the named figures and the row's name; `more` adds columns in front."""
+        """Builds a row of the named figures if `metrics` are given, with the columns of `more` in front."""
         columns = dict(_columns(view, metrics))
         if metrics is not None:
             columns = {name: columns[name] for name in (*_NAMES, *metrics) if name in columns}

@@ -19,7 +19,7 @@ class Alarm(NamedTuple):
     title: str
     text: str
     is_broken: bool
-    """True if nothing goes on before a repair."""
+    """True if the run makes no progress until the cause is repaired."""
 
 
 def alarms_of(page: ExperimentPage, why: WhyNow) -> list[Alarm]:

@@ -61,14 +61,15 @@ def matches(name: str, types: tuple[str, ...]) -> bool:
 def encode_cursor(experiment: UUID, positions: Mapping[Partition, int]) -> str:
     """Returns the cursor of an experiment's events behind these positions; partitions at offset 0 are left out."""
     offsets = [(number, positions.get(partition, 0)) for number, partition in enumerate(EVENTS)]
-    key = [part for number, offset in offsets if offset for part in (number, offset)]
+    key = [integer for number, offset in offsets if offset for integer in (number, offset)]
     return cursor_of(f"events of {experiment}", _ORDER, tuple(key))
 
 
 def decode_cursor(experiment: UUID, cursor: str) -> dict[Partition, int]:
     """Returns the positions in a cursor of the experiment's events. Raises CursorError for any other text."""
     key = key_of(cursor, f"events of {experiment}", _ORDER, None)
-    numbers, offsets = key[::2], key[1::2]
+    numbers = key[::2]
+    offsets = key[1::2]
     # A cursor is a caller's text: an offset beyond 62 bits would overflow the backend's integers.
     if len(numbers) != len(offsets) or not all(
         0 <= int(number) < len(EVENTS) and 0 <= int(offset) < 1 << 62

@@ -1,4 +1,4 @@
-"""What the workers of an experiment did between two moments: rollouts in lanes, trained steps, idle spans, marks."""
+"""Timeline of an experiment's workers between two moments: rollouts in lanes, trained steps, idle spans, marks."""
 
 from __future__ import annotations
 
@@ -192,7 +192,8 @@ class _BusyMeans:
         sums = self._sums.setdefault(worker, [0.0] * len(self._begins_ns))
         first = max(0, (begun_ns - self._begins_ns[0]) // self._width_ns)
         for bucket in range(first, len(sums)):
-            begin, end = self._begins_ns[bucket], min(self._begins_ns[bucket] + self._width_ns, self._end_ns)
+            begin = self._begins_ns[bucket]
+            end = min(begin + self._width_ns, self._end_ns)
             if begin >= ended_ns:
                 break
             sums[bucket] += max(0, min(end, ended_ns) - max(begin, begun_ns)) / (end - begin)
@@ -256,7 +257,8 @@ def _steps(table: StepTable, from_ns: int, to_ns: int, points: int) -> list[Trai
     trained = []
     for first in range(0, len(spans), size):
         several = spans[first : first + size]
-        begun_ns, ended_ns = several[0][0], several[-1][1]
+        begun_ns = several[0][0]
+        ended_ns = several[-1][1]
         busy_ns = sum(end - begin for begin, end, _ in several)
         busy = min(1.0, busy_ns / (ended_ns - begun_ns)) if ended_ns > begun_ns else 1.0
         trained.append(
@@ -312,13 +314,17 @@ def _named(
     for begin, end in pairwise(borders):
         pause = next((text for first, last, text in pauses if first <= begin and end <= last), None)
         if pause is not None:
-            hold, text = "paused", pause or "paused"
+            hold = "paused"
+            text = pause or "paused"
         elif not any(first <= begin and end <= last for first, last in trainers):
-            hold, text = "no_trainer", "no trainer is running"
+            hold = "no_trainer"
+            text = "no trainer is running"
         elif end <= planned_ns:
-            hold, text = "experiences", f"no batch of step {step} is planned yet: too few experiences"
+            hold = "experiences"
+            text = f"no batch of step {step} is planned yet: too few experiences"
         else:
-            hold, text = "prepares", f"step {step} is planned; the trainer publishes, saves or assembles it"
+            hold = "prepares"
+            text = f"step {step} is planned; the trainer publishes, saves or assembles it"
         if parts and (parts[-1].hold, parts[-1].text) == (hold, text):
             begin = parts.pop().begun_ns
         parts.append(IdleSpan(begun_ns=begin, ended_ns=end, hold=hold, text=text, step=step))

@@ -101,7 +101,7 @@ class LocalRank:
     """Implements `RankChild` for a process on this machine."""
 
     takes_files = True
-    """Whether calls may carry open files: yes, on this machine."""
+    """True: calls to ranks on this machine may carry open files."""
 
     def __init__(self, rank: int, ranks: int, *, timeout_s: float) -> None:
         """Starts the process. A message that cannot be sent within `timeout_s` raises OSError later. Raises OSError."""
@@ -165,7 +165,7 @@ class RemoteRank:
     """Implements `RankChild` for a process on another machine, through the `RankHost` there."""
 
     takes_files = False
-    """Whether calls may carry open files: no, not to another machine."""
+    """False: calls to another machine cannot carry open files."""
 
     def __init__(self, rank: int, ranks: int, host: RankHostPlace, *, crew: str, timeout_s: float) -> None:
         """Starts the process through the host; `crew` is the random id of the trainer's set of ranks. Raises RankError
