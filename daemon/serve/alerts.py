@@ -70,13 +70,13 @@ class Alerts:
         self._guard = guard
         self._clock = clock
         self._logger = logger
-        kept = file.read() if urls else None
-        state = kept or AlertsState()
+        stored = file.read() if urls else None
+        state = stored or AlertsState()
         self._outboxes = [
             _Outbox(url, clock=clock, logger=logger, waiting=state.waiting, dropped=state.dropped, sent=self._save)
             for url in urls
         ]
-        self._signals: dict[str, str] | None = None if kept is None else kept.signals
+        self._signals: dict[str, str] | None = None if stored is None else stored.signals
         self._ended_ns = state.ended_ns
         self._stalled: set[str] = state.stalled
         self._short = False

@@ -40,7 +40,7 @@ def open_checkpoint_file(spec: ExperimentSpec, event: CheckpointCommitted, path:
         fix = "see the files of /v1/experiments/NAME/checkpoints/STEP"
         raise NotFoundError(f"the checkpoint of step {event.step} has no file {path[:200]!r}", field="path", fix=fix)
     parts = PurePosixPath(ref.path).parts
-    if not parts or "\0" in ref.path or any(part in ("/", "..", ".") for part in parts):
+    if not parts or "\0" in ref.path or any(name in ("/", "..", ".") for name in parts):
         raise DataError("checkpoint.committed names a file outside its folder", where=ref.path[:200])
     if not _SHA256.fullmatch(ref.sha256):
         raise DataError("checkpoint.committed names no sha256 of the file", where=ref.path[:200])

@@ -184,9 +184,9 @@ def _lines(tried: TriedRollout) -> Iterator[str]:
         yield ""
     for answer in tried.auxiliary:
         yield labelled("asked", f"{answer.model}, {answer.tokens} tokens: {answer.text}")
-    for part in tried.parts:
-        failed = f", failed: {part.error}" if part.error else ""
-        yield labelled("ran", f"{part.name}, {_duration(part.duration_s)}{failed}")
+    for program in tried.parts:
+        failed = f", failed: {program.error}" if program.error else ""
+        yield labelled("ran", f"{program.name}, {_duration(program.duration_s)}{failed}")
     yield ""
     if tried.error:
         yield labelled("error", tried.error)

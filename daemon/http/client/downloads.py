@@ -32,12 +32,12 @@ async def download_checkpoint(connection: DaemonConnection, name: str, step: int
         if target.is_file() and target.stat().st_size == file.size_bytes and _sha256_of(target) == file.sha256:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(target.name + _PART)
-        await _fetch(connection, name, answer.checkpoint.step, answer.checkpoint.generation, file, part)
-        if _sha256_of(part) != file.sha256:
-            part.unlink()
+        unfinished = target.with_name(target.name + _PART)
+        await _fetch(connection, name, answer.checkpoint.step, answer.checkpoint.generation, file, unfinished)
+        if _sha256_of(unfinished) != file.sha256:
+            unfinished.unlink()
             raise DataError("the bytes differ from the committed ones", where=file.path, fix="download it again")
-        part.replace(target)
+        unfinished.replace(target)
     return to
 
 

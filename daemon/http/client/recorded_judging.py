@@ -128,10 +128,10 @@ class RecordedTasks:
         row = text.task
         stage_number = text.rollout.experience.stage
         if row is not None and self._spec is not None and tasksets_of(self._spec.stages[stage_number]):
-            place = task_place(self._spec.stages[stage_number], row.row)
-            rows = self._rows(self._spec, stage_number, place.taskset)
+            row_of_taskset = task_place(self._spec.stages[stage_number], row.row)
+            rows = self._rows(self._spec, stage_number, row_of_taskset.taskset)
             if rows is not None:
-                return rows.task(place.row, row.epoch)
+                return rows.task(row_of_taskset.row, row.epoch)
         turns = text.rollout.turns
         messages = tuple(Message(message.role, message.content, message.extra) for message in text.messages)
         return Task(
@@ -192,7 +192,7 @@ async def _scored(
 
 def _last_answer(turn: TextTurn) -> str:
     """Returns the text drawn last in a turn, without its end mark."""
-    drawn = [part.text for part in turn.parts if part.by == "model"]
+    drawn = [passage.text for passage in turn.parts if passage.by == "model"]
     if len(turn.parts) <= 1 or not drawn:
         return turn.answer
     last = drawn[-1]

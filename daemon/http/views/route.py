@@ -326,8 +326,8 @@ def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any
     named = re.findall(r"\{(\w+)\}", path)
     # `safe=""`: a name may contain a slash, which would otherwise become another path.
     quoted = {name: quote(str(parameters[name]), safe="") for name in named}
-    others = {sent_name(name): parameter for name, parameter in parameters.items() if name not in named}
-    return path.format(**quoted), others
+    query = {sent_name(name): parameter for name, parameter in parameters.items() if name not in named}
+    return path.format(**quoted), query
 
 
 def sent_name(parameter: str) -> str:

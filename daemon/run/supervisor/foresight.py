@@ -86,8 +86,8 @@ def foreseen(event: Event, outlook: Outlook) -> Consequence:
 def new_experiment(spec: ExperimentSpec, line: Sequence[Entry], slots: int, history: str = "") -> Consequence:
     """Returns the consequence of submitting a new experiment; `history` names the steps shared with a parent."""
     queue = [entry for entry in line if entry.status is Status.QUEUED]
-    place = 1 + sum(entry.spine.priority >= spec.priority for entry in queue)
-    words, figures = _turn(place, queue, line, slots)
+    turn = 1 + sum(entry.spine.priority >= spec.priority for entry in queue)
+    words, figures = _turn(turn, queue, line, slots)
     steps = sum(stage.total_steps for stage in spec.stages)
     return Consequence(
         name=spec.name,
@@ -244,8 +244,8 @@ def _place(priority: int, outlook: Outlook) -> tuple[str, Figures]:
     entry = outlook.entry
     queue = [earlier for earlier in outlook.line if earlier.status is Status.QUEUED and earlier.id != entry.id]
     key = (-priority, entry.submitted_ns, entry.id)
-    place = 1 + sum((-earlier.spine.priority, earlier.submitted_ns, earlier.id) < key for earlier in queue)
-    return _turn(place, queue, [earlier for earlier in outlook.line if earlier.id != entry.id], outlook.slots)
+    turn = 1 + sum((-earlier.spine.priority, earlier.submitted_ns, earlier.id) < key for earlier in queue)
+    return _turn(turn, queue, [earlier for earlier in outlook.line if earlier.id != entry.id], outlook.slots)
 
 
 def _turn(place: int, queue: Sequence[Entry], line: Sequence[Entry], slots: int) -> tuple[str, Figures]:
