@@ -79,7 +79,8 @@ async def test_workers_leave_and_the_slot_is_free(desk: ForkDesk, ids: Ids, fake
         [wait] = (await supervisor.why(first)).waits
         assert (wait.role, wait.state, wait.on_whom, wait.level) == ("experiment", "released", "you", Level.STUCK)
         assert wait.waiting_for == (
-            "a resume; it was paused by a command: the machine is needed; its workers and its slot are released"
+            "a resume; it was paused by a command: the machine is needed; "
+            "released: its workers and its slot are released"
         )
         second = await desk.submit(supervisor, "name=second")
         assert (await desk.state(second)).spine.status is Status.COMPLETED

@@ -128,7 +128,8 @@ def _paused(outlook: Outlook) -> tuple[str, Figures]:
         return f"stays paused ({spine.cause}), from now on until rftd resume", {}
     unfinished = _unfinished(outlook)
     figures = {"rollouts_draining": unfinished, "release_after_s": outlook.release_after_s}
-    words = f"{_work(outlook, unfinished)} end first and are kept; nothing new starts" if unfinished else "stands still"
+    under_way = f"{_work(outlook, unfinished)} end first and are kept" if unfinished else "nothing is under way"
+    words = f"{under_way}; nothing new starts"
     freed = outlook.memory_bytes
     memory = f" and free {size(freed)} of memory" if freed else ""
     words += f"; after {lasting(outlook.release_after_s)} the workers leave{memory}, and the slot is free"
