@@ -1,6 +1,7 @@
-"""Files of database tables: folders, names, and the files read by a specification.
+"""Files of database tables and folders of agents: names, and the files read by a specification.
 
 <checkpoint root>/.tables/<id of the log>/<table>-<the first 32 digits of its sha256>.jsonl
+<checkpoint root>/.tables/<id of the log>/agent-<the first 32 digits of its sha256>/
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def table_folder(root: Path, log_id: str) -> Path:
 def table_name(table: str, sha256: str) -> str:
     """Returns the file name for a table's digest: equal rows share a file."""
     return f"{table}-{sha256[:32]}.jsonl"
+
+
+def agent_folder_name(sha256: str) -> str:
+    """Returns the name of the copy of an agent's folder: equal files share a copy."""
+    return f"agent-{sha256[:32]}"
 
 
 def tables_of(spec: ExperimentSpec) -> list[Path]:

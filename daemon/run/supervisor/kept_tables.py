@@ -1,4 +1,4 @@
-"""`KeptTables`: files of database tables read by experiments of this log, and unused ones."""
+"""`KeptTables`: files of database tables and folders of agents for experiments of this log, and unused ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rftd.streams.folds.spine import Kept
 
 
 class KeptTables:
-    """Files with rows of database tables for this log's experiments, in folders `.tables/LOG` under
-    checkpoint roots.
+    """Files with rows of database tables, and copies of agents' folders, for this log's experiments, in folders
+    `.tables/LOG` under checkpoint roots.
     """
 
     def __init__(self, log: LogIdentity | None) -> None:
@@ -47,13 +47,23 @@ class KeptTables:
             msgspec.json.encode(experiment.spec.config) for experiment in experiments if _reads(experiment)
         )
         unused: list[Unreferenced] = []
-        for path in sorted(path for folder in self.folders(experiments) for path in folder.glob("*.jsonl")):
+        for path in sorted(path for folder in self.folders(experiments) for path in _kept_in(folder)):
             status = path.stat()
             # Named after the content, and so identical for each experiment reading the same rows.
             if path.name.encode() not in named and status.st_mtime_ns < now_ns - int(GRACE_S * 1e9):
                 why = "no experiment reads it"
-                unused.append(Unreferenced(path=str(path), size_bytes=status.st_size, why=why))
+                unused.append(Unreferenced(path=str(path), size_bytes=_size_bytes(path), why=why))
         return unused
+
+
+def _kept_in(folder: Path) -> list[Path]:
+    return [*folder.glob("*.jsonl"), *folder.glob("agent-*"), *folder.glob(".agent-*")]
+
+
+def _size_bytes(path: Path) -> int:
+    """Returns the size of a file, or of all files below a folder."""
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.lstat().st_size for file in files)
 
 
 def _root(config: dict[str, Any]) -> Path:

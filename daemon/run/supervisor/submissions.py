@@ -14,6 +14,7 @@ import msgspec
 
 from rftd.daemon.run.operations import Accepted, Forked
 from rftd.daemon.run.registry import Entry, Registry
+from rftd.daemon.run.supervisor.agent_folders import AgentFolders, names_agent_folders
 from rftd.daemon.run.supervisor.forking import moved
 from rftd.daemon.run.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.run.supervisor.intake import Intake, WantedFork
@@ -112,11 +113,11 @@ class Submissions:
     ) -> ExperimentSpec:
         """Returns the checked specification; a half receives its unset shared fields from the half already submitted.
 
-        With `keeps`, the contents of database tables are kept as files.
+        With `keeps`, the contents of database tables are kept as files, and folders of agents as copies.
         """
         experiments = list(self._registry.entries.values())  # in the thread the mapping would change while being read
         if keeps:
-            spec = await asyncio.to_thread(self._with_tables, config, judge, experiments, None)
+            spec = await asyncio.to_thread(self._with_kept_files, config, judge, experiments)
         else:
             spec = await asyncio.to_thread(self._checked_with_temporary_tables, config, judge, experiments)
         if spec.half == "both":
@@ -139,6 +140,16 @@ class Submissions:
         root = SqlTables(os.environ, judge, self.tables).root(config)
         with tempfile.TemporaryDirectory(dir=nearest(root)) as folder:
             return self._with_tables(config, judge, experiments, Path(folder))
+
+    def _with_kept_files(
+        self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]
+    ) -> ExperimentSpec:
+        """As `_checked`, with database tables and agents' folders as they are now. Blocks."""
+        if not names_agent_folders(config):
+            return self._with_tables(config, judge, experiments, None)
+        folders = AgentFolders(judge, self.tables)
+        spec = self._with_tables(folders.read(config), judge, experiments, None)
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *folders.notes))
 
     def _with_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry], folder: Path | None

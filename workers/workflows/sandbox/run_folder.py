@@ -48,7 +48,7 @@ class RunFolder:
     def copy(self, source: Path) -> None:
         """Copies a folder's content into the run's, with links as links. Blocks. Raises RolloutError."""
         try:
-            shutil.copytree(source, self.path / WORK, symlinks=True, dirs_exist_ok=True, ignore=_only_plain)
+            shutil.copytree(source, self.path / WORK, symlinks=True, dirs_exist_ok=True, ignore=only_plain)
         except (OSError, shutil.Error) as error:
             raise RolloutError(f"cannot copy the folder: {error}", where=str(source)) from error
 
@@ -225,7 +225,7 @@ def _parts(name: str) -> tuple[str, ...]:
     return path.parts
 
 
-def _only_plain(folder: str, names: list[str]) -> list[str]:
+def only_plain(folder: str, names: list[str]) -> list[str]:
     """Returns the names to leave out of a copy: pipes, sockets and devices."""
     modes = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
     return [

@@ -1,0 +1,143 @@
+"""`AgentFolders`: copies of agents' folders, made once at submission and named after their content.
+
+A folder changes while people work on an agent. Workers copy the kept folder for each rollout, so runs, resumptions and
+forks have the files of their submission.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.run.supervisor.kept_tables import KeptTables
+from rftd.daemon.trust.judge import SubmissionJudge
+from rftd.ops import limits
+from rftd.ops.durable import make_durable_folder, sync_folder
+from rftd.ops.errors import ConfigError, DataError, RftdError
+from rftd.storage.files.table_files import agent_folder_name
+from rftd.workers.workflows.sandbox.run_folder import only_plain
+
+_ARGUMENTS = "workflow_args"
+_FOLDER = "agent_folder"
+
+
+def names_agent_folders(config: dict[str, Any]) -> bool:
+    """True if the configuration names the folder of an agent's files."""
+    return any(True for _ in _named(config, ()))
+
+
+class AgentFolders:
+    """Copies the folders of agents named in a submission, for its workers."""
+
+    def __init__(self, judge: SubmissionJudge, kept: KeptTables) -> None:
+        """`kept` decides where the copies go, under the checkpoint root; `judge` checks the asker's rights."""
+        self._judge = judge
+        self._kept = kept
+        self.notes: list[str] = []
+        """Warnings about the folders copied."""
+
+    def read(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Copies each folder, and returns the configuration naming the copies. Blocks.
+
+        Raises ConfigError for a missing or too large folder, NotAllowedError, DataError for an unreadable one.
+        """
+        changed = copy.deepcopy(config)
+        for path, arguments in _named(changed, ()):
+            folder = Path(arguments[_FOLDER])
+            self._judge.folder(path, str(folder))
+            root = changed.get("checkpoint_root_dir")
+            if not isinstance(root, str) or not root.startswith("/"):
+                raise ConfigError("is required: an agent's folder is kept below it", field="checkpoint_root_dir")
+            self._judge.folder(("checkpoint_root_dir",), root)
+            try:
+                kept, digest = _kept_copy(folder, self._kept.folder(Path(root)))
+            except RftdError as error:
+                error.field = show(path)
+                raise
+            if kept != folder:
+                self.notes.append(f"{show(path)}: {folder} is used as it is now ({digest[:12]}), and is kept in {kept}")
+            arguments[_FOLDER] = str(kept)
+        return changed
+
+
+def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
+    """Yields each `agent_folder` of a workflow, with the arguments containing it."""
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, inner in children:
+        below = (*path, key)
+        if key == _ARGUMENTS and isinstance(inner, dict):
+            if isinstance(inner.get(_FOLDER), str) and inner[_FOLDER].startswith("/"):
+                yield (*below, _FOLDER), inner
+        else:
+            yield from _named(inner, below)
+
+
+def _kept_copy(source: Path, home: Path) -> tuple[Path, str]:
+    """Copies a folder into `home` unless an equal copy exists, and returns copy and digest."""
+    _check_size(source)
+    make_durable_folder(home)
+    with tempfile.TemporaryDirectory(dir=home, prefix=".agent-") as temporary:
+        # The digest is that of the copy: the source may change meanwhile.
+        copied = Path(temporary) / "copy"
+        try:
+            shutil.copytree(source, copied, symlinks=True, ignore=only_plain)
+            digest = _digest(copied)
+        except (OSError, shutil.Error) as error:
+            raise DataError(f"the agent's folder cannot be copied: {error}", where=str(source)) from error
+        kept = home / agent_folder_name(digest)
+        if not kept.exists():
+            _sync(copied)
+            copied.rename(kept)
+            sync_folder(home)
+        os.utime(kept)  # copies have the times of their sources, and unused old ones are removed
+    return kept, digest
+
+
+def _check_size(source: Path) -> None:
+    if not source.is_dir():
+        raise ConfigError(f"agent_folder {str(source)!r} is no folder", fix="name a folder")
+    size_bytes = 0
+    for file in source.rglob("*"):
+        size_bytes += file.lstat().st_size
+        if size_bytes > limits.SANDBOX_TASK_SIZE_BYTES:
+            most = limits.SANDBOX_TASK_SIZE_BYTES // limits.MIB
+            raise ConfigError(f"agent_folder has more than {most} MiB", fix="name large folders as `readable`")
+
+
+def _digest(folder: Path) -> str:
+    """Returns the sha256 of names, kinds, executable bits and contents below a folder."""
+    total = hashlib.sha256()
+    for file in sorted(folder.rglob("*")):
+        status = file.lstat()
+        kind = stat.S_IFMT(status.st_mode) | (status.st_mode & 0o100)
+        content = b""
+        if file.is_symlink():
+            content = os.readlink(file).encode("utf-8", "surrogateescape")
+        elif file.is_file():
+            content = hashlib.sha256(file.read_bytes()).digest()
+        name = str(file.relative_to(folder)).encode("utf-8", "surrogateescape")
+        for field in (name, b"%o" % kind, content):
+            total.update(b"%d:" % len(field) + field)
+    return total.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Syncs each file and folder of a copy to the disk."""
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            file = Path(directory, name)
+            if not file.is_symlink():
+                descriptor = os.open(file, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+        sync_folder(Path(directory))
