@@ -90,7 +90,11 @@ class ClassWorkflow:
             return instance
         model = TrinityModel()
         model.bind(rollout)
-        clients = [open_client(address.base_url, address.api_key, address.model) for address in addresses]
+        # As in Trinity-RFT: an asynchronous class awaits its auxiliary models.
+        blocking = getattr(self._target, "is_async", False) is not True
+        clients = [
+            open_client(address.base_url, address.api_key, address.model, blocking=blocking) for address in addresses
+        ]
         return task.to_workflow(model, clients or None)
 
 

@@ -388,6 +388,39 @@ async def test_an_agent_program_is_given_the_addresses(tmp_path: Path, monkeypat
     assert [(turn.model, float(turn.text)) for turn in result.auxiliary] == [("sums", result.reward)]
 
 
+TRINITY = """
+from trinity.common.workflows.workflow import Workflow
+
+class Judged(Workflow):
+    is_async = True
+
+    async def run_async(self):
+        [answer] = await self.model.chat_async([{"role": "user", "content": "4+4="}])
+        judge = self.auxiliary_models[0]
+        asked = judge.chat.completions.create(model=judge.model_path, messages=[{"role": "user", "content": "4+4="}])
+        reply = await asked
+        answer.reward = float(reply.choices[0].message.content)
+        return [answer]
+"""
+
+
+async def test_an_asynchronous_class_of_trinity_awaits_its_auxiliary_models(tmp_path: Path) -> None:
+    spec = experiment(tmp_path, FAKE)
+    taskset = msgspec.structs.replace(TASKSET, workflow="theirs.py:Judged", workflow_args={})
+    async with running_endpoint() as endpoint, running(spec, endpoint=endpoint) as models:
+        runner = WorkflowRunner(
+            taskset,
+            model=MODEL,
+            engine=ScriptedEngine(),
+            tokenizer=ByteTokenizer(),
+            endpoint=endpoint,
+            auxiliary=partial(models.of, spec.stages[0]),
+            sources={"theirs.py": TRINITY},
+        )
+        result = await runner.run(make_task(ROW, spec=taskset, row=0), UUID(int=7))
+    assert [float(turn.text) for turn in result.auxiliary] == [result.reward]
+
+
 @pytest.mark.parametrize(("said", "value"), [("Yes.", 1.0), ("no", 0.0), ("perhaps", None)])
 async def test_the_judge_of_the_extending_page(tmp_path: Path, said: str, value: float | None) -> None:
     page: dict[str, Any] = {}
