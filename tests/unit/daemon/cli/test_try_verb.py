@@ -10,6 +10,7 @@ import pytest
 from synthetic.daemon.command_line import Rftd
 from synthetic.daemon.fork_desk import EXPERIMENT
 from synthetic.daemon.served_daemon import served_daemon
+from synthetic.log.synthetic_run import SFT_STEPS
 from synthetic.log.text_run import SyntheticRollout, text_run, tokenizer_json
 
 SHORT = """
@@ -118,7 +119,7 @@ def test_a_wrong_command_line_is_refused(rftd: Rftd, folder: Path, arguments: tu
 
 @pytest.fixture
 def recorded(rftd: Rftd, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rftd]:
-    """A daemon with four rollouts of one row: right, wrong, in several parts, and without a text; one was trained."""
+    """A daemon with four rollouts of one row: right, wrong, in several parts, and without a text; two were trained."""
     folder = tmp_path_factory.mktemp("texts")
     run = text_run(folder, tokenizer=tokenizer_json())
     pieces = (("7", True), ("<tool_response>3</tool_response>", False), ("3", True))
@@ -130,6 +131,8 @@ def recorded(rftd: Rftd, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
             SyntheticRollout(dropped=True),
         ]
     )
+    run.plan(stage=1, take=2)
+    run.complete(stage=1, items=2)
     with served_daemon(folder, run=run) as served:
         monkeypatch.setenv("RFTD_SERVER", served.url)
         yield rftd
@@ -153,6 +156,23 @@ def test_recorded_rollouts_are_judged_by_a_reward_of_a_file(recorded: Rftd) -> N
         ("44", 1.0, {"right": 0.0, "length": -1.5}),
         ("3", 1.0, {"right": 1.0, "length": -1.0}),
     ]
+
+
+def test_the_rollouts_of_a_step_are_judged_together(recorded: Rftd) -> None:
+    Path("mine.py").write_text(SHORT)
+    arguments = ("--step", str(SFT_STEPS + 1), "--reward", "./mine.py:short", "--reward-args", '{"weight": 0.5}')
+    said = recorded("try", "texts", *arguments, "--json")
+    assert said.status == 0, said.err
+    judged = json.loads(said.out)
+    assert {(item["response"], item["recorded"], item["reward"]) for item in judged["items"]} == {
+        ("3", 0.5, 0.0),
+        ("44", 1.0, -1.5),
+    }
+    assert (judged["recorded"], judged["judged"], judged["notes"]) == (0.75, -0.75, [])
+    limited = json.loads(recorded("try", "texts", *arguments, "-n", "1", "--json").out)
+    assert len(limited["items"]) == 1
+    lines = recorded("try", "texts", *arguments).out.splitlines()
+    assert "mean          -0.750; recorded 0.750" in lines
 
 
 def test_a_recorded_rollout_is_shown_with_both_rewards(recorded: Rftd) -> None:

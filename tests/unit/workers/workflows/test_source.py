@@ -100,6 +100,11 @@ def test_a_failing_function_names_its_row_and_its_exit_ends_only_the_rollout() -
         ("def score(response):\n    return undefined_name", "NameError"),
         ("def score(response):\n    raise SystemExit(2)", "SystemExit"),
         ("def score(response):\n    return 'many'", "not a finite number"),
+        ("def score(response):\n    return [1.0]", "not a finite number"),
+        ("def score(response):\n    return None", "not a finite number"),
+        ("def score(response):\n    return float('nan')", "not a finite number"),
+        ("def score(response):\n    return {'a': {'b': 1}}", "not a finite number"),
+        ("def score(response):\n    import no_such_package", "No module named 'no_such_package'"),
     ):
         with pytest.raises(RolloutError, match="row 3") as failed:
             scored(text)

@@ -86,6 +86,18 @@ def test_what_cannot_travel_is_named(part: Any, problem: str) -> None:
     assert problem in str(refused.value)
 
 
+def test_two_functions_of_one_name_are_refused_by_the_name(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(EXPERIMENT)
+
+    async def by_root(task: Any, model: Any, reward: Any) -> Any:
+        return task
+
+    with pytest.raises(UsageError, match=r"two sources are called by_root\.py") as refused:
+        submission_of(file, {}, reward=globals()["by_root"], workflow=by_root)
+    assert refused.value.field == "default_workflow_type"
+
+
 def test_a_part_marked_as_another_kind_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"
     file.write_text(EXPERIMENT)
