@@ -13,7 +13,7 @@ In reading order, the order of the work:
     sweep_points.py   `-s key=a,b,c` to the runs of a sweep
     interpolation.py  `${oc.env:VAR,default}`, `${oc.decode:...}`, `${model.model_path}`: on the client only
     grammar.py        parsing of interpolated text, and of plain YAML words: `1e-5` is a number, `010` is text
-    own_sources.py    on the client: Python files named by rewards and workflows, read into `sources`
+    own_sources.py    on the client: Python files named by rewards, workflows, agents and losses, read into `sources`
     client_side.py    before data leaves the client: absolute paths, and secrets as `{env: NAME}`
     verl/             veRL's keys: the content of `trainer.trainer_config`, and `rftd import-verl`
     schema/           one pydantic model per section of the file

@@ -1,4 +1,6 @@
-"""`inline_sources`: on the client, the text of each Python file named by a reward or a workflow goes into `sources`."""
+"""`inline_sources`: on the client, the text of each Python file named by a reward, workflow, agent or loss goes
+into `sources`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from rftd.ops import limits
 from rftd.workers.workflows.source import FILE, SourceName, source_name
 
 SOURCES: Final = "sources"
-_FIELDS: Final = ("default_reward_fn_type", "default_workflow_type", "default_eval_workflow_type")
+_FIELDS: Final = ("default_reward_fn_type", "default_workflow_type", "default_eval_workflow_type", "policy_loss_fn")
+_AGENT: Final = ("workflow_args", "agent")
+"""The section and the argument naming an agent program."""
 
 
 def inline_sources(tree: dict[str, Any], *, cwd: Path) -> list[Issue]:
@@ -48,7 +52,7 @@ def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, An
             yield from _named(section, (*path, number))
     elif isinstance(node, dict):
         for field, setting in node.items():
-            if field not in _FIELDS:
+            if field not in _FIELDS and (*path, field)[-2:] != _AGENT:
                 yield from _named(setting, (*path, field))
             elif isinstance(setting, str) and (named := source_name(setting)) is not None:
                 yield (*path, field), node, field, named

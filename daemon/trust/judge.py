@@ -24,7 +24,7 @@ from rftd.workers.tracking.registry import SERVICES
 from rftd.workers.workflows.class_path import class_path
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
-from rftd.workers.workflows.source import source_name
+from rftd.workers.workflows.source import agent_source, source_name
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
@@ -85,6 +85,7 @@ class SubmissionJudge:
         for number, stage in enumerate(spec.stages):
             at: FieldPath = ("stages", number) if len(spec.stages) > 1 else ()
             self._code(stage, at)
+            self._loss(stage, at)
             self._keys(stage, at)
             for taskset, path in placed_tasksets(stage):
                 self._parts(taskset, (*at, *path))
@@ -235,6 +236,12 @@ class SubmissionJudge:
                 field=show((*at, "default_workflow_type")),
                 fix="use agent_command_workflow, or ask the daemon's owner to install the workflow",
             )
+        if agent_source(taskset.workflow, taskset.workflow_args) is not None:
+            raise NotAllowedError(
+                "only the daemon's owner may submit agent programs as code: no sandbox holds them",
+                field=show((*at, "workflow_args", "agent")),
+                fix="use agent_command_workflow, or ask the daemon's owner to install the agent",
+            )
         if taskset.workflow == _AGENT_COMMAND:
             self._command(taskset.workflow_args, (*at, "workflow_args"))
         if taskset.workflow not in WORKFLOWS.names() and class_path(taskset.workflow) is not None:
@@ -275,6 +282,15 @@ class SubmissionJudge:
             if trusted:
                 path = (*at, "model", "trust_remote_code")
                 self._add_grant(self._allowances.code(folder), path, lists.ALLOW_CODE, "this folder's code", "[FOLDER]")
+
+    def _loss(self, stage: StageSpec, at: FieldPath) -> None:
+        """Refuses a loss submitted as code, which runs in the trainer's process."""
+        if source_name(stage.algorithm.policy_loss) is not None:
+            raise NotAllowedError(
+                "only the daemon's owner may submit losses as code: no sandbox holds them",
+                field=show((*at, "algorithm", "policy_loss_fn")),
+                fix="name an installed loss, or ask the daemon's owner to install this one",
+            )
 
     def _services(self, experiment: Experiment) -> None:
         """Judges the variables of services used without being named in a field."""

@@ -228,7 +228,7 @@ def _check_code(archive: ArchiveReader, checked: Checked, *, allowed: bool) -> N
     if sources and not allowed:
         # A daemon continues an unfinished experiment by itself, and its workers would run the code.
         raise ArchiveError(
-            f"the experiment brings Python code of its rewards or workflows: {', '.join(sources)}",
+            f"the experiment brings Python code of its own: {', '.join(sources)}",
             where=str(archive.path),
             fix="add --allow-code if it comes from somebody you trust",
         )

@@ -318,7 +318,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     auxiliary: tuple[AuxiliarySpec, ...] = ()
     """The models available to workflows and rewards, beside the trained one."""
     sources: dict[str, str] = {}
-    """Text of each Python file with a reward or workflow of the stage's tasksets, by the file's name."""
+    """Text of each Python file with a reward, workflow, agent or loss of the stage, by the file's name."""
 
     @property
     def experiences_per_step(self) -> int:

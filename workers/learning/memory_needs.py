@@ -42,7 +42,7 @@ _DEVICE_CHANNEL: Final = "nccl"
 
 def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
     """Returns the memory of all models of the stage, gradients and optimizer moments included."""
-    objective = Objective.of(stage.algorithm)
+    objective = Objective.of(stage.algorithm, stage.sources, runs=False)
     model_bytes = _FLOAT32_BYTES * elements_of(base) // spread
     learnt_bytes = model_bytes if stage.model.lora is None else 0
     needs = [Need("weights", model_bytes), Need("gradients", learnt_bytes)]

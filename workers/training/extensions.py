@@ -15,6 +15,7 @@ from rftd.workers.learning.engine_registry import ENGINES
 from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.learning.losses.kl_losses import KL_LOSSES
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
+from rftd.workers.workflows.source import source_name
 
 MISSING: Final = "not installed"
 """Origin of a plug-in that is not installed."""
@@ -56,4 +57,6 @@ def _plugins_of_third_parties(spec: ExperimentSpec) -> Iterator[tuple[Plugins[An
             (ENTROPY_LOSSES, algorithm.entropy_loss),
             (ENGINES, stage.trainer.engine),
         )
-        yield from ((plugins, name) for plugins, name in parts if not plugins.builtin(name))
+        yield from (
+            (plugins, name) for plugins, name in parts if not plugins.builtin(name) and source_name(name) is None
+        )

@@ -1,6 +1,7 @@
 """`AgentProgramWorkflow`: a rollout is a run of an agent program calling the model over OpenAI's API.
 
-The program is a function of a third-party package, found by its name in the entry-point group `rftd.agents`:
+The program is a function of a third-party package, found by its name in the entry-point group `rftd.agents`, or of a
+Python file submitted with the experiment, named as `FILE.py:NAME`:
 
     async def solve(task, *, base_url, api_key) -> float | Mapping[str, float] | RewardResult | None
 
@@ -12,14 +13,14 @@ address of each auxiliary model.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
 from rftd.ops import limits
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import ConfigError, RolloutError
 from rftd.ops.plugins import Plugins
 from rftd.workers.datasets.task import Task
 from rftd.workers.generation.call_spans import agent_run
@@ -27,6 +28,7 @@ from rftd.workers.generation.model import CallBounds, HttpModel, Model
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.scorer import Scorer
+from rftd.workers.workflows.source import SourceName, open_agent_source, source_name
 from rftd.workers.workflows.threads import on_daemon_thread
 
 AGENTS: Final[Plugins[Any]] = Plugins("agent", group="rftd.agents", table={})
@@ -55,15 +57,23 @@ class AgentProgramWorkflow:
     ) -> None:
         """With `sampling: taskset`, the program's sampling settings such as temperature are ignored."""
         self._name = agent
-        self._agent: Callable[..., Any] = AGENTS.load(agent)
+        self._agent: Callable[..., Any] = _unopened if source_name(agent) is not None else AGENTS.load(agent)
         self._bounds = CallBounds(calls=max_calls, concurrent=max_concurrent_calls, tokens=max_tokens)
         self._lengths_only = sampling == "taskset"
         self._wants_auxiliary = _has_parameter(self._agent, "auxiliary_models")
 
     @staticmethod
     def check_arguments(*, agent: str, **_: Any) -> None:
-        """Raises ConfigError if the agent is not registered."""
-        AGENTS.check(agent)
+        """Raises ConfigError if the agent is neither registered nor in a submitted file."""
+        if source_name(agent) is None:
+            AGENTS.check(agent)
+
+    def open_source(self, name: SourceName, sources: Mapping[str, str]) -> None:
+        """Takes the program of a submitted Python file. Raises ConfigError if the file is missing or fails."""
+        if name.file not in sources:
+            raise ConfigError(f"{name.file} is not among the experiment's sources", fix="submit it with `rftd submit`")
+        self._agent = open_agent_source(name, sources[name.file])
+        self._wants_auxiliary = _has_parameter(self._agent, "auxiliary_models")
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> list[RolloutResult]:
         """Returns all sequences drawn for the program, with the program's reward."""
@@ -119,6 +129,11 @@ class AgentProgramWorkflow:
         if returned is not None:
             return reward.checked(returned, task)
         return await reward.score(served.turns[-1].text, task, turns=served.turns)
+
+
+async def _unopened(task: Task, *, base_url: str, api_key: str) -> None:
+    """Raises ConfigError: the program of a file runs after `open_source`."""
+    raise ConfigError("the agent program of a file has not been opened")
 
 
 def _has_parameter(agent: Callable[..., Any], parameter: str) -> bool:

@@ -19,6 +19,7 @@ from rftd.workers.generation.auxiliary.rollout_models import ModelsOfRollout, no
 from rftd.workers.generation.endpoint.server import ModelEndpoint
 from rftd.workers.generation.engine import GroupEngine, RolloutEngine
 from rftd.workers.generation.model import Model
+from rftd.workers.workflows.agent_program import AgentProgramWorkflow
 from rftd.workers.workflows.attempt import TaskRollout
 from rftd.workers.workflows.batched_rollouts import BatchedRollouts
 from rftd.workers.workflows.class_path import check_class_path, class_path, load_class_path
@@ -27,7 +28,13 @@ from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.source import SourceName, open_workflow_class, open_workflow_source, source_name
+from rftd.workers.workflows.source import (
+    SourceName,
+    agent_source,
+    open_workflow_class,
+    open_workflow_source,
+    source_name,
+)
 from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
@@ -213,15 +220,21 @@ class WorkflowRunner:
             of_path = SourceName(path.module, path.name)
             return open_workflow_class(of_path, target, arguments, self._taskset, evaluates=self._evaluates)
         source = source_name(name)
-        if source is None or source.file not in self._sources:
-            return WORKFLOWS.open(name, arguments)
-        if self._confined:
+        agent = agent_source(name, arguments)
+        if self._confined and (source or agent):
             # A workflow draws tokens in the explorer's process: no sandbox can hold it.
             raise ConfigError(
-                f"workflow {name!r} is a source of a submitter other than the owner, and only rewards run in a sandbox",
-                field="default_workflow_type",
+                f"{str(source or agent)!r} is a source of a submitter other than the owner, and only rewards run in a "
+                "sandbox",
+                field="default_workflow_type" if agent is None else "workflow_args.agent",
                 fix="use agent_command_workflow, or ask the daemon's owner to install it",
             )
+        if agent is not None:
+            program = AgentProgramWorkflow(**arguments)
+            program.open_source(agent, self._sources)
+            return program
+        if source is None or source.file not in self._sources:
+            return WORKFLOWS.open(name, arguments)
         text = self._sources[source.file]
         return open_workflow_source(source, text, arguments, self._taskset, evaluates=self._evaluates)
 

@@ -1,7 +1,7 @@
-"""Rewards and workflows from Python source text submitted with an experiment, without a package.
+"""Rewards, workflows and agents from Python source text submitted with an experiment, without a package.
 
 A taskset names one as `FILE.py:NAME`, and the specification holds the text of `FILE.py`. Only the experiment names a
-source: a row that does is refused, because data must not choose code.
+source: a row that does is refused, because data must not choose code. `learning.losses.loss_source` has losses.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _SCORED: Final = ("response", "truth", "task")
 """Parameters passed to every reward."""
 _ON_REQUEST: Final = ("rollout", "auxiliary_models")
 """Parameters passed to a reward whose signature has them."""
+_AGENT_PROGRAM: Final = "agent_program_workflow"
+_AGENT: Final = ("task", "base_url", "api_key", "auxiliary_models")
+"""Parameters passed to an agent program; the last only where its signature has it."""
 _RUN: Final = ("task", "model", "reward")
 """Parameters passed to every workflow."""
 _CLIENTS: Final = "openai"
@@ -58,6 +61,12 @@ def source_name(text: str | None) -> SourceName | None:
     """Returns the parts of `PATH.py:NAME`; None for the name of a registered part."""
     match = _NAME.fullmatch(text or "")
     return None if match is None else SourceName(match[1], match[2])
+
+
+def agent_source(workflow: str, arguments: Mapping[str, Any]) -> SourceName | None:
+    """Returns the source of an agent program in the arguments of its workflow; None for other workflows and agents."""
+    agent = arguments.get("agent") if workflow == _AGENT_PROGRAM else None
+    return source_name(agent) if isinstance(agent, str) else None
 
 
 def check_source(name: SourceName, text: str, *, imports: bool = False) -> None:
@@ -127,13 +136,33 @@ def open_workflow_source(
     if not inspect.iscoroutinefunction(target):
         problem = f"workflow {str(name)!r} is no coroutine function"
         raise ConfigError(problem, where=name.file, fix=f"define it as: async def {name.name}({', '.join(_RUN)})")
-    passed = _passed("workflow", name, target, _RUN, arguments)
+    passed = passed_parameters("workflow", name, target, _RUN, arguments)
 
     async def run(task: Any, model: Any, reward: Any) -> Any:
         given = {"task": task, "model": model, "reward": reward}
         return await target(**{parameter: given[parameter] for parameter in passed}, **arguments)
 
     return cast("Workflow", SimpleNamespace(run=run, default_reward=None))
+
+
+def open_agent_source(name: SourceName, text: str) -> Callable[..., Any]:
+    """Returns the agent program in a source: a function of `task`, `base_url` and `api_key`, all by name.
+
+    Raises ConfigError if the source fails, or the program has other parameters.
+    """
+    target = load_class_text("agent", name, text)
+    passed = passed_parameters("agent", name, target, _AGENT, {})
+
+    def solve(task: Any, **given: Any) -> Any:
+        offered = {"task": task, **given}
+        return target(**{parameter: offered[parameter] for parameter in passed if parameter in offered})
+
+    async def solve_async(task: Any, **given: Any) -> Any:
+        return await solve(task, **given)
+
+    chosen: Any = solve_async if inspect.iscoroutinefunction(target) else solve
+    chosen.__signature__ = inspect.signature(target)
+    return cast("Callable[..., Any]", chosen)
 
 
 def open_workflow_class(
@@ -156,7 +185,7 @@ def open_workflow_class(
 
 
 def _function_reward(name: SourceName, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Reward:
-    passed = _passed("reward", name, function, (*_SCORED, *_ON_REQUEST), arguments)
+    passed = passed_parameters("reward", name, function, (*_SCORED, *_ON_REQUEST), arguments)
     parameters = inspect.signature(function).parameters
 
     def call(response: str, truth: str, task: Any, more: Mapping[str, Any]) -> Any:
@@ -181,7 +210,7 @@ def _function_reward(name: SourceName, function: Callable[..., Any], arguments: 
     return cast("Reward", SimpleNamespace(score=chosen))
 
 
-def _passed(
+def passed_parameters(
     kind: str, name: SourceName, function: Any, offered: tuple[str, ...], arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Returns the offered parameters in a function's signature. Raises ConfigError for missing and unknown ones."""

@@ -6,6 +6,7 @@ stage.py              one stage, complete
 arguments.py          names and values of arguments, open in the schema
 model.py              model, prompt and response lengths; the adapter to train instead of the whole model
 tasksets.py           the tasks to explore, with workflow, reward, sampling and selector
+own_code.py           Python files of rewards, workflows, agents and losses, put into their stage
 bench.py              mode bench: held-out tasksets only, and a service as the model
 serving.py            mode serve: tasks are clients' requests, in order of arrival
 rows.py               rows for training without rollouts: of a `train` stage, or expert rows mixed with experiences

@@ -12,6 +12,7 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongValue
 from rftd.daemon.config.resolve.arguments import check_declared, check_struct, refuse_made
 from rftd.daemon.config.resolve.correction import resolve_correction
+from rftd.daemon.config.resolve.own_code import check_own_source
 from rftd.daemon.config.resolve.tasksets import makes_own_tries
 from rftd.daemon.config.schema.algorithm import Algorithm
 from rftd.daemon.config.schema.experiment import Experiment
@@ -28,9 +29,11 @@ from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 from rftd.workers.learning.losses import aggregation, sft
 from rftd.workers.learning.losses.entropy_losses import ENTROPY_LOSSES
 from rftd.workers.learning.losses.kl_losses import KL_LOSSES
+from rftd.workers.learning.losses.loss_source import outlined_loss
 from rftd.workers.learning.losses.policy_loss import LossNeeds
 from rftd.workers.learning.losses.registry import POLICY_LOSSES, compares_pairs, tells_labels
 from rftd.workers.learning.token_advantages.penalised import check_penalised
+from rftd.workers.workflows.source import SourceName, source_name
 
 PARTS: Final[dict[str, Plugins[Any]]] = {
     "advantage": ADVANTAGES,
@@ -102,7 +105,10 @@ def resolve_algorithm(
         default: dict[str, Any] = getattr(definition, f"{part_name}_args") if name == default_name else {}
         parts[part_name] = name
         parts[f"{part_name}_args"] = {**default, **args}
-        instances[part_name] = _made_part(part_name, plugins, name, parts[f"{part_name}_args"], notes)
+        if part_name == "policy_loss" and (source := source_name(name)) is not None:
+            instances[part_name] = _outlined(source, experiment.sources, notes)
+        else:
+            instances[part_name] = _made_part(part_name, plugins, name, parts[f"{part_name}_args"], notes)
     loss_needs = LossNeeds.of(instances["policy_loss"])
     own_mode = loss_needs.loss_agg_mode
     if not definition.needs.rollouts and loss_needs.old_logprobs:
@@ -208,6 +214,13 @@ def _made_part(part_name: str, plugins: Plugins[Any], name: str, args: dict[str,
     except ConfigError as error:
         refuse_made(error, path, args, notes)
         return None
+
+
+def _outlined(source: SourceName, sources: Mapping[str, str], notes: Notes) -> Any:
+    """Returns the stand-in of a loss in a Python file, which is not run here; None, with an issue, if unusable."""
+    issues = len(notes.issues)
+    check_own_source(("algorithm", "policy_loss_fn"), source, sources, notes)
+    return outlined_loss(source, sources[source.file]) if len(notes.issues) == issues else None
 
 
 def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:

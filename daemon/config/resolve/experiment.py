@@ -57,7 +57,7 @@ def resolve_experiment(
         warnings += ineffective_fields(config, list(zip(configs, stages, strict=True)))
     used_sources = {file for stage in stages for file in stage.sources}
     unused_sources = (file for file in experiment.sources if file not in used_sources)
-    warnings += [f"sources: {file} has no effect, because no taskset names it" for file in unused_sources]
+    warnings += [f"sources: {file} has no effect, because nothing names it" for file in unused_sources]
     warnings = [*_harmless(experiment), *warnings]
     if len(modes) > 1:
         problem = f"exploring stages have the modes {', '.join(sorted(modes))}: one submission covers one half"

@@ -11,6 +11,7 @@ from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_serv
 from rftd.daemon.config.resolve.by_evaluation import with_decisions
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora, with_answer_form
+from rftd.daemon.config.resolve.own_code import with_sources
 from rftd.daemon.config.resolve.pacing import (
     collecting,
     collects,
@@ -25,7 +26,7 @@ from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
 from rftd.daemon.config.resolve.rows import check_recorded, dataset, is_recorded, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_queue, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
-from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets, with_sources
+from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
 from rftd.daemon.config.resolve.verl import with_fields_from_verl_tree

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.issue import Notes, Unsupported, WrongValue
+from rftd.daemon.config.issue import Notes, Unsupported
 from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
+from rftd.daemon.config.resolve.own_code import check_own_source
 from rftd.daemon.config.resolve.rows import sources_of
 from rftd.daemon.config.schema.buffer import DataSelector, ExplorerInput, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
@@ -28,7 +29,7 @@ from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_
 from rftd.workers.workflows.class_path import class_path
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
-from rftd.workers.workflows.source import check_source, source_name
+from rftd.workers.workflows.source import agent_source, source_name
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
@@ -174,7 +175,7 @@ def _spec(
     reward_section: FieldPath = path if taskset.default_reward_fn_type else _INPUT
     _check_registered((*reward_section, "default_reward_fn_type"), "reward", reward, experiment.sources, notes)
     check_declared(REWARDS, reward or own_reward(workflow), taskset.reward_fn_args, (*path, "reward_fn_args"), notes)
-    workflow_args, reward_args = _arguments(taskset, workflow, reward, path, notes)
+    workflow_args, reward_args = _arguments(taskset, workflow, reward, path, experiment.sources, notes)
     return TasksetSpec(
         name=taskset.name or name,
         path=paths[0] if paths else "",
@@ -241,7 +242,7 @@ def _check_queue(taskset: Taskset, path: FieldPath, experiment: Experiment, note
 
 
 def _arguments(
-    taskset: Taskset, workflow: str, reward: str | None, path: FieldPath, notes: Notes
+    taskset: Taskset, workflow: str, reward: str | None, path: FieldPath, sources: Mapping[str, str], notes: Notes
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns the arguments of workflow and reward; upstream's `math_boxed_workflow` passes arguments to its reward."""
     arguments = dict(taskset.workflow_args)
@@ -259,35 +260,24 @@ def _arguments(
             check_declared(REWARDS, scorer, coefficient, where, notes)
             of_reward = {**shared_arguments, **of_reward}
     check_declared(WORKFLOWS, workflow, arguments, where, notes, extra_names=_BESIDE.get(workflow, ()))
+    if (agent := agent_source(workflow, arguments)) is not None:
+        check_own_source((*where, "agent"), agent, sources, notes)
     return arguments, of_reward
 
 
 def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Mapping[str, str], notes: Notes) -> None:
     if name is None:
         return
+    if (source := source_name(name)) is not None:
+        check_own_source(path, source, sources, notes)
+        return
+    plugins: Plugins[Any] = WORKFLOWS if kind == "workflow" else REWARDS
     try:
-        if (source := source_name(name)) is None:
-            plugins: Plugins[Any] = WORKFLOWS if kind == "workflow" else REWARDS
-            # Whether a class is installed is known to the daemon alone, which says so at submission.
-            if plugins is REWARDS or name in plugins.names() or class_path(name) is None:
-                plugins.check(name)
-        elif source.file in sources:
-            check_source(source, sources[source.file])
-        else:
-            notes.wrong(path, f"names {source.file}, which `sources` does not hold", "submit it with `rftd submit`")
+        # Whether a class is installed is known to the daemon alone, which says so at submission.
+        if plugins is REWARDS or name in plugins.names() or class_path(name) is None:
+            plugins.check(name)
     except ConfigError as error:
-        where = f"{error.where}: " if error.where else ""
-        notes.wrong(path, f"{where}{error.what}", error.fix, Unsupported if source is None else WrongValue)
-
-
-def with_sources(stage: StageSpec, sources: Mapping[str, str]) -> StageSpec:
-    """Returns the stage with the text of each Python file named by its tasksets."""
-    if not sources:
-        return stage
-    tasksets = (*tasksets_of(stage), *stage.evals)
-    names = (source_name(name) for taskset in tasksets for name in (taskset.workflow, taskset.reward))
-    files = sorted({name.file for name in names if name is not None})
-    return msgspec.structs.replace(stage, sources={file: sources[file] for file in files if file in sources})
+        notes.wrong(path, f"{error.where}: {error.what}" if error.where else error.what, error.fix, Unsupported)
 
 
 def _check_temperature(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:

@@ -198,8 +198,8 @@ class Experiment(Section):
     labels: Annotated[dict[Label, LabelText], PLAIN] = {}
     """rftd only: labels of the experiment (name: text)."""
     sources: Annotated[dict[SourceFile, SourceText], Field(max_length=SOURCES), SOURCE] = {}
-    """rftd only: Python files with rewards and workflows of the experiment (name: text), named as `FILE.py:NAME`. The
-    client fills it in from the files named by the tasksets."""
+    """rftd only: Python files with rewards, workflows, agents and losses of the experiment (name: text), named as
+    `FILE.py:NAME`. The client fills it in from the files named by tasksets and algorithm."""
     limits: Budgets = section(Budgets)
     algorithm: Algorithm = section(Algorithm)
     data_processor: DataProcessor = section(DataProcessor)

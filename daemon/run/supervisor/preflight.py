@@ -51,7 +51,7 @@ from rftd.workers.models.model_type import check_model_type, check_own_code, che
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.runner import check_names
-from rftd.workers.workflows.source import check_source, source_name
+from rftd.workers.workflows.source import SourceName, agent_source, check_source, source_name
 
 _JUDGES: Final = ("llm_judge_reward", "rubric_judge_reward")
 
@@ -171,17 +171,19 @@ def _count(
 
 
 def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Contamination) -> StageSpec:
-    _check_parts(stage, findings)
+    _check_parts(stage, host, findings)
     check_packages(stage, host, findings)
     _check_models(stage, host, findings)
     counted = _count(stage, findings, contamination)
     for taskset, path in placed_tasksets(stage):
         with findings.of(stage, path, at="data_selector.selector_type"):
             check_selector(taskset, deterministic=findings.spec.deterministic)
+        with findings.of(stage, path, at="workflow_args.agent"):
+            _check_source(stage, agent_source(taskset.workflow, taskset.workflow_args), host)
         with findings.of(stage, path, at="default_workflow_type"):
-            _check_source(stage, taskset.workflow, host)
+            _check_source(stage, source_name(taskset.workflow), host)
             with findings.of(stage, path, at="default_reward_fn_type"):
-                _check_source(stage, taskset.reward, host)
+                _check_source(stage, source_name(taskset.reward), host)
                 check_names(taskset)
     training_count = len(tasksets_of(stage))
     taskset_paths = [path for _, path in placed_tasksets(stage)]
@@ -212,9 +214,8 @@ def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Cont
     )
 
 
-def _check_source(stage: StageSpec, name: str | None, host: Host) -> None:
+def _check_source(stage: StageSpec, source: SourceName | None, host: Host) -> None:
     """Checks a part of a Python file without running it, and its imports if workers run on this machine."""
-    source = source_name(name)
     if source is None:
         return
     if source.file not in stage.sources:
@@ -229,11 +230,13 @@ def _dataset(stage: StageSpec) -> FieldPath:
     return ("buffer", "trainer_input", "experience_buffer")
 
 
-def _check_parts(stage: StageSpec, findings: Findings) -> None:
+def _check_parts(stage: StageSpec, host: Host, findings: Findings) -> None:
     """Reports engines, policies and arguments not available here."""
     if stage.kind != "both" or stage.taskset is not None:  # else the explore half names the engine
         with findings.of(stage, at="explorer.rollout_model.engine_type"):
             rollout_engines.check_engine(stage.rollout)
+    with findings.of(stage, at="algorithm.policy_loss_fn"):
+        _check_source(stage, source_name(stage.algorithm.policy_loss), host)
     with findings.of(stage, at="trainer.trainer_type"):
         trainer_engines.check_engine(stage.trainer)
         trainer_engines.check_objective(stage)

@@ -77,7 +77,7 @@ class ModelEngine(ABC, Generic[P, M]):
         torch.set_num_threads(threads_of(stage.trainer.threads))
         step = self._state.step
         # The objective first: a wrong argument is found in milliseconds, not after the models are loaded.
-        objective = Objective.of(stage.algorithm)
+        objective = Objective.of(stage.algorithm, stage.sources)
         models = self.stage_models(stage)
         # Released first: the earlier stage's models are as large as the new ones.
         self._learner = None

@@ -3,6 +3,7 @@
 In reading order:
 
 policy_loss         `PolicyLoss`, the main term: the interface, and the tokens passed to a loss
+loss_source         losses from Python text submitted with an experiment
 registry            the table of policy losses
 arguments           checks of their arguments
 token_ratios        losses with the gradient of each token's ratio: ppo, sapo, dppo, probability_clip, sppo, ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
-from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
+from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.learning.algorithms.registry import lookup
 from rftd.workers.learning.losses.objective import Objective
@@ -61,7 +61,7 @@ def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Deman
     `parts` limits the search; without a capability of objectives among them, the objective is not built, because a
     third party's losses may only be installed elsewhere.
     """
-    of_objective = _of_objective(stage.algorithm) if _OF_OBJECTIVE & set(parts) else ()
+    of_objective = _of_objective(stage) if _OF_OBJECTIVE & set(parts) else ()
     return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))
 
 
@@ -81,8 +81,9 @@ def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
         yield Demand("temperatures", ("model", "temperature"), by, fix)
 
 
-def _of_objective(spec: AlgorithmSpec) -> Iterator[Demand]:
-    objective = Objective.of(spec)
+def _of_objective(stage: StageSpec) -> Iterator[Demand]:
+    spec = stage.algorithm
+    objective = Objective.of(spec, stage.sources, runs=False)
     definition = lookup(spec.kind)
     without = "write 0.0, or train with an engine that has it, such as torch"
     if objective.entropy.coef != 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,9 +47,12 @@ class Objective:
     policy_loss_name: str = ""
 
     @classmethod
-    def of(cls, spec: AlgorithmSpec) -> Objective:
-        """Builds the parts named by the algorithm. Raises ConfigError for an unknown name or unfit arguments."""
-        loss = policy_loss(spec)
+    def of(cls, spec: AlgorithmSpec, sources: Mapping[str, str] | None = None, *, runs: bool = True) -> Objective:
+        """Builds the parts named by the algorithm. Raises ConfigError for an unknown name or unfit arguments.
+
+        `sources` are the texts of the stage's Python files; without `runs`, a loss of a file is only outlined.
+        """
+        loss = policy_loss(spec, sources or {}, runs=runs)
         needs = LossNeeds.of(loss)
         kl = KL_LOSSES.open(spec.kl_loss, spec.kl_loss_args)
         return cls(

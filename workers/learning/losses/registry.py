@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec.spec import AlgorithmSpec
 from rftd.workers.learning.algorithms.registry import lookup
+from rftd.workers.learning.losses.loss_source import open_loss_source, outlined_loss
 from rftd.workers.learning.losses.policy_loss import LossNeeds, PolicyLoss
+from rftd.workers.workflows.source import source_name
 
 _HERE: Final = "rftd.workers.learning.losses"
 
@@ -58,13 +62,20 @@ def tells_labels(name: str) -> bool:
     return compares_pairs(name) or (POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).labels)
 
 
-def policy_loss(spec: AlgorithmSpec) -> PolicyLoss:
+def policy_loss(spec: AlgorithmSpec, sources: Mapping[str, str], *, runs: bool = True) -> PolicyLoss:
     """Builds the algorithm's policy loss. Raises ConfigError for an unknown name or unfit arguments.
 
+    `sources` are the texts of Python files by name; without `runs`, a loss of a source is only outlined.
     In older logs `probability_clip` was named `ipo`: under an algorithm of rollouts the name means that loss.
     """
     name = spec.policy_loss
     arguments = spec.policy_loss_args
+    if (source := source_name(name)) is not None:
+        if source.file not in sources:
+            problem = f"{source.file} is not among the experiment's sources"
+            raise ConfigError(problem, field="algorithm.policy_loss_fn", fix="submit it with `rftd submit`")
+        text = sources[source.file]
+        return open_loss_source(source, text, arguments) if runs else outlined_loss(source, text)
     if name == "ipo" and lookup(spec.kind).rows != "dpo":
         name = "probability_clip"
         arguments = {argument.removeprefix("ipo_"): value for argument, value in arguments.items()}

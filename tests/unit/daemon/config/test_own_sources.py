@@ -13,6 +13,7 @@ from rftd.daemon.config.effective.experiment import effective_config
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import check_config, load_text
 from rftd.ops import limits
+from rftd.workers.training.extensions import extensions_of
 
 REWARD = "buffer.explorer_input.taskset.default_reward_fn_type"
 TEXT = "def short(response, truth):\n    return -len(response)\n"
@@ -63,6 +64,41 @@ def test_a_file_that_cannot_be_used_is_refused_at_its_field(
         loaded(folder, _reward(named))
     assert problem in str(refused.value)
     assert "default_reward_fn_type" in str(refused.value)
+
+
+def test_files_of_losses_and_agents_travel_with_the_stages_naming_them(folder: Path) -> None:
+    (folder / "losses.py").write_text("def half(tokens): ...\n")
+    (folder / "agents.py").write_text("async def solve(task, base_url, api_key): ...\n")
+    submission = loaded(
+        folder,
+        "algorithm.policy_loss_fn=./losses.py:half",
+        "buffer.explorer_input.taskset.default_workflow_type=agent_program_workflow",
+        "buffer.explorer_input.taskset.workflow_args={agent: ./agents.py:solve}",
+        "stages=[{stage_name: rft}]",
+    )
+    spec = check_config(submission.config)
+    assert set(spec.stages[-1].sources) == {"losses.py", "agents.py"}
+    assert spec.stages[-1].algorithm.policy_loss == "losses.py:half"
+    again = check_config(yaml.safe_load(yaml.safe_dump(effective_config(spec))))
+    assert again.stages[-1].sources == spec.stages[-1].sources
+    assert extensions_of(spec) == {}
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("algorithm.policy_loss_fn=./losses.py:hlf", "did you mean 'half'?"),
+        ("algorithm.policy_loss_fn=./gone.py:half", "cannot be read"),
+        ("buffer.explorer_input.taskset.workflow_args={agent: ./losses.py:solve}", "defines no 'solve'"),
+    ],
+)
+def test_an_unusable_loss_or_agent_is_refused_at_its_field(folder: Path, override: str, problem: str) -> None:
+    (folder / "losses.py").write_text("def half(tokens): ...\n")
+    workflow = "buffer.explorer_input.taskset.default_workflow_type=agent_program_workflow"
+    with pytest.raises(ConfigErrors) as refused:
+        loaded(folder, workflow, override, "stages=[{stage_name: rft}]")
+    assert problem in str(refused.value)
+    assert override.partition("=")[0].rpartition(".")[2] in str(refused.value)
 
 
 def test_two_files_of_one_name_are_refused(folder: Path) -> None:

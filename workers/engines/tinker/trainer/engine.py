@@ -119,7 +119,7 @@ class TinkerTrainerEngine:
 
     def begin_stage(self, stage: StageSpec) -> None:
         """Takes the stage's objective, and a run with a fresh optimizer; the weights continue."""
-        objective = Objective.of(stage.algorithm)
+        objective = Objective.of(stage.algorithm, stage.sources)
         run = self._opened_run()
         if not self._fresh:
             # The only way to a fresh optimizer is a new run from the current weights.
@@ -226,7 +226,7 @@ class TinkerTrainerEngine:
                 where=str(folder),
                 fix="resume with the model of the checkpoint",
             )
-        objective = None if stage is None else Objective.of(stage.algorithm)
+        objective = None if stage is None else Objective.of(stage.algorithm, stage.sources)
         continues = stage is not None and state.stage == stage.name
         with self._calling() as service:
             self._run = service.run_from(saved.path, saved.base_model, optimizer=continues)
