@@ -30,6 +30,10 @@ REFUSED = {
         ["data_processor.task_pipeline.operators=[{name: f}]"],
         ["data_processor.experience_pipeline.operators=[{name: f}]"],
     ],
+    **{
+        row: [[f"{TASKSET}.default_workflow_type={name}"] for name in re.findall(r"`(\w+)`", row)]
+        for row in re.findall(r"^\| (`\w+_workflow.*?) \| refused", PAGE.read_text(), re.MULTILINE)
+    },
     "ppo, on_policy_distill": [[TINKER, "algorithm.algorithm_type=ppo"]],
     'entropy ("not consistent" there)': [
         [TINKER, "algorithm.entropy_loss_fn=default", "algorithm.entropy_loss_fn_args={entropy_coef: 0.1}"]

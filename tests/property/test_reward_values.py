@@ -48,7 +48,8 @@ def test_no_text_breaks_a_reward(response: str, truth: str) -> None:
         "rubric_judge_reward",
     }:
         # Its truth is a task, and what is none is an error of the dataset.
-        asked = '{"target": 7, "numbers": [3, 4]}' if name == "countdown_reward" else truth
+        rows = {"countdown_reward": '{"target": 7, "numbers": [3, 4]}', "tool_call_reward": '{"name": "add"}'}
+        asked = rows.get(name, truth)
         result = REWARDS.open(name).score(response, asked, TASK)
         assert isinstance(result, RewardResult)
         assert -0.1 <= result.value <= 1.1

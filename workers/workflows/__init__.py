@@ -8,6 +8,8 @@ trajectory       `Trajectory`: a result built turn by turn
 registry         every workflow by name (entry-point group `rftd.workflows`)
 simple           `SimpleWorkflow`: one prompt, one response, one reward
 math_workflow    simple workflows with system prompts for think and answer tags, or for a box
+tool_call        `ToolCallWorkflow`: calls of functions, compared with those of the row
+frozen_lake      `FrozenLakeWorkflow`: moves over a lake with holes
 agent_program    `AgentProgramWorkflow`: an agent program calls the model over HTTP
 agent_command    `AgentCommandWorkflow`: a command in a sandbox calls the model over HTTP
 attempt          `RolloutRequest`, the seam `Attempt`, and the attempt running rollouts one by one

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.task import Task
 from rftd.workers.workflows.result import RolloutResult
-from rftd.workers.workflows.simple import finish, with_system_prompt
+from rftd.workers.workflows.simple import SimpleWorkflow, finish, with_system_prompt
 
 if TYPE_CHECKING:
     from rftd.workers.generation.model import Model
@@ -57,6 +57,12 @@ class RubricJudgeWorkflow(MathWorkflow):
     """A `MathWorkflow` rated by the first auxiliary model by the row's rubrics where no reward is named."""
 
     default_reward: ClassVar[str | None] = "rubric_judge_reward"
+
+
+class OnPolicyDistillWorkflow(SimpleWorkflow):
+    """A `SimpleWorkflow` without a reward where none is named: a trainer's teacher judges the tokens."""
+
+    default_reward: ClassVar[str | None] = "zero_reward"
 
 
 class MathBoxedWorkflow:

@@ -8,6 +8,7 @@ from rftd.ops.errors import ConfigError, DataError
 from rftd.ops.plugins import Plugins
 from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.workflows.rewards.registry import REWARDS
+from rftd.workers.workflows.trinity.absent import check_absent
 
 if TYPE_CHECKING:
     from rftd.workers.datasets.task import Task
@@ -24,13 +25,27 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "rubric_judge_workflow": "rftd.workers.workflows.math_workflow:RubricJudgeWorkflow",
         "agent_program_workflow": "rftd.workers.workflows.agent_program:AgentProgramWorkflow",
         "agent_command_workflow": "rftd.workers.workflows.agent_command:AgentCommandWorkflow",
+        "tool_call_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
+        "frozen_lake_workflow": "rftd.workers.workflows.frozen_lake:FrozenLakeWorkflow",
+        "on_policy_distill_workflow": "rftd.workers.workflows.math_workflow:OnPolicyDistillWorkflow",
         # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.
         "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
         "async_math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
         "async_math_boxed_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "async_math_rm_workflow": "rftd.workers.workflows.math_workflow:MathRmWorkflow",
+        "math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "async_math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "on_policy_distill_math_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "toolcall_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
     },
 )
+
+
+def check_workflow(name: str) -> None:
+    """Raises ConfigError for an unknown workflow; of Trinity-RFT's foreign simulators, with the adapter."""
+    if name not in WORKFLOWS.names():
+        check_absent(name)
+    WORKFLOWS.check(name)
 
 
 def own_reward(name: str) -> str | None:

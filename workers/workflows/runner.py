@@ -24,7 +24,7 @@ from rftd.workers.workflows.attempt import TaskRollout
 from rftd.workers.workflows.batched_rollouts import BatchedRollouts
 from rftd.workers.workflows.class_path import check_class_path, class_path, load_class_path
 from rftd.workers.workflows.own_tasks import OwnRollout, rollout_of
-from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.registry import WORKFLOWS, check_workflow
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
@@ -251,7 +251,7 @@ def check_names(taskset: TasksetSpec) -> None:
         check_class_path(path)
         of_source = True
     elif not of_source:
-        WORKFLOWS.check(taskset.workflow)
+        check_workflow(taskset.workflow)
     if taskset.reward is not None:
         if source_name(taskset.reward) is None:
             REWARDS.check(taskset.reward)

@@ -27,7 +27,7 @@ from rftd.workers.control.selectors.registry import SELECTORS, draws, follows_re
 from rftd.workers.control.selectors.registry import check_selector as check_name
 from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.workflows.class_path import class_path
-from rftd.workers.workflows.registry import WORKFLOWS, own_reward
+from rftd.workers.workflows.registry import WORKFLOWS, check_workflow, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import agent_source, source_name
 
@@ -35,7 +35,14 @@ _INPUT: FieldPath = ("buffer", "explorer_input")
 _FALLBACK_WORKFLOW = "math_workflow"
 _OF_BOXED: Final = ("with_think", "format_score_coef")
 """Arguments common to a workflow and its reward."""
-_BESIDE: Final = dict.fromkeys(("math_boxed_workflow", "async_math_boxed_workflow"), ("format_score_coef",))
+_BOXED: Final = (
+    "math_boxed_workflow",
+    "async_math_boxed_workflow",
+    "on_policy_distill_math_workflow",
+    "math_eval_workflow",
+    "async_math_eval_workflow",
+)
+_BESIDE: Final = dict.fromkeys(_BOXED, ("format_score_coef",))
 _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
     *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
@@ -248,7 +255,7 @@ def _arguments(
     arguments = dict(taskset.workflow_args)
     of_reward = dict(taskset.reward_fn_args)
     where = (*path, "workflow_args")
-    if workflow.removeprefix("async_") == "math_boxed_workflow":
+    if workflow in _BOXED:
         shared_arguments: dict[str, Any] = {name: arguments[name] for name in _OF_BOXED if name in arguments}
         arguments.pop("format_score_coef", None)
         scorer = reward or own_reward(workflow)
@@ -275,7 +282,7 @@ def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Map
     try:
         # Whether a class is installed is known to the daemon alone, which says so at submission.
         if plugins is REWARDS or name in plugins.names() or class_path(name) is None:
-            plugins.check(name)
+            check_workflow(name) if plugins is WORKFLOWS else plugins.check(name)
     except ConfigError as error:
         notes.wrong(path, f"{error.where}: {error.what}" if error.where else error.what, error.fix, Unsupported)
 

@@ -20,6 +20,8 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
         "reward_model": "rftd.workers.workflows.rewards.reward_model:RewardModel",
         "llm_judge_reward": "rftd.workers.workflows.rewards.llm_judge:LlmJudgeReward",
         "rubric_judge_reward": "rftd.workers.workflows.rewards.rubric_judge:RubricJudgeReward",
+        "tool_call_reward": "rftd.workers.workflows.rewards.tool_call:ToolCallReward",
+        "zero_reward": "rftd.workers.workflows.rewards.rule_based:ZeroReward",
         "accuracy_reward": "rftd.workers.workflows.rewards.rule_based:AccuracyReward",
         "countdown_reward": "rftd.workers.workflows.rewards.countdown:CountdownReward",
         "format_reward": "rftd.workers.workflows.rewards.rule_based:FormatReward",

@@ -16,6 +16,14 @@ FORMAT_REWARD: Final = 0.1
 _TURN: Final = re.compile(r"</think>\s*<answer>")
 
 
+class ZeroReward:
+    """0 for every response: for distillation, where the teacher's log-probabilities are all to learn from."""
+
+    def score(self, response: str, truth: str, task: Task) -> RewardResult:
+        """Returns 0."""
+        return RewardResult(value=0.0)
+
+
 class FormatReward:
     """+0.1 if the response consists of think and answer tags on separate lines, else -0.1."""
 

@@ -14,5 +14,6 @@ openai      clients of OpenAI's API: the package `openai`, or a small stand-in
 draws       `DrawLedger`: the answers drawn in a rollout, and results made of them alone
 calls       `RolloutThread`: a class's calls from its thread to the rollout's event loop
 model       `TrinityModel`: the trained model with the methods of Trinity-RFT's `ModelWrapper`
+absent      workflows of Trinity-RFT not here, with the need of each
 adapter     `ClassWorkflow`: a class as a workflow of rftd
 """

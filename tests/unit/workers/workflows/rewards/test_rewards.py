@@ -230,7 +230,7 @@ def test_hostile_responses_cost_linear_time(text: str) -> None:
         "llm_judge_reward",
         "rubric_judge_reward",
     }:
-        truth, most = (ASKED, 0.1) if name == "countdown_reward" else ("#### 5", 0.0)
+        truth, most = {"countdown_reward": (ASKED, 0.1), "tool_call_reward": ("[]", 0.0)}.get(name, ("#### 5", 0.0))
         assert score(name, text, truth).value <= most
         assert score(name, f"<answer>{text}</answer>", truth).value <= most
 
