@@ -29,7 +29,6 @@ def weighted(logprobs, old_logprobs, advantages, factor):
     return -factor * advantages * weight * logprobs, {"factor": factor}
 """
 AGENT = """
-import asyncio
 import json
 import urllib.request
 
@@ -37,7 +36,7 @@ def asked(task, base_url, api_key):
     words = json.dumps({"model": "any", "messages": [{"role": "user", "content": task.prompt}]}).encode()
     headers = {"Authorization": f"Bearer {api_key}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{base_url}/chat/completions", words, headers)
-    with urllib.request.urlopen(request) as reply:
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as reply:
         text = json.load(reply)["choices"][0]["message"]["content"] or ""
     return {"characters": float(len(text))}
 """
@@ -77,7 +76,7 @@ async def test_a_loss_of_a_file_trains_as_the_registered_formula(desk: ForkDesk,
             _, steps = await events(desk, experiment)
             weights.append([(step.step, step.checksum) for step in steps])
             if name == "own":
-                assert all(step.metrics["actor/factor"] == 1.0 for step in steps)
+                assert all(step.metrics["actor/factor"] == pytest.approx(1.0) for step in steps)
     assert len(weights[0]) == 3
     assert weights[0] == weights[1]
     report = await fake_world.verified(desk.log)

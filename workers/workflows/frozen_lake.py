@@ -132,8 +132,8 @@ class FrozenLakeWorkflow:
             "fell": float(lake.cell == "H"),
             "shortest_moves": float(shortest),
         }
-        result = trajectory.result(RewardResult.of(goal=float(lake.cell == "G")))
-        return msgspec.structs.replace(result, metrics={**result.metrics, **figures})
+        walk = trajectory.result(RewardResult.of(goal=float(lake.cell == "G")))
+        return msgspec.structs.replace(walk, metrics={**walk.metrics, **figures})
 
     def _lake(self, task: Task) -> Lake:
         numbers = {"seed": task.row, "size": self._size, "p": self._ice}

@@ -230,7 +230,7 @@ class WorkflowRunner:
                 fix="use agent_command_workflow, or ask the daemon's owner to install it",
             )
         if agent is not None:
-            program = AgentProgramWorkflow(**arguments)
+            program = cast(AgentProgramWorkflow, WORKFLOWS.open(name, arguments))
             program.open_source(agent, self._sources)
             return program
         if source is None or source.file not in self._sources:

@@ -153,12 +153,12 @@ def open_agent_source(name: SourceName, text: str) -> Callable[..., Any]:
     target = load_class_text("agent", name, text)
     passed = passed_parameters("agent", name, target, _AGENT, {})
 
-    def solve(task: Any, **given: Any) -> Any:
-        offered = {"task": task, **given}
+    def solve(task: Any, **addresses: Any) -> Any:
+        offered = {"task": task, **addresses}
         return target(**{parameter: offered[parameter] for parameter in passed if parameter in offered})
 
-    async def solve_async(task: Any, **given: Any) -> Any:
-        return await solve(task, **given)
+    async def solve_async(task: Any, **addresses: Any) -> Any:
+        return await solve(task, **addresses)
 
     chosen: Any = solve_async if inspect.iscoroutinefunction(target) else solve
     chosen.__signature__ = inspect.signature(target)

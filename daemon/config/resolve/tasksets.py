@@ -282,7 +282,8 @@ def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Map
     try:
         # Whether a class is installed is known to the daemon alone, which says so at submission.
         if plugins is REWARDS or name in plugins.names() or class_path(name) is None:
-            check_workflow(name) if plugins is WORKFLOWS else plugins.check(name)
+            check = check_workflow if plugins is WORKFLOWS else plugins.check
+            check(name)
     except ConfigError as error:
         notes.wrong(path, f"{error.where}: {error.what}" if error.where else error.what, error.fix, Unsupported)
 

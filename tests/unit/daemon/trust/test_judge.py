@@ -348,7 +348,7 @@ async def test_a_reward_of_an_allowed_digest_is_accepted_and_a_workflow_is_not(r
         ("def loss(advantages): ...", {"algorithm": {"policy_loss_fn": "mine.py:loss"}}, "losses as code"),
         (
             "async def solve(task, base_url, api_key): ...",
-            {"default_workflow_type": "agent_program_workflow", "workflow_args": {"agent": "mine.py:solve"}},
+            taskset(default_workflow_type="agent_program_workflow", workflow_args={"agent": "mine.py:solve"}),
             "agent programs as code",
         ),
     ],
@@ -358,8 +358,7 @@ async def test_a_loss_or_agent_of_a_stranger_is_refused_even_by_an_allowed_diges
 ) -> None:
     allowed = allowances(root, allow_sources=(hashlib.sha256(text.encode()).hexdigest(),))
     commands = supervisor(MemoryLog(), allowed).for_asker(ANN)
-    algorithm = {"algorithm": changes.pop("algorithm")} if "algorithm" in changes else {}
-    config = file_of(root, taskset(**changes)) | {"sources": {"mine.py": text}} | algorithm
+    config = file_of(root, changes) | {"sources": {"mine.py": text}}
     with pytest.raises(NotAllowedError, match=refused):
         await commands.submit(config, request_id=IDS.new())
 
