@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from rftd.ops.decoding import converted
 from rftd.ops.errors import RolloutError
 from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.task import Task
@@ -139,8 +140,8 @@ class FrozenLakeWorkflow:
         numbers = {"seed": task.row, "size": self._size, "p": self._ice}
         row: dict[str, Any] = {name: task.raw.get(name, default) for name, default in numbers.items()}
         try:
-            size = msgspec.convert(row["size"], Size, strict=False)
-            ice = msgspec.convert(row["p"], Share, strict=False)
+            size = converted(row["size"], Size, strict=False)
+            ice = converted(row["p"], Share, strict=False)
             return Lake(int(row["seed"]), size, ice)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             problem = f"the columns seed, size and p are {row}: {error}"
