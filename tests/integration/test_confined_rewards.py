@@ -79,7 +79,9 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 async def test_a_reward_that_goes_wrong_fails_its_rollout_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confined_rewards, "BOUNDS", SandboxBounds(wall_s=2.0, processes=64))
+    monkeypatch.setattr(
+        confined_rewards, "BOUNDS", SandboxBounds(wall_s=2.0 if kind == "never ends" else 60.0, processes=64)
+    )
     text, reason = BAD[kind]
     with pytest.raises(RolloutError, match=reason):
         await open_scorer("mine.py:f", sources={"mine.py": text}, confined=True).score("4", TASK)

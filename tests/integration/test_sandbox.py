@@ -11,15 +11,18 @@ import threading
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from synthetic.until import poll, until
 from synthetic.worlds.bad_programs import BOUNDED, CHILDREN, SMALL, processes_of, run_python
 
 from rftd.ops.errors import ConfigError, RolloutError
+from rftd.workers.workflows.sandbox import processes
 from rftd.workers.workflows.sandbox.processes import ProcessSandbox
 from rftd.workers.workflows.sandbox.registry import open_sandbox
 from rftd.workers.workflows.sandbox.run_folder import remove_left_folders, rollout_folder, run_folder
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand
+from rftd.workers.workflows.sandbox.warden_server import WardenServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -79,6 +82,52 @@ async def test_the_environment_is_what_was_given(isolation: str, monkeypatch: py
     report, _ = await run_python("import os\nprint(sorted(os.environ))", isolation=isolation, environ={"MINE": "1"})
     names = ["HOME", "LANG", "MINE", "PATH", "RFTD_SANDBOX", "TMPDIR"]
     assert report.stdout.strip() == str(names)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sys\nprint(sys.stdin.read(), sys.argv, __name__)\nprint('café', file=sys.stderr)",
+        "import os, sys\nprint(sorted(os.environ), os.getcwd(), sys.prefix)",
+        "raise SystemExit(7)",
+        "raise SystemExit('said')",
+        "raise ValueError('raised')",
+        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print('late'))).start()",
+        "import atexit\natexit.register(print, 'at the end')",
+        "import rftd.workers.workflows.sandbox.warden",
+        "import numpy\nprint(numpy.arange(3))",
+    ],
+)
+async def test_a_warm_text_does_what_a_start_of_python_does(text: str) -> None:
+    reports = []
+    for warm in (False, True):
+        async with rollout_folder() as folder:
+            words = (sys.executable, "-Ic", text)
+            command = SandboxCommand(words=words, folder=folder, input=b"in", environ={"MINE": "1"}, warm=warm)
+            reports.append(await ProcessSandbox("namespaces").run(command))
+    (cold, warm_report) = reports
+    assert (warm_report.exit, warm_report.stdout) == (cold.exit, cold.stdout)
+    assert warm_report.stderr.splitlines()[-1:] == cold.stderr.splitlines()[-1:]
+
+
+async def test_a_warm_text_sees_no_variable_of_the_explorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "WARDENS", WardenServer())
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/canary")
+    text = "print(open('/proc/self/environ').read())\nimport os\nprint(os.environ)"
+    async with rollout_folder() as folder:
+        command = SandboxCommand(words=(sys.executable, "-Ic", text), folder=folder, warm=True)
+        report = await ProcessSandbox("namespaces").run(command)
+    assert report.exit == 0 and "canary" not in report.stdout, report
+
+
+async def test_a_killed_server_of_wardens_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "WARDENS", server := WardenServer())
+    for _ in range(2):
+        report, _ = await run_python("print('alive')")
+        assert report.stdout == "alive\n"
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
 
 
 def beside(**environ: str) -> subprocess.Popen[bytes]:
@@ -252,8 +301,10 @@ def test_a_kill_leaves_neither_process_nor_folder(isolation: str, victim: str, t
     assert explorer.stdout is not None
     path = Path(explorer.stdout.readline().strip())
     poll(lambda: len(list(path.glob("work/begun*"))) == 2)
+    (server,) = psutil.Process(explorer.pid).children()
     strike(victim, explorer, path.name)
     explorer.wait()
+    poll(lambda: not server.is_running())
     poll(lambda: not marked(path.name))
     if victim == "explorer":
         poll(lambda: not path.exists())
@@ -263,12 +314,11 @@ def test_a_kill_leaves_neither_process_nor_folder(isolation: str, victim: str, t
 
 def strike(victim: str, explorer: subprocess.Popen[str], name: str) -> None:
     """Kills one of the processes around a command."""
-    import psutil
-
     if victim == "explorer":
         explorer.kill()
     elif victim == "warden":
-        (warden,) = psutil.Process(explorer.pid).children()
+        (server,) = psutil.Process(explorer.pid).children()
+        (warden,) = server.children()
         warden.kill()
     else:
         marked(name)[0].kill()

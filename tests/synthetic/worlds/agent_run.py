@@ -122,7 +122,7 @@ class AgentRun:
             try:
                 if (
                     process.status() != psutil.STATUS_ZOMBIE
-                    and any("sandbox.warden" in word for word in process.cmdline())
+                    and any("sandbox.forking" in word for word in process.cmdline())
                     and str(self.scene.data.root) in process.environ().get(MARK, "")
                 ):
                     found.append(process)

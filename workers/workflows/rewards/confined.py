@@ -90,6 +90,7 @@ class ConfinedReward:
             folder.write(_SOURCE, self._text.encode())
             command = SandboxCommand(
                 words=(sys.executable, "-Ic", _CALL),
+                warm=True,
                 folder=folder,
                 bounds=BOUNDS,
                 input=json.dumps(request, default=str).encode(),

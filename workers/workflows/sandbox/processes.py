@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
+from io import FileIO
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +24,7 @@ from rftd.ops.logs import logger
 from rftd.workers.workflows.sandbox.namespaces import INNER
 from rftd.workers.workflows.sandbox.run_folder import WORK, RunFolder, remove_left_folders
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
+from rftd.workers.workflows.sandbox.warden_server import WARDENS
 
 if TYPE_CHECKING:
     import psutil
@@ -35,8 +35,6 @@ SYSTEM: Final = (
     *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts", "/etc/mime.types", "/etc/protocols"),
 )
 """Readable within namespaces, besides Python itself."""
-_ABOVE_RFTD: Final = Path(__file__).parents[4]
-"""The folder with the package rftd, for the import of the warden."""
 NAME_VARIABLE: Final = "RFTD_SANDBOX"
 """Variable with the run's name, by which processes are found whose warden was killed."""
 
@@ -107,7 +105,8 @@ def job_of(
             "output_bytes": bounds.output_mib * limits.MIB,
         },
         "limits": True,
-        "tail_bytes": limits.SANDBOX_TAIL_SIZE_BYTES,
+        "tail_bytes": command.tail_bytes,
+        "warm": command.warm and isolation == "namespaces",
         "input": bool(command.input),
         "after": (),
         "parent": os.getpid(),
@@ -159,63 +158,39 @@ class _Warden:
         self._folder = folder
         self._stopping = threading.Lock()
         self._stopped = False
-        self._process: subprocess.Popen[bytes] | None = None
+        self._input: FileIO | None = None
 
     def run(self) -> dict[str, Any]:
         """Runs the command, and returns the report. Blocks."""
-        from rftd.workers.hosts.leftovers import MARK  # late, as psutil
-
         if os.geteuid() == 0 and self._job["uid"] >= 0:
             self._folder.give(self._job["uid"])
-        # The mark lets the daemon end a warden whose explorer died with it; the library path is that of this Python.
-        names = (MARK, "LD_LIBRARY_PATH")
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _START, str(_ABOVE_RFTD), *__package__.split(".")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={name: os.environ[name] for name in names if name in os.environ},
-            pass_fds=(self._folder.lock,),
-            start_new_session=True,
-        )
-        assert process.stdin is not None and process.stdout is not None
-        with self._stopping:
-            self._process = process
-        try:
-            process.stdin.write(msgspec.json.encode(self._job) + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        if self._stopped:
-            self.stop()
-        report = process.stdout.read()
-        process.stdout.close()
-        process.wait()
+        job_out, job_in = os.pipe()
+        report_out, report_in = os.pipe()
+        with open(report_out, "rb") as reports:
+            try:
+                WARDENS.start((job_out, report_in, self._folder.lock))
+            finally:
+                os.close(job_out)
+                os.close(report_in)
+                with self._stopping:
+                    self._input = FileIO(job_in, "wb")
+            with suppress(BrokenPipeError, ValueError):  # killed, or stopped
+                self._input.write(msgspec.json.encode(self._job) + b"\n")
+            if self._stopped:
+                self.stop()
+            report = reports.read()
         self.stop()
         if report.endswith(b"\n"):
             return dict(msgspec.json.decode(report))
         end_marked(self._folder.path.name)
-        raise RolloutError(f"the warden of the sandbox ended with status {process.returncode}")
+        raise RolloutError("the warden of the sandbox was killed")
 
     def stop(self) -> None:
         """Ends the command by ending the warden's input."""
         with self._stopping:
             self._stopped = True
-            if self._process is not None and self._process.stdin is not None and not self._process.stdin.closed:
-                with suppress(BrokenPipeError):
-                    self._process.stdin.close()
-
-
-# Without running the packages' own modules, and what they import.
-_START: Final = """
-import sys
-for depth in range(3, len(sys.argv) + 1):
-    name = ".".join(sys.argv[2:depth])
-    package = sys.modules[name] = type(sys)(name)
-    package.__path__ = ["/".join([sys.argv[1], *sys.argv[2:depth]])]
-from rftd.workers.workflows.sandbox.warden import main
-main()
-"""
+            if self._input is not None:
+                self._input.close()
 
 
 def end_marked(name: str) -> None:

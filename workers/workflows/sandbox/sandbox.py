@@ -63,6 +63,12 @@ class SandboxCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Ports of this machine's loopback, reachable at equal numbers."""
     input: bytes = b""
     """Standard input."""
+    warm: bool = False
+    """True: the words are Python, `-Ic` and a text, and in namespaces the text runs in a fork of a Python with the
+    standard library imported, which saves the start of a program.
+    """
+    tail_bytes: int = limits.SANDBOX_TAIL_SIZE_BYTES
+    """Bytes kept of the end of each output."""
 
 
 class SandboxReport(msgspec.Struct, frozen=True, kw_only=True):
