@@ -1,8 +1,9 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Pages of closed groups, a task each, in the order of their sequence numbers, after a cursor."""
+"""Pages of closed groups, a task each, in the order of their sequence numbers, after a cursor; tasks of groups."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
@@ -83,3 +84,31 @@ async def list_groups(
         return GroupPage(rows, None)
     last = rows[limit - 1]
     return GroupPage(rows[:limit], cursor_of(name, order, (last.stage, last.sequence, last.id)))
+
+
+class GroupTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a group, closed or not."""
+
+    group: str
+    stage: int
+    sequence: int
+    row: int
+    """The row number over all tasksets of the stage."""
+    epoch: int
+
+
+async def tasks_of(connection: AsyncConnection, experiment: UUID, groups: Sequence[UUID]) -> list[GroupTask]:
+    """Returns the tasks of groups, in any order; groups without a lease are left out."""
+    if not groups:
+        return []
+    ids = {f"id{number}": id.bytes for number, id in enumerate(groups)}
+    return await fetch(
+        connection,
+        GroupTask,
+        f"""SELECT l.subject AS "group", l.stage, l.sequence, l.row_start AS "row", l.epoch FROM leases l
+        WHERE l.subject IN ({", ".join(f":{name}" for name in ids)}) AND l.experiment = :experiment
+            AND l.kind = 'task' AND l.id = (SELECT t.id FROM leases t WHERE t.subject = l.subject AND t.kind = 'task'
+                ORDER BY t.leased_ns, t.id LIMIT 1)""",
+        experiment=experiment.bytes,
+        **ids,
+    )

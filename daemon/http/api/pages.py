@@ -1,4 +1,4 @@
-"""The page for people: the routes `/` and `/runs/{name}`, over the views of the API, and their scripts and styles."""
+"""The page for people: the routes `/` and `/runs/{name}`, over the views of the API, and all scripts and styles."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def router(services: Services) -> APIRouter:
         request: Request, q: Search = "", show: Shown = "all", order: RunOrder = "newest", cursor: Cursor = None
     ) -> Response:
         """The list of runs: state, progress, rewards, held-out scores and signal of each, live."""
-        return await _shown(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
+        return await shown_page(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
 
     @routes.get("/runs/{name}")
     async def run(request: Request, name: RunName, metric: Metrics = None) -> Response:
         """One run: what happens now, alarms, figures, and curves, with one for each `metric`."""
-        return await _shown(request, services, lambda bearer: _run(bearer, name, metric or []))
+        return await shown_page(request, services, lambda bearer: _run(bearer, name, metric or []))
 
     @routes.get("/static/{name}")
     async def static(name: str) -> Response:
@@ -82,7 +82,7 @@ async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor
         states=page.states,
         scale=scale_of([run.reward_curve for run in page.items]),
         next=page.next,
-        json=_json_url("/v1/experiments", wanted),
+        json=json_url("/v1/experiments", wanted),
         url=url,
         **shown,
     )
@@ -103,17 +103,17 @@ async def _run(services: Services, name: str, further: list[str]) -> str:
         what_of=what_of,
         curves=curves_of(further),
         further=further,
-        rollouts=f"/v1/experiments/{id}/batches/",
+        rollouts=f"/runs/{id}/rollouts?step=",
     )
 
 
-def _json_url(path: str, parameters: dict[str, Any]) -> str:
+def json_url(path: str, parameters: dict[str, Any]) -> str:
     """Returns the address of a view's JSON with the parameters of its page."""
     wanted = {name: text for name, text in parameters.items() if text is not None}
     return f"{path}?{urlencode(wanted, doseq=True)}" if wanted else path
 
 
-async def _shown(request: Request, services: Services, page: Callable[[Services], Awaitable[str]]) -> Response:
+async def shown_page(request: Request, services: Services, page: Callable[[Services], Awaitable[str]]) -> Response:
     """Returns a page as HTML; an error as a page too."""
     asker_of(request, AccessRole.READ)
     bearer_services = services.for_bearer(request.scope[BEARER])

@@ -5,7 +5,9 @@ formats     numbers, times and small curves as the page writes them
 run_list    the search of the list of runs, and forks under their parents
 alarms      the reasons to look at a run now
 curves      the curves on a run's page: which figures, under which titles
+rollouts    groups with a coloured cell for each member; one row through versions; neighbours by key
+marked_text texts in pieces: the answer read by the reward, words of one answer alone
 assets      scripts, styles and their digests; other projects' are in vendor/, with licences
 
-Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages`.
+Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages` and `run_pages`.
 """

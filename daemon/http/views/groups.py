@@ -1,13 +1,20 @@
-"""The closed groups of an experiment, a task each: its row, its rollouts, their mean reward."""
+"""The groups of an experiment, a task each: row, rollouts and mean reward of closed ones; prompts of any."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
+from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
 from rftd.daemon.http.views.route import After, Cursor, Daemon, Int, Limit, Name, read
-from rftd.storage.queries.group_pages import GroupRow, list_groups
+from rftd.storage.queries.group_pages import GroupRow, list_groups, tasks_of
+
+MOST_PROMPTS: Final = 128
+"""Maximum number of groups of one request for prompts."""
+Groups = Annotated[list[UUID], Meta(max_length=MOST_PROMPTS, description="The groups, repeated.")]
+PromptChars = Annotated[int, Meta(ge=1, le=2000, description="Maximum characters of one prompt.")]
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +40,47 @@ async def groups(
     async with daemon.read() as connection:
         page = await list_groups(connection, id, stage=stage, order=order, limit=limit, cursor=cursor)
     return GroupList(items=page.items, next=page.next)
+
+
+class GroupPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The task of a group: its row, and the beginning of the last message of the row's conversation."""
+
+    group: str
+    row: int
+    """The row number over all tasksets of the stage."""
+    epoch: int
+    prompt: str
+    """Empty if the row cannot be read."""
+    truth: str | None
+
+
+class PromptList(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks of the requested groups, in the same order; unknown groups are left out."""
+
+    items: list[GroupPrompt]
+    notes: list[str]
+    """Reasons for missing prompts."""
+
+
+@read("/v1/experiments/{name}/prompts", PromptList, tag="experiences", name="prompts")
+async def prompts(
+    daemon: Daemon, name: Name, group: Groups, chars: PromptChars = 200, after: After = None
+) -> PromptList:
+    """The beginning of the question behind each group, with its right answer."""
+    from rftd.daemon.text.transcript import TextTools, task_of_rollout
+    from rftd.storage.queries.experiences import TaskRow
+
+    id = await daemon.find(name, after)
+    async with daemon.read() as connection:
+        rows = {row.group: row for row in await tasks_of(connection, id, group)}
+    tools = TextTools(daemon.log, daemon.texts, await daemon.operations.text_origin(id))
+    prompts: list[GroupPrompt] = []
+    notes: dict[str, None] = {}
+    for row in (rows[str(group_id)] for group_id in group if str(group_id) in rows):
+        task, note = await task_of_rollout(tools, row.stage, TaskRow(sequence=row.sequence, row=row.row, epoch=row.epoch))
+        if note:
+            notes[note] = None
+        text = "" if task is None or not task.messages else task.messages[-1].content
+        truth = None if task is None or not task.truth else task.truth[:chars]
+        prompts.append(GroupPrompt(group=row.group, row=row.row, epoch=row.epoch, prompt=text[:chars], truth=truth))
+    return PromptList(items=prompts, notes=list(notes)[:5])

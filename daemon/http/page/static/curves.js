@@ -89,7 +89,11 @@ function options(chart, box) {
       { ...axis, grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
     series: [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
     bands: chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
-    hooks: { draw: [drawMarks], setCursor: [plot => {
+    hooks: { draw: [drawMarks], setScale: [(plot, key) => {
+      // A zoom outlasts new points; a double click, which shows all, ends it.
+      const steps = plot.data[0];
+      if (key === 'x' && steps.length > 1) plot.zoomed = plot.scales.x.min > steps[0] || plot.scales.x.max < steps.at(-1);
+    }], setCursor: [plot => {
       const at = plot.cursor.idx;
       const last = plot.data[3].findLast(y => y !== null);
       value.textContent = at === null || at === undefined ? figure(last) : `${figure(plot.data[3][at])} at ${figure(plot.data[0][at])}`;
@@ -120,7 +124,13 @@ function draw(chart) {
 
 function redraw() {
   if (!series) return;
-  for (const chart of charts.filter(chart => chart.dataset.metric)) { chart.plot?.destroy(); chart.plot = null; draw(chart); }
+  for (const chart of charts.filter(chart => chart.dataset.metric)) {
+    const { min, max } = chart.plot?.zoomed ? chart.plot.scales.x : {};
+    chart.plot?.destroy();
+    chart.plot = null;
+    draw(chart);
+    if (min !== undefined) chart.plot?.setScale('x', { min, max });
+  }
 }
 
 /* The first figure on offer of each chart: many are recorded from the first step on only. */

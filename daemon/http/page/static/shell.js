@@ -1,4 +1,4 @@
-/* Keys, theme, ages, and rows opened by a click anywhere. */
+/* Keys, theme, ages, and rows opened by a click anywhere. A link with `data-key` is clicked by its key. */
 const keys = document.getElementById('keys');
 const skew = Number(document.body.dataset.now) - Date.now();
 
@@ -41,10 +41,13 @@ document.addEventListener('click', event => {
 });
 let before = '';
 document.addEventListener('keydown', event => {
-  if (event.target.matches('input, select, textarea') || event.metaKey || event.ctrlKey || event.altKey) return;
+  if (event.target.matches('input, select, textarea, canvas') && event.key.startsWith('Arrow')) return;
+  if (event.target.matches('input:not([type=range]), select, textarea') || event.metaKey || event.ctrlKey || event.altKey) return;
   const key = before + event.key;
   before = '';
-  if (event.key === 'g') before = 'g';
+  const keyed = [...document.querySelectorAll('[data-key]')].find(element => element.dataset.key === key);
+  if (keyed) { event.preventDefault(); if (keyed.matches('input')) keyed.focus(); else keyed.click(); }
+  else if (event.key === 'g') before = 'g';
   else if (key === 'gr') location.assign('/');
   else if (event.key === '?') keys.showModal();
   else if (event.key === 't') turnTheme();

@@ -1,0 +1,108 @@
+"""Texts in pieces, some of them marked: the answer read by the reward, and words of one answer alone in its group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+from rftd.daemon.http.views.text import RolloutText, TextPart
+
+Mark = Literal["", "extracted", "alone"]
+"""`extracted`: read by the reward; `alone`: a word of no other answer in the group."""
+_WORD: Final = re.compile(r"\w+(?:[.,]\d+)*")
+_MOST_MARKS: Final = 2_000
+"""Maximum number of marked words in one text."""
+
+
+class TextPiece(NamedTuple):
+    """A piece of a text, with its mark; empty for none."""
+
+    text: str
+    mark: Mark
+
+
+class ShownPart(NamedTuple):
+    """A part of an answer in pieces, with its writer."""
+
+    part: TextPart
+    pieces: list[TextPiece]
+
+
+def parts_of(rollout: RolloutText, group: Sequence[RolloutText]) -> list[list[ShownPart]]:
+    """Returns the answer of each turn in parts; words of drawn parts are marked against the group's other answers."""
+    compared = [text for text in group if text.experience.id != rollout.experience.id and text.turns]
+    alone = words_alone(_drawn(rollout), (_drawn(text) for text in compared)) if compared else frozenset()
+    last = _last_with(rollout)
+    return [
+        [
+            ShownPart(part, _pieces(part, alone, rollout.extracted if (turn_number, number) == last else None))
+            for number, part in enumerate(turn.parts)
+        ]
+        for turn_number, turn in enumerate(rollout.turns)
+    ]
+
+
+def words_alone(answer: str, compared: Iterable[str]) -> frozenset[str]:
+    """Returns the words of an answer, in lower case, occurring in none of the compared texts."""
+    words = {match[0].casefold() for match in _WORD.finditer(answer)}
+    for text in compared:
+        if not words:
+            break
+        words -= {match[0].casefold() for match in _WORD.finditer(text)}
+    return frozenset(words)
+
+
+def holds_truth(rollout: RolloutText, truth: str | None) -> bool:
+    """Returns True for an answer with the truth as a word in drawn text, read by the reward as another answer."""
+    if not truth or rollout.extracted is None or rollout.extracted.strip() == truth.strip():
+        return False
+    return re.search(rf"(?<!\w){re.escape(truth.strip())}(?!\w)", _drawn(rollout)) is not None
+
+
+def _drawn(rollout: RolloutText) -> str:
+    return "\n".join(part.text for turn in rollout.turns for part in turn.parts if part.by == "model")
+
+
+def _last_with(rollout: RolloutText) -> tuple[int, int] | None:
+    """Returns the numbers of turn and part with the last occurrence of the answer read by the reward."""
+    if not rollout.extracted:
+        return None
+    numbers = [
+        (turn_number, number)
+        for turn_number, turn in enumerate(rollout.turns)
+        for number, part in enumerate(turn.parts)
+        if part.by == "model" and rollout.extracted in part.text
+    ]
+    return numbers[-1] if numbers else None
+
+
+def _pieces(part: TextPart, alone: frozenset[str], extracted: str | None) -> list[TextPiece]:
+    if part.by != "model":
+        return [TextPiece(part.text, "")]
+    if not extracted:
+        return list(_with_words(part.text, alone))
+    start = part.text.rindex(extracted)
+    end = start + len(extracted)
+    return [
+        *_with_words(part.text[:start], alone),
+        TextPiece(extracted, "extracted"),
+        *_with_words(part.text[end:], alone),
+    ]
+
+
+def _with_words(text: str, alone: frozenset[str]) -> Iterator[TextPiece]:
+    """Yields a text in pieces with its words of `alone` marked."""
+    end = marks = 0
+    for match in _WORD.finditer(text) if alone else ():
+        if match[0].casefold() not in alone:
+            continue
+        if match.start() > end:
+            yield TextPiece(text[end : match.start()], "")
+        yield TextPiece(match[0], "alone")
+        end = match.end()
+        marks += 1
+        if marks == _MOST_MARKS:
+            break
+    if end < len(text):
+        yield TextPiece(text[end:], "")

@@ -1,0 +1,191 @@
+/* Token strips on a canvas: log-probability, advantage, weight version and mask, read in windows of tokens. */
+const WINDOW = 1024;
+const MOST_SHOWN = 4096;
+const LABEL = 104;
+const STRIP = 22;
+const STRIPS = ['log-probability', 'advantage', 'weights', 'trained'];
+const HEIGHT = STRIPS.length * STRIP + 18;
+let view = null;
+
+function colours() {
+  const probe = document.body.appendChild(document.createElement('i'));
+  const named = {};
+  for (const name of ['ink', 'ink-3', 'line-2', 'sunken', 's1', 's3', 's5', 'r0', 'r4', 'surface']) {
+    probe.style.color = `var(--${name})`;
+    named[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+  return named;
+}
+
+function number(y, digits) { return y === null || y === undefined ? '–' : Number(y).toFixed(digits).replace('-', '−'); }
+
+function token(at) {
+  const window = view.windows.get(Math.floor(at / WINDOW));
+  return window && window.ids ? { window, k: at % WINDOW } : null;
+}
+
+/* Windows in sight are read once each; the strips are drawn as they come. */
+async function read() {
+  const mine = view;
+  for (let n = Math.floor(view.first / WINDOW); n <= Math.floor((view.first + view.shown - 1) / WINDOW); n++) {
+    if (view.windows.has(n)) continue;
+    view.windows.set(n, {});
+    try {
+      const response = await fetch(`${view.box.dataset.tokens}?first=${n * WINDOW}&n=${WINDOW}`);
+      const answer = await response.json();
+      if (!response.ok) throw new Error(answer.detail);
+      mine.windows.set(n, answer);
+      if (answer.notes.length && mine.at === null) mine.readout.textContent = answer.notes.join(' ');
+    } catch (error) {
+      mine.windows.delete(n);
+      mine.readout.textContent = `Tokens cannot be read: ${error.message}`;
+      return;
+    }
+    if (mine === view) paint();
+  }
+}
+
+function bar(context, x, y, width, height, colour, alpha) {
+  context.globalAlpha = alpha;
+  context.fillStyle = colour;
+  context.fillRect(x, y, width, height);
+}
+
+function column(context, named, strip, x, width, { window, k }) {
+  const y = strip * STRIP + 2, height = STRIP - 6;
+  if (strip === 3 ? !window.mask[k] : !window.response[k] || (strip !== 2 && !window.drawn[k])) {
+    bar(context, x, y, width, height, named.sunken, 1);
+    bar(context, x, y + height / 2, width, 1, named['line-2'], 1);
+  } else if (strip === 0) {
+    const depth = Math.min(1, -(window.logprobs[k] ?? 0) / 4);
+    bar(context, x, y, width, height, named.s1, .14);
+    bar(context, x, y, width, Math.max(2, depth * height), named.s1, .55 + .45 * depth);
+  } else if (strip === 1) {
+    const advantage = window.advantages[k];
+    if (advantage === null || advantage === undefined) bar(context, x, y, width, height, named.sunken, 1);
+    else bar(context, x, y, width, height, advantage >= 0 ? named.r4 : named.r0, Math.min(1, .12 + Math.abs(advantage) * .55));
+  } else if (strip === 2) bar(context, x, y, width, height, named.s3, window.versions[k] === view.oldest ? .35 : .95);
+  else bar(context, x, y, width, height, named.s5, .75);
+}
+
+function paint() {
+  const { canvas } = view;
+  const width = canvas.clientWidth, scale = devicePixelRatio || 1;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== HEIGHT * scale) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = HEIGHT * scale;
+  }
+  const context = canvas.getContext('2d');
+  const named = view.colours;
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, HEIGHT);
+  const font = getComputedStyle(document.body).fontFamily;
+  const step = (width - LABEL) / view.shown;
+  const gap = step > 3 ? 1 : 0;
+  context.textBaseline = 'middle';
+  context.font = `11px ${font}`;
+  STRIPS.forEach((name, strip) => {
+    context.globalAlpha = 1;
+    context.fillStyle = named['ink-3'];
+    context.fillText(name, 0, strip * STRIP + STRIP / 2 - 1);
+  });
+  const end = Math.min(view.total, view.first + view.shown);
+  let before = null;
+  for (let at = view.first; at < end; at++) {
+    const here = token(at);
+    const x = LABEL + (at - view.first) * step;
+    if (!here || here.k >= here.window.ids.length) continue;
+    if (view.oldest === null && here.window.versions[here.k] !== null) view.oldest = here.window.versions[here.k];
+    for (let strip = 0; strip < STRIPS.length; strip++) column(context, named, strip, x, Math.max(.75, step - gap), here);
+    const version = here.window.versions[here.k];
+    if (version !== before && version !== null) {
+      context.globalAlpha = 1;
+      context.fillStyle = named.ink;
+      context.fillText(`v${version}`, x + 4, 2 * STRIP + STRIP / 2 - 1);
+    }
+    before = version;
+  }
+  context.globalAlpha = 1;
+  context.fillStyle = named['ink-3'];
+  context.font = `10px ${font}`;
+  const apart = [1, 5, 10, 25, 50, 100, 250, 500, 1000].find(size => size * step >= 44) ?? 1000;
+  for (let at = Math.ceil(view.first / apart) * apart; at < end; at += apart) context.fillText(String(at), LABEL + (at - view.first) * step, HEIGHT - 8);
+  if (view.at !== null) {
+    context.strokeStyle = named.ink;
+    context.strokeRect(LABEL + (view.at - view.first) * step - .5, .5, Math.max(2, step), STRIPS.length * STRIP - 2);
+  }
+}
+
+function tell() {
+  const here = token(view.at);
+  if (!here) return;
+  const { window, k } = here;
+  const words = [`token ${view.at}`, window.texts.length ? JSON.stringify(window.texts[k]) : `id ${window.ids[k]}`];
+  if (window.drawn[k]) words.push(`log-probability ${number(window.logprobs[k], 4)} (p ${number(Math.exp(window.logprobs[k]), 3)})`);
+  else words.push(window.response[k] ? 'written by the workflow' : 'prompt');
+  if (window.advantages.length && window.advantages[k] !== null) words.push(`advantage ${number(window.advantages[k], 3)}`);
+  if (window.versions[k] !== null) words.push(`weight version ${window.versions[k]}`);
+  words.push(window.mask[k] ? 'trained' : 'not trained');
+  view.readout.textContent = words.join(' · ');
+}
+
+function move(first) {
+  view.first = Math.round(Math.max(0, Math.min(view.total - view.shown, first)));
+  view.pan.value = String(view.first);
+  schedule();
+}
+
+function point(at) {
+  view.at = Math.max(0, Math.min(view.total - 1, at));
+  if (view.at < view.first || view.at >= view.first + view.shown) move(view.at - view.shown / 2);
+  schedule();
+}
+
+/* One drawing a frame, however many signs come. */
+function schedule() {
+  if (view.frame) return;
+  view.frame = requestAnimationFrame(() => { view.frame = 0; paint(); if (view.at !== null) tell(); read(); });
+}
+
+function zoom(factor, around = view.at ?? view.first + view.shown / 2) {
+  const fewest = Math.min(view.total, 16);
+  const shown = Math.max(fewest, Math.min(view.total, MOST_SHOWN, Math.round(view.shown / factor)));
+  const share = (around - view.first) / view.shown;
+  view.shown = shown;
+  view.pan.max = String(Math.max(0, view.total - shown));
+  view.pan.hidden = view.total <= shown;
+  move(around - share * shown);
+}
+
+function begin() {
+  const box = document.getElementById('strips');
+  if (!box || view?.box === box) return;
+  const total = Number(box.dataset.total);
+  const canvas = box.querySelector('canvas');
+  if (!total) { box.hidden = true; return; }
+  view = { box, canvas, total, first: 0, shown: Math.min(total, 256), at: null, oldest: null, frame: 0, windows: new Map(),
+    pan: box.querySelector('.pan'), readout: box.querySelector('.readout'), colours: colours() };
+  const at = event => Math.floor(view.first + (event.offsetX - LABEL) / ((canvas.clientWidth - LABEL) / view.shown));
+  canvas.addEventListener('pointermove', event => { if (event.offsetX >= LABEL) point(Math.min(at(event), view.first + view.shown - 1)); });
+  canvas.addEventListener('wheel', event => {
+    if (event.ctrlKey) zoom(event.deltaY < 0 ? 1.25 : .8, at(event));
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) move(view.first + (event.deltaX || event.deltaY) * view.shown / 1000);
+    else return;
+    event.preventDefault();
+  }, { passive: false });
+  canvas.addEventListener('keydown', event => {
+    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -view.shown, PageDown: view.shown, Home: -view.total, End: view.total }[event.key];
+    if (by) { event.preventDefault(); point((view.at ?? view.first) + by); }
+  });
+  view.pan.addEventListener('input', () => move(Number(view.pan.value)));
+  for (const button of box.querySelectorAll('[data-zoom]')) button.addEventListener('click', () => zoom(Number(button.dataset.zoom)));
+  zoom(1, 0);
+}
+
+function recolour() { if (view) { view.colours = colours(); schedule(); } }
+addEventListener('theme', recolour);
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', recolour);
+addEventListener('resize', () => { if (view) schedule(); });
+document.addEventListener('htmx:afterSettle', begin);
+begin();
