@@ -19,6 +19,7 @@ from rftd.daemon.http.views.evaluations import Which
 from rftd.daemon.http.views.experiences import Order, State
 from rftd.daemon.http.views.groups import MOST_PROMPTS
 from rftd.daemon.http.views.route import MOST, NAME_CHARACTERS, POSITION_CHARACTERS
+from rftd.ops.errors import RftdError
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 from rftd.storage.queries.experiences import ExperienceRow
 
@@ -119,7 +120,7 @@ async def _rollouts(
     bounds = {key: shown[key] for key in ("order", "state", "finish", "min_reward", "max_reward", "cursor")}
     where = {"first_step": step, "last_step": step, **bounds, "limit": ROLLOUTS if step is None else STEP_ROLLOUTS}
     page = await experiences.experiences.work(services, name=id, **where)
-    matches = await words.words.work(services, name=id, q=shown["q"], step=step, limit=50) if shown["q"] else None
+    matches, refusal = await _matches(services, id, shown["q"], step)
     cell_groups = groups_of(page.items, shown["colour"])
     listed = [UUID(cells.id) for cells in cell_groups[:MOST_PROMPTS]]
     prompts = await groups.prompts.work(services, name=id, group=listed)
@@ -138,12 +139,23 @@ async def _rollouts(
         groups=cell_groups,
         prompts={prompt.group: prompt for prompt in prompts.items},
         matches=matches,
+        refusal=refusal,
         next=page.next,
         url=url,
         json=json_url(f"/v1/experiments/{id}/experiences", where),
         answer=answer,
         **shown,
     )
+
+
+async def _matches(services: Services, id: str, q: str, step: int | None) -> tuple[words.WordsFound | None, str]:
+    """Returns the answers with the words, or the reason for none."""
+    if not q:
+        return None, ""
+    try:
+        return await words.words.work(services, name=id, q=q, step=step, limit=50), ""
+    except RftdError as error:
+        return None, error.what
 
 
 async def _first_id(

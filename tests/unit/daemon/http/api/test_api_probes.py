@@ -141,6 +141,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/events": "/v1/experiments/small/events",
         "/v1/experiments/{name}/lengths": "/v1/experiments/small/lengths",
         "/v1/experiments/{name}/words": "/v1/experiments/small/words?q=cat&step=900",
+        "/v1/experiments/{name}/prompts": f"/v1/experiments/small/prompts?group={row['group']}",
         "/v1/experiments/{name}/drops": "/v1/experiments/small/drops",
         "/v1/experiments/{name}/logs": "/v1/experiments/small/logs",
         "/v1/experiments/{name}/tasks": "/v1/experiments/small/tasks",

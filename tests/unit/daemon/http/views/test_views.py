@@ -68,6 +68,7 @@ ASKED: dict[Any, dict[str, object]] = {
     differences.diff: {"name": ["small", "longer"]},
     drops.drops: {"name": "small"},
     groups.groups: {"name": "small"},
+    groups.prompts: {"name": "small", "group": "group"},
     words.words: {"name": "small", "q": "cat", "step": 900},
     text.experience_text: {"name": "small", "experience": "some"},
     text.group_text: {"name": "small", "group": "group"},

@@ -1,0 +1,178 @@
+"""Rollouts, drops and evaluations as HTML: texts stay texts, marks name what they mark, keys lead where they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import httpx
+import pytest
+from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
+from synthetic.daemon.hostile_texts import HOSTILE
+from synthetic.log.text_run import SyntheticRollout, TextRun, text_run, tokenizer_json
+
+from rftd.daemon.http.page.marked_text import words_alone
+
+pytestmark = pytest.mark.anyio
+PLAIN = "plain words"
+SPOKEN = {name: words for name, words in HOSTILE.items() if all(ord(character) < 256 for character in words)}
+"""The texts that a tokenizer of 256 characters can speak."""
+DROPS = ("", "?stage=1")
+
+
+class Tags(HTMLParser):
+    """Names of elements and attributes of a page, and links by key."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.keys: dict[str, str] = {}
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names |= {tag, *(f"@{name}" for name, _ in attrs)}
+        attributes = dict(attrs)
+        if attributes.get("data-key") and attributes.get("href"):
+            self.keys[str(attributes["data-key"])] = str(attributes["href"])
+
+
+@pytest.fixture
+async def told(parts: DaemonParts, tmp_path: Path) -> TextRun:
+    """A run of texts in the parts: a group with three answers, then one with a single answer."""
+    run = text_run(tmp_path, tokenizer=tokenizer_json())
+    tool = "<tool_response>5</tool_response>"
+    wrong = SyntheticRollout(parts=(("the sum is 3 ", True), (tool, False), ("so 7", True)), reward=0.0, extracted="7")
+    run.group([wrong, SyntheticRollout(), SyntheticRollout(parts=(("the sum is 3", True),), reward=0.5)], failed=1)
+    run.group([SyntheticRollout(prompt="2+2=", parts=(("4", True),))], failed=3)
+    await parts.log.append(run.recorder.drafts)
+    await parts.projector.catch_up()
+    return run
+
+
+async def page_of(client: httpx.AsyncClient, address: str) -> str:
+    answer = await client.get(address)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8"), answer.text
+    return answer.text
+
+
+async def ids_of(client: httpx.AsyncClient) -> list[str]:
+    """The ids of the run's rollouts, oldest first."""
+    page = await client.get("/v1/experiments/texts/experiences?order=oldest")
+    return [row["id"] for row in page.json()["items"]]
+
+
+async def test_an_answer_tells_drawn_text_truth_extract_and_words_of_its_own(
+    client: httpx.AsyncClient, told: TextRun
+) -> None:
+    wrong = (await ids_of(client))[0]
+    html = await page_of(client, f"/runs/texts/rollouts?id={wrong}")
+    assert re.findall(r'class="turn (\w+)"><div class="who">(\w+)', html) == [
+        ("written", "prompt"),
+        ("drawn", "model"),
+        ("written", "tool"),
+        ("drawn", "model"),
+    ]
+    assert '<mark class="x no" title="what the reward extracted">7</mark>' in html
+    assert re.findall(r"<mark>(\w+)</mark>", html) == ["so"]
+    assert "The answer has the truth, 3, and the reward extracted 7" in html
+    assert "≠ truth" in html
+    assert html.count('class="cell big failed"') == 1
+
+
+async def test_keys_lead_through_group_and_list_and_to_best_and_worst(client: httpx.AsyncClient, told: TextRun) -> None:
+    worst, best, middle, single = await ids_of(client)
+    keys = Tags(await page_of(client, f"/runs/texts/rollouts?id={middle}&order=oldest")).keys
+    assert {key: address.rpartition("id=")[2] for key, address in keys.items() if key in "jkbw]["} == {
+        "k": best,
+        "j": single,
+        "b": best,
+        "w": worst,
+        "]": single,
+    }
+
+
+async def test_filters_stay_in_every_address_and_usual_choices_do_not(client: httpx.AsyncClient) -> None:
+    html = await page_of(client, "/runs/small/rollouts?order=-reward&state=retired&colour=length")
+    links = set(re.findall(r'class="cell[^"]*"[^>]* href="([^"]+)"', html))
+    assert links
+    for link in links:
+        assert "order=-reward&amp;state=retired" in link
+        assert "cursor" not in link
+        assert "chars" not in link
+
+
+async def test_a_hostile_answer_adds_no_element_and_no_attribute(tmp_path: Path) -> None:
+    tags: dict[str, set[str]] = {}
+    for number, words in enumerate((PLAIN, *SPOKEN.values())):
+        async for client in daemon_with(tmp_path / str(number), words):
+            tags[words] = Tags(await page_of(client, "/runs/texts/rollouts?q=")).names
+            await client.post("/v1/experiments/texts/annotate", json={"note": words.replace("\x00", "")})
+            tags[words] |= Tags(await page_of(client, "/runs/texts/drops")).names
+    for words, names in tags.items():
+        assert names == tags[PLAIN], words
+
+
+async def daemon_with(folder: Path, words: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A daemon with two answers of these words, read by the reward as these words too."""
+    folder.mkdir()
+    async with open_daemon(folder) as parts, parts.client() as client:
+        run = text_run(folder, tokenizer=tokenizer_json())
+        spoken = SyntheticRollout(prompt=words, parts=((words, True), (words, False)), extracted=words, reward=0.0)
+        run.group([spoken, SyntheticRollout(parts=(("else", True),))], failed=2)
+        await parts.log.append(run.recorder.drafts)
+        await parts.projector.catch_up()
+        yield client
+
+
+async def test_a_search_without_a_tokenizer_tells_why_and_keeps_the_list(client: httpx.AsyncClient) -> None:
+    html = await page_of(client, "/runs/small/rollouts?q=cat&step=3")
+    assert "no copy of its tokenizer" in html
+    assert 'class="cell q' in html
+
+
+async def test_a_search_shows_passages_in_place_of_the_groups(client: httpx.AsyncClient, told: TextRun) -> None:
+    html = await page_of(client, "/runs/texts/rollouts?q=sum")
+    assert "answers have the words" in html
+    assert html.count('id="m-') == 2
+
+
+async def test_a_step_without_rollouts_and_a_run_without_any_say_so(client: httpx.AsyncClient, told: TextRun) -> None:
+    assert "No rollout of this run was last trained in step 99" in await page_of(
+        client, "/runs/texts/rollouts?step=99"
+    )
+    assert "No rollout matches" in await page_of(client, "/runs/texts/rollouts?state=late")
+    missing = await client.get("/runs/texts/rollouts?id=ffffffffffff")
+    assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+
+@pytest.mark.parametrize("query", DROPS)
+async def test_the_books_on_the_page_of_drops_are_those_of_the_api(client: httpx.AsyncClient, query: str) -> None:
+    books = (await client.get("/v1/experiments/small")).json()["experiment"]["books"]
+    html = await page_of(client, f"/runs/small/drops{query}")
+    assert f"<b>{books['produced']}</b> produced" in html
+    assert "they balance" in html
+
+
+async def test_two_versions_stand_side_by_side_with_won_lost_and_same(client: httpx.AsyncClient) -> None:
+    html = await page_of(client, "/runs/small/evaluations?version=4&against=3")
+    assert re.findall(r"<b>(\d+)</b> (won|lost|same)", html) == [("1", "won"), ("1", "lost"), ("2", "same")]
+    assert "version 3" in html
+    row = await page_of(client, "/runs/small/held-out/1")
+    assert "The same question at every version" in row
+
+
+async def test_prompts_name_the_row_and_truth_of_each_group(client: httpx.AsyncClient, told: TextRun) -> None:
+    rows = (await client.get("/v1/experiments/texts/experiences?order=oldest")).json()["items"]
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    answer = await client.get("/v1/experiments/texts/prompts", params={"group": groups, "chars": 3})
+    assert [(item["group"], item["row"], item["prompt"], item["truth"]) for item in answer.json()["items"]] == [
+        (groups[0], 0, "2+1", "3"),
+        (groups[1], 1, "2+2", "4"),
+    ]
+
+
+def test_words_alone_are_in_no_other_answer_whatever_their_case() -> None:
+    assert words_alone("The sum is 3.5 now", ("the SUM", "is 3")) == {"3.5", "now"}
+    assert words_alone("same", ("same",)) == frozenset()
