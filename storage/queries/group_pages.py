@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.storage.queries.cursor import cursor_of, key_of
+from rftd.storage.queries.experiences import TaskRow
 from rftd.storage.queries.rows import fetch
 
 if TYPE_CHECKING:
@@ -86,15 +87,11 @@ async def list_groups(
     return GroupPage(rows[:limit], cursor_of(name, order, (last.stage, last.sequence, last.id)))
 
 
-class GroupTask(msgspec.Struct, frozen=True, kw_only=True):
+class GroupTask(TaskRow, frozen=True, kw_only=True):
     """The task of a group, closed or not."""
 
     group: str
     stage: int
-    sequence: int
-    row: int
-    """The row number over all tasksets of the stage."""
-    epoch: int
 
 
 async def tasks_of(connection: AsyncConnection, experiment: UUID, groups: Sequence[UUID]) -> list[GroupTask]:

@@ -12,6 +12,7 @@ from synthetic.until import poll
 
 pytestmark = pytest.mark.e2e
 LONG: Final = EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
+NOTE: Final = "<img src=x onerror=alert(1)>"
 LABEL: Final = "javascript:alert('{{7*7}}')"
 VIEWS: Final = ((800, "dark"), (1440, "light"))
 MOST_BYTES: Final = 200_000
@@ -77,6 +78,53 @@ def test_a_click_on_a_run_shows_its_sentence_and_curves_which_rise(scene: Scene,
     page.get_by_label("Another figure").fill("staleness_max")
     page.keyboard.press("Enter")
     page.locator(".chart[data-metric='staleness_max'] canvas").wait_for()
+
+
+def test_a_zoom_outlasts_new_points_until_a_double_click(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    page.goto(f"{scene.host.url}/runs/long")
+    chart = page.locator(".chart[data-metric='reward']")
+    over = chart.locator(".u-over")
+    over.wait_for()
+    box = over.bounding_box()
+    scale = "chart => [chart.plot.scales.x.min, chart.plot.scales.x.max]"
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 30, steps=4)
+    page.mouse.up()
+    zoomed = chart.evaluate(scale)
+    drawn = int(chart.get_attribute("data-points"))
+    poll(lambda: int(chart.get_attribute("data-points")) > drawn + 2)
+    assert chart.evaluate(scale) == zoomed
+    over.dblclick()
+    poll(lambda: chart.evaluate(scale)[1] > zoomed[1])
+
+
+def test_a_click_on_a_point_opens_its_rollouts_and_keys_lead_on(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.goto(f"{scene.host.url}/runs/long")
+    page.locator(".chart[data-metric='reward'] .u-over").click()
+    page.wait_for_url("**/rollouts?step=*")
+    page.locator("#answer .turn.drawn").first.wait_for()
+    page.keyboard.press("w")
+    page.wait_for_url("**id=*")
+    page.keyboard.press("]")
+    page.locator("#key-k").wait_for()
+    page.locator("#strips canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.get_by_text("token 1 ·").wait_for()
+    _check(window)
+    page.keyboard.press("s")
+    page.locator("#star[aria-pressed='true']").wait_for()
+    page.keyboard.press("n")
+    page.keyboard.type(NOTE)
+    page.keyboard.press("Enter")
+    page.locator(".note", has_text=NOTE).wait_for()
+    for view in ("drops", "evaluations"):
+        page.goto(f"{scene.host.url}/runs/long/{view}")
+        page.locator("h1").wait_for()
+        _check(window)
 
 
 def test_tabs_of_a_browser_share_one_stream(scene: Scene, window: Window) -> None:

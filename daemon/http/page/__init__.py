@@ -9,5 +9,6 @@ rollouts    groups with a coloured cell for each member; one row through version
 marked_text texts in pieces: the answer read by the reward, words of one answer alone
 assets      scripts, styles and their digests; other projects' are in vendor/, with licences
 
-Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages` and `run_pages`.
+Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages` and
+`run_pages`.
 """

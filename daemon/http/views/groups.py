@@ -68,7 +68,6 @@ async def prompts(
 ) -> PromptList:
     """The beginning of the question behind each group, with its right answer."""
     from rftd.daemon.text.transcript import TextTools, task_of_rollout
-    from rftd.storage.queries.experiences import TaskRow
 
     id = await daemon.find(name, after)
     async with daemon.read() as connection:
@@ -77,7 +76,7 @@ async def prompts(
     prompts: list[GroupPrompt] = []
     notes: dict[str, None] = {}
     for row in (rows[str(group_id)] for group_id in group if str(group_id) in rows):
-        task, note = await task_of_rollout(tools, row.stage, TaskRow(sequence=row.sequence, row=row.row, epoch=row.epoch))
+        task, note = await task_of_rollout(tools, row.stage, row)
         if note:
             notes[note] = None
         text = "" if task is None or not task.messages else task.messages[-1].content

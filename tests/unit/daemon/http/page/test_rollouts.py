@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
-from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
+from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.daemon.hostile_texts import HOSTILE
 from synthetic.log.text_run import SyntheticRollout, TextRun, text_run, tokenizer_json
 
 from rftd.daemon.http.page.marked_text import words_alone
+from rftd.streams.events.task import TaskLeased
 
 pytestmark = pytest.mark.anyio
 PLAIN = "plain words"
@@ -103,27 +105,37 @@ async def test_filters_stay_in_every_address_and_usual_choices_do_not(client: ht
         assert "chars" not in link
 
 
-async def test_a_hostile_answer_adds_no_element_and_no_attribute(tmp_path: Path) -> None:
-    tags: dict[str, set[str]] = {}
-    for number, words in enumerate((PLAIN, *SPOKEN.values())):
-        async for client in daemon_with(tmp_path / str(number), words):
-            tags[words] = Tags(await page_of(client, "/runs/texts/rollouts?q=")).names
-            await client.post("/v1/experiments/texts/annotate", json={"note": words.replace("\x00", "")})
-            tags[words] |= Tags(await page_of(client, "/runs/texts/drops")).names
-    for words, names in tags.items():
-        assert names == tags[PLAIN], words
-
-
-async def daemon_with(folder: Path, words: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A daemon with two answers of these words, read by the reward as these words too."""
-    folder.mkdir()
-    async with open_daemon(folder) as parts, parts.client() as client:
-        run = text_run(folder, tokenizer=tokenizer_json())
+async def test_a_hostile_answer_adds_no_element_and_no_attribute(
+    client: httpx.AsyncClient, parts: DaemonParts, tmp_path: Path
+) -> None:
+    run = text_run(tmp_path, tokenizer=tokenizer_json())
+    _of_one_row(run)
+    for words in (PLAIN, *SPOKEN.values()):
         spoken = SyntheticRollout(prompt=words, parts=((words, True), (words, False)), extracted=words, reward=0.0)
         run.group([spoken, SyntheticRollout(parts=(("else", True),))], failed=2)
-        await parts.log.append(run.recorder.drafts)
-        await parts.projector.catch_up()
-        yield client
+    await parts.log.append(run.recorder.drafts)
+    await parts.projector.catch_up()
+    plain, *hostile = (await ids_of(client))[::2]
+    assert len(hostile) == len(SPOKEN)
+    names = Tags(await page_of(client, f"/runs/texts/rollouts?id={plain}")).names
+    for id, title in zip(hostile, SPOKEN, strict=True):
+        note = {"experience": id, "note": SPOKEN[title].replace("\x00", ""), "labels": {"key": title}}
+        assert (await client.post("/v1/experiments/texts/annotate", json=note)).status_code < 300
+        html = await page_of(client, f"/runs/texts/rollouts?id={id}")
+        assert Tags(html).names == names, title
+        assert "<script>alert" not in html
+
+
+def _of_one_row(run: TextRun) -> None:
+    """Makes every task of a run one of the first row."""
+    write = run.recorder.write
+
+    def written(event: Any, *args: Any, **settings: Any) -> Any:
+        return write(
+            msgspec.structs.replace(event, row=0) if isinstance(event, TaskLeased) else event, *args, **settings
+        )
+
+    run.recorder.write = written  # type: ignore[method-assign]
 
 
 async def test_a_search_without_a_tokenizer_tells_why_and_keeps_the_list(client: httpx.AsyncClient) -> None:
@@ -139,9 +151,7 @@ async def test_a_search_shows_passages_in_place_of_the_groups(client: httpx.Asyn
 
 
 async def test_a_step_without_rollouts_and_a_run_without_any_say_so(client: httpx.AsyncClient, told: TextRun) -> None:
-    assert "No rollout of this run was last trained in step 99" in await page_of(
-        client, "/runs/texts/rollouts?step=99"
-    )
+    assert "No rollout of this run was last trained in step 99" in await page_of(client, "/runs/texts/rollouts?step=99")
     assert "No rollout matches" in await page_of(client, "/runs/texts/rollouts?state=late")
     missing = await client.get("/runs/texts/rollouts?id=ffffffffffff")
     assert (missing.status_code, missing.headers["content-type"]) == (404, "text/html; charset=utf-8")
