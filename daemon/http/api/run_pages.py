@@ -12,7 +12,7 @@ from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.marked_text import holds_truth, parts_of
 from rftd.daemon.http.page.rendering import render
-from rftd.daemon.http.page.rollouts import Colour, failed_words, groups_of, neighbours_of, versions_of
+from rftd.daemon.http.page.rollouts import CellGroup, Colour, VersionLine, failed_words, groups_of, neighbours_of, versions_of
 from rftd.daemon.http.views import annotations, evaluations, experiences, experiments, groups, history, text, words
 from rftd.daemon.http.views import drops as drop_views
 from rftd.daemon.http.views.evaluations import Which
@@ -128,8 +128,9 @@ async def _rollouts(
     answer = {} if chosen is None else await _answer(services, id, chosen, shown, cell_groups)
 
     def url(**changed: Any) -> str:
-        kept = {**shown, "cursor": None if changed.keys() - {"id"} else shown["cursor"], **changed}
-        changes = {key: to for key, to in kept.items() if to is not None and to != _USUAL.get(key)}
+        cursor = None if changed.keys() - {"id"} else shown["cursor"]
+        choices = {**shown, "cursor": cursor, **changed}
+        changes = {key: to for key, to in choices.items() if to is not None and to != _USUAL.get(key)}
         return f"/runs/{quote(id, safe='')}/rollouts" + (f"?{urlencode(changes)}" if changes else "")
 
     return render(
@@ -175,7 +176,7 @@ async def _first_id(
 
 
 async def _answer(
-    services: Services, id: str, chosen: str, shown: dict[str, Any], cell_groups: list[Any]
+    services: Services, id: str, chosen: str, shown: dict[str, Any], cell_groups: list[CellGroup]
 ) -> dict[str, Any]:
     """Returns the parts of the page about one answer."""
     answer = await text.experience_text.work(services, name=id, experience=chosen, chars=shown["chars"])
@@ -186,7 +187,7 @@ async def _answer(
     # Without texts to compare, the group is read for its failed rollouts.
     limit, chars = (_COMPARED, COMPARED_CHARS) if is_compared else (1, 1)
     group = await text.group_text.work(services, name=id, group=row.group, limit=limit, chars=chars)
-    versions = []
+    versions: list[VersionLine] = []
     if answer.task is not None:
         same = {"row": answer.task.row, "stage": row.stage, "order": "oldest", "limit": _VERSIONS}
         of_row = await experiences.experiences.work(services, name=id, **same)
@@ -231,16 +232,15 @@ async def _evaluations(services: Services, name: str, shown: dict[str, Any]) -> 
     versions = [row.version for row in of_taskset]
     version = shown["version"] if shown["version"] is not None else (versions[-1] if versions else None)
     against = shown["against"] if shown["against"] is not None else next((v for v in versions if v != version), None)
+    choice = {**shown, "taskset": taskset, "version": version, "against": against}
     page = None
     if version is not None and of_taskset:
-        wanted = {**shown, "taskset": taskset, "version": version, "against": against}
-        page = await evaluations.evaluation.work(services, name=id, limit=ANSWERS, **wanted)
-    here = {**shown, "taskset": taskset, "version": version, "against": against}
+        page = await evaluations.evaluation.work(services, name=id, limit=ANSWERS, **choice)
     usual = {"order": "worst", "offset": 0}
 
     def url(**changed: Any) -> str:
-        kept = {**here, "offset": 0, **changed}
-        changes = {key: to for key, to in kept.items() if to is not None and to != usual.get(key)}
+        choices = {**choice, "offset": 0, **changed}
+        changes = {key: to for key, to in choices.items() if to is not None and to != usual.get(key)}
         return f"/runs/{quote(id, safe='')}/evaluations?{urlencode(changes)}"
 
     return render(
@@ -252,7 +252,7 @@ async def _evaluations(services: Services, name: str, shown: dict[str, Any]) -> 
         tasksets=tasksets,
         url=url,
         json=json_url(f"/v1/experiments/{id}/evals", {"taskset": taskset}),
-        **here,
+        **choice,
     )
 
 

@@ -22,7 +22,7 @@ function number(y, digits) { return y === null || y === undefined ? '–' : Numb
 
 function token(at) {
   const window = view.windows.get(Math.floor(at / WINDOW));
-  return window && window.ids ? { window, k: at % WINDOW } : null;
+  return window && window.ids && at % WINDOW < window.ids.length ? { window, k: at % WINDOW } : null;
 }
 
 /* Windows in sight are read once each; the strips are drawn as they come. */
@@ -95,7 +95,7 @@ function paint() {
   for (let at = view.first; at < end; at++) {
     const here = token(at);
     const x = LABEL + (at - view.first) * step;
-    if (!here || here.k >= here.window.ids.length) continue;
+    if (!here) continue;
     if (view.oldest === null && here.window.versions[here.k] !== null) view.oldest = here.window.versions[here.k];
     for (let strip = 0; strip < STRIPS.length; strip++) column(context, named, strip, x, Math.max(.75, step - gap), here);
     const version = here.window.versions[here.k];
