@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
 from rftd.daemon.http.api.services import Services
-from rftd.daemon.http.page.marked_text import holds_truth, parts_of
+from rftd.daemon.http.page.marked_text import differing, holds_truth, parts_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.rollouts import CellGroup, Colour, VersionLine, failed_words, groups_of, neighbours_of, versions_of
 from rftd.daemon.http.views import annotations, evaluations, experiences, experiments, groups, history, text, words
@@ -250,6 +250,7 @@ async def _evaluations(services: Services, name: str, shown: dict[str, Any]) -> 
         page=page,
         evals=of_taskset,
         tasksets=tasksets,
+        differing=differing,
         url=url,
         json=json_url(f"/v1/experiments/{id}/evals", {"taskset": taskset}),
         **choice,

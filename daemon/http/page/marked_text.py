@@ -53,6 +53,11 @@ def words_alone(answer: str, compared: Iterable[str]) -> frozenset[str]:
     return frozenset(words)
 
 
+def differing(text: str, compared: str) -> list[TextPiece]:
+    """Returns a text in pieces, its words missing in the compared text marked."""
+    return list(_with_words(text, words_alone(text, (compared,))))
+
+
 def holds_truth(rollout: RolloutText, truth: str | None) -> bool:
     """Returns True for an answer with the truth as a word in drawn text, read by the reward as another answer."""
     if not truth or rollout.extracted is None or rollout.extracted.strip() == truth.strip():
