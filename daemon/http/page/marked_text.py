@@ -32,7 +32,9 @@ class ShownPart(NamedTuple):
 def parts_of(rollout: RolloutText, group: Sequence[RolloutText]) -> list[list[ShownPart]]:
     """Returns the answer of each turn in parts; words of drawn parts are marked against the group's other answers."""
     compared = [text for text in group if text.experience.id != rollout.experience.id and text.turns]
-    alone = words_alone(_drawn(rollout), (_drawn(text) for text in compared)) if compared else frozenset()
+    # A drawn part may end with the end mark; the whole answer has none, and no mark is a word.
+    answer = _words("\n".join(turn.answer for turn in rollout.turns))
+    alone = words_alone(_drawn(rollout), (_drawn(text) for text in compared)) & answer if compared else frozenset()
     last = _last_with(rollout)
     return [
         [
@@ -45,12 +47,12 @@ def parts_of(rollout: RolloutText, group: Sequence[RolloutText]) -> list[list[Sh
 
 def words_alone(answer: str, compared: Iterable[str]) -> frozenset[str]:
     """Returns the words of an answer, in lower case, occurring in none of the compared texts."""
-    words = {match[0].casefold() for match in _WORD.finditer(answer)}
+    words = _words(answer)
     for text in compared:
         if not words:
             break
-        words -= {match[0].casefold() for match in _WORD.finditer(text)}
-    return frozenset(words)
+        words -= _words(text)
+    return words
 
 
 def differing(text: str, compared: str) -> list[TextPiece]:
@@ -63,6 +65,10 @@ def holds_truth(rollout: RolloutText, truth: str | None) -> bool:
     if not truth or rollout.extracted is None or rollout.extracted.strip() == truth.strip():
         return False
     return re.search(rf"(?<!\w){re.escape(truth.strip())}(?!\w)", _drawn(rollout)) is not None
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(match[0].casefold() for match in _WORD.finditer(text))
 
 
 def _drawn(rollout: RolloutText) -> str:
