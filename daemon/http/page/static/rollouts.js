@@ -5,6 +5,8 @@ function list() { return document.querySelector('.glist'); }
 
 document.addEventListener('htmx:beforeSwap', () => { scrolled = list()?.scrollTop ?? 0; });
 document.addEventListener('htmx:afterSettle', settle);
+// A refusal is a page of its own, with the reason.
+document.addEventListener('htmx:responseError', event => { if (event.detail.xhr.status !== 401) location.assign(event.detail.xhr.responseURL); });
 function settle() {
   if (list()) list().scrollTop = scrolled;
   for (const chosen of document.querySelectorAll('.glist .sel, .vlist .sel')) {
