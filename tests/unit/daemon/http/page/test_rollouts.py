@@ -77,7 +77,7 @@ async def test_an_answer_tells_drawn_text_truth_extract_and_words_of_its_own(
         ("drawn", "model"),
     ]
     assert '<mark class="x no" title="what the reward extracted">7</mark>' in html
-    assert re.findall(r"<mark>(\w+)</mark>", html) == ["so"]
+    assert re.findall(r"<mark>(\w+)</mark>", html) == ["so", "underlined"]
     assert "The answer has the truth, 3, and the reward extracted 7" in html
     assert "≠ truth" in html
     assert html.count('class="cell big failed"') == 1
