@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from synthetic.daemon.daemon_parts import DaemonParts
+from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
 from synthetic.daemon.hostile_texts import HOSTILE
 from synthetic.log.text_run import SyntheticRollout, TextRun, text_run, tokenizer_json
 
@@ -144,8 +144,14 @@ async def test_a_search_without_a_tokenizer_tells_why_and_keeps_the_list(client:
     assert 'class="cell q' in html
 
 
-async def test_a_search_shows_passages_in_place_of_the_groups(client: httpx.AsyncClient, told: TextRun) -> None:
-    html = await page_of(client, "/runs/texts/rollouts?q=sum")
+async def test_a_search_shows_passages_in_place_of_the_groups(tmp_path: Path) -> None:
+    run = text_run(tmp_path, tokenizer=tokenizer_json())
+    run.group([SyntheticRollout(parts=((text, True),)) for text in ("the sum is 3", "5", "sums", "a sum")])
+    run.plan(stage=1, take=4)
+    run.complete(stage=1, items=4)
+    async with open_daemon(tmp_path, run=run) as parts, parts.client() as client:
+        step = (await client.get("/v1/experiments/texts/experiences?limit=1")).json()["items"][0]["step"]
+        html = await page_of(client, f"/runs/texts/rollouts?q=sum&step={step}")
     assert "answers have the words" in html
     assert html.count('id="m-') == 2
 
