@@ -12,7 +12,15 @@ from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.marked_text import differing, holds_truth, parts_of
 from rftd.daemon.http.page.rendering import render
-from rftd.daemon.http.page.rollouts import CellGroup, Colour, VersionLine, failed_words, groups_of, neighbours_of, versions_of
+from rftd.daemon.http.page.rollouts import (
+    CellGroup,
+    Colour,
+    VersionLine,
+    failed_words,
+    groups_of,
+    neighbours_of,
+    versions_of,
+)
 from rftd.daemon.http.views import annotations, evaluations, experiences, experiments, groups, history, text, words
 from rftd.daemon.http.views import drops as drop_views
 from rftd.daemon.http.views.evaluations import Which
