@@ -21,8 +21,9 @@ from rftd.daemon.http.page.rollouts import (
     neighbours_of,
     versions_of,
 )
-from rftd.daemon.http.views import annotations, evaluations, experiences, experiments, groups, history, text, words
+from rftd.daemon.http.views import annotations as annotation_views
 from rftd.daemon.http.views import drops as drop_views
+from rftd.daemon.http.views import evaluations, experiences, experiments, groups, history, text, words
 from rftd.daemon.http.views.evaluations import Which
 from rftd.daemon.http.views.experiences import Order, State
 from rftd.daemon.http.views.groups import MOST_PROMPTS
@@ -200,7 +201,7 @@ async def _answer(
         same = {"row": answer.task.row, "stage": row.stage, "order": "oldest", "limit": _VERSIONS}
         of_row = await experiences.experiences.work(services, name=id, **same)
         versions = versions_of(of_row.items, row.group, shown["colour"])
-    marks = await annotations.annotated.work(services, name=id, limit=1000)
+    marks = await annotation_views.annotated.work(services, name=id, limit=1000)
     return {
         "text": answer,
         "row": row,

@@ -110,11 +110,16 @@ function draw(chart) {
   else {
     box.textContent = '';
     chart.plot = new uPlot(options(chart, box), data, box);
+    // A double click shows all steps again, and begins as a click: a click alone is one after a moment.
+    let opening;
     chart.plot.over.addEventListener('click', () => {
       const at = chart.plot.cursor.idx;
-      const drag = chart.plot.select.width > 0;
-      if (!drag && at !== null && at !== undefined) location.assign(`${panel.dataset.rollouts}${Math.round(series.at[at])}`);
+      clearTimeout(opening);
+      if (at === null || at === undefined || chart.plot.select.width > 0) return;
+      const address = `${panel.dataset.rollouts}${Math.round(series.at[at])}`;
+      opening = setTimeout(() => location.assign(address), 300);
     });
+    chart.plot.over.addEventListener('dblclick', () => clearTimeout(opening));
   }
   chart.querySelector('.v').textContent = figure(line.mean.findLast(y => y !== null));
   const newest = line.mean.findLast(y => y !== null);

@@ -30,12 +30,12 @@ async function annotate(change) {
     const response = await fetch(answer.dataset.annotate, {
       method: 'POST', body, headers: { 'Content-Type': 'application/json', 'Idempotency-Key': crypto.randomUUID?.() ?? String(Math.random()) },
     });
-    const told = await response.json();
-    if (!response.ok) throw new Error(told.detail || told.title);
-    const here = new URL(location);
-    here.searchParams.set('id', answer.dataset.experience);
-    here.searchParams.set('after', told.position);
-    htmx.ajax('GET', here.pathname + here.search, { target: '#view', select: '#view', swap: 'outerHTML show:none' });
+    const receipt = await response.json();
+    if (!response.ok) throw new Error(receipt.detail || receipt.title);
+    const address = new URL(location);
+    address.searchParams.set('id', answer.dataset.experience);
+    address.searchParams.set('after', receipt.position);
+    htmx.ajax('GET', address.pathname + address.search, { target: '#view', select: '#view', swap: 'outerHTML show:none' });
   } catch (error) {
     refused.textContent = error.message;
     refused.hidden = false;

@@ -9,13 +9,13 @@ let view = null;
 
 function colours() {
   const probe = document.body.appendChild(document.createElement('i'));
-  const named = {};
+  const palette = {};
   for (const name of ['ink', 'ink-3', 'line-2', 'sunken', 's1', 's3', 's5', 'r0', 'r4', 'surface']) {
     probe.style.color = `var(--${name})`;
-    named[name] = getComputedStyle(probe).color;
+    palette[name] = getComputedStyle(probe).color;
   }
   probe.remove();
-  return named;
+  return palette;
 }
 
 function number(y, digits) { return y === null || y === undefined ? '–' : Number(y).toFixed(digits).replace('-', '−'); }
@@ -27,7 +27,7 @@ function token(at) {
 
 /* Windows in sight are read once each; the strips are drawn as they come. */
 async function read() {
-  const mine = view;
+  const reading = view;
   for (let n = Math.floor(view.first / WINDOW); n <= Math.floor((view.first + view.shown - 1) / WINDOW); n++) {
     if (view.windows.has(n)) continue;
     view.windows.set(n, {});
@@ -35,14 +35,14 @@ async function read() {
       const response = await fetch(`${view.box.dataset.tokens}?first=${n * WINDOW}&n=${WINDOW}`);
       const answer = await response.json();
       if (!response.ok) throw new Error(answer.detail);
-      mine.windows.set(n, answer);
-      if (answer.notes.length && mine.at === null) mine.readout.textContent = answer.notes.join(' ');
+      reading.windows.set(n, answer);
+      if (answer.notes.length && reading.at === null) reading.readout.textContent = answer.notes.join(' ');
     } catch (error) {
-      mine.windows.delete(n);
-      mine.readout.textContent = `Tokens cannot be read: ${error.message}`;
+      reading.windows.delete(n);
+      reading.readout.textContent = `Tokens cannot be read: ${error.message}`;
       return;
     }
-    if (mine === view) paint();
+    if (reading === view) paint();
   }
 }
 
@@ -52,21 +52,21 @@ function bar(context, x, y, width, height, colour, alpha) {
   context.fillRect(x, y, width, height);
 }
 
-function column(context, named, strip, x, width, { window, k }) {
+function column(context, palette, strip, x, width, { window, k }) {
   const y = strip * STRIP + 2, height = STRIP - 6;
   if (strip === 3 ? !window.mask[k] : !window.response[k] || (strip !== 2 && !window.drawn[k])) {
-    bar(context, x, y, width, height, named.sunken, 1);
-    bar(context, x, y + height / 2, width, 1, named['line-2'], 1);
+    bar(context, x, y, width, height, palette.sunken, 1);
+    bar(context, x, y + height / 2, width, 1, palette['line-2'], 1);
   } else if (strip === 0) {
     const depth = Math.min(1, -(window.logprobs[k] ?? 0) / 4);
-    bar(context, x, y, width, height, named.s1, .14);
-    bar(context, x, y, width, Math.max(2, depth * height), named.s1, .55 + .45 * depth);
+    bar(context, x, y, width, height, palette.s1, .14);
+    bar(context, x, y, width, Math.max(2, depth * height), palette.s1, .55 + .45 * depth);
   } else if (strip === 1) {
     const advantage = window.advantages[k];
-    if (advantage === null || advantage === undefined) bar(context, x, y, width, height, named.sunken, 1);
-    else bar(context, x, y, width, height, advantage >= 0 ? named.r4 : named.r0, Math.min(1, .12 + Math.abs(advantage) * .55));
-  } else if (strip === 2) bar(context, x, y, width, height, named.s3, window.versions[k] === view.oldest ? .35 : .95);
-  else bar(context, x, y, width, height, named.s5, .75);
+    if (advantage === null || advantage === undefined) bar(context, x, y, width, height, palette.sunken, 1);
+    else bar(context, x, y, width, height, advantage >= 0 ? palette.r4 : palette.r0, Math.min(1, .12 + Math.abs(advantage) * .55));
+  } else if (strip === 2) bar(context, x, y, width, height, palette.s3, window.versions[k] === view.oldest ? .35 : .95);
+  else bar(context, x, y, width, height, palette.s5, .75);
 }
 
 function paint() {
@@ -77,7 +77,7 @@ function paint() {
     canvas.height = HEIGHT * scale;
   }
   const context = canvas.getContext('2d');
-  const named = view.colours;
+  const palette = view.colours;
   context.setTransform(scale, 0, 0, scale, 0, 0);
   context.clearRect(0, 0, width, HEIGHT);
   const font = getComputedStyle(document.body).fontFamily;
@@ -87,40 +87,40 @@ function paint() {
   context.font = `11px ${font}`;
   STRIPS.forEach((name, strip) => {
     context.globalAlpha = 1;
-    context.fillStyle = named['ink-3'];
+    context.fillStyle = palette['ink-3'];
     context.fillText(name, 0, strip * STRIP + STRIP / 2 - 1);
   });
   const end = Math.min(view.total, view.first + view.shown);
   let before = null;
   for (let at = view.first; at < end; at++) {
-    const here = token(at);
+    const sample = token(at);
     const x = LABEL + (at - view.first) * step;
-    if (!here) continue;
-    if (view.oldest === null && here.window.versions[here.k] !== null) view.oldest = here.window.versions[here.k];
-    for (let strip = 0; strip < STRIPS.length; strip++) column(context, named, strip, x, Math.max(.75, step - gap), here);
-    const version = here.window.versions[here.k];
+    if (!sample) continue;
+    if (view.oldest === null && sample.window.versions[sample.k] !== null) view.oldest = sample.window.versions[sample.k];
+    for (let strip = 0; strip < STRIPS.length; strip++) column(context, palette, strip, x, Math.max(.75, step - gap), sample);
+    const version = sample.window.versions[sample.k];
     if (version !== before && version !== null) {
       context.globalAlpha = 1;
-      context.fillStyle = named.ink;
+      context.fillStyle = palette.ink;
       context.fillText(`v${version}`, x + 4, 2 * STRIP + STRIP / 2 - 1);
     }
     before = version;
   }
   context.globalAlpha = 1;
-  context.fillStyle = named['ink-3'];
+  context.fillStyle = palette['ink-3'];
   context.font = `10px ${font}`;
   const apart = [1, 5, 10, 25, 50, 100, 250, 500, 1000].find(size => size * step >= 44) ?? 1000;
   for (let at = Math.ceil(view.first / apart) * apart; at < end; at += apart) context.fillText(String(at), LABEL + (at - view.first) * step, HEIGHT - 8);
   if (view.at !== null) {
-    context.strokeStyle = named.ink;
+    context.strokeStyle = palette.ink;
     context.strokeRect(LABEL + (view.at - view.first) * step - .5, .5, Math.max(2, step), STRIPS.length * STRIP - 2);
   }
 }
 
 function tell() {
-  const here = token(view.at);
-  if (!here) return;
-  const { window, k } = here;
+  const sample = token(view.at);
+  if (!sample) return;
+  const { window, k } = sample;
   const words = [`token ${view.at}`, window.texts.length ? JSON.stringify(window.texts[k]) : `id ${window.ids[k]}`];
   if (window.drawn[k]) words.push(`log-probability ${number(window.logprobs[k], 4)} (p ${number(Math.exp(window.logprobs[k]), 3)})`);
   else words.push(window.response[k] ? 'written by the workflow' : 'prompt');

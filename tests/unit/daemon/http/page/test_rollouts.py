@@ -41,7 +41,7 @@ class Tags(HTMLParser):
 
 
 @pytest.fixture
-async def told(parts: DaemonParts, tmp_path: Path) -> TextRun:
+async def texts(parts: DaemonParts, tmp_path: Path) -> TextRun:
     """A run of texts in the parts: a group with three answers, then one with a single answer."""
     run = text_run(tmp_path, tokenizer=tokenizer_json())
     tool = "<tool_response>5</tool_response>"
@@ -66,7 +66,7 @@ async def ids_of(client: httpx.AsyncClient) -> list[str]:
 
 
 async def test_an_answer_tells_drawn_text_truth_extract_and_words_of_its_own(
-    client: httpx.AsyncClient, told: TextRun
+    client: httpx.AsyncClient, texts: TextRun
 ) -> None:
     wrong = (await ids_of(client))[0]
     html = await page_of(client, f"/runs/texts/rollouts?id={wrong}")
@@ -83,7 +83,9 @@ async def test_an_answer_tells_drawn_text_truth_extract_and_words_of_its_own(
     assert html.count('class="cell big failed"') == 1
 
 
-async def test_keys_lead_through_group_and_list_and_to_best_and_worst(client: httpx.AsyncClient, told: TextRun) -> None:
+async def test_keys_lead_through_group_and_list_and_to_best_and_worst(
+    client: httpx.AsyncClient, texts: TextRun
+) -> None:
     worst, best, middle, single = await ids_of(client)
     keys = Tags(await page_of(client, f"/runs/texts/rollouts?id={middle}&order=oldest")).keys
     assert {key: address.rpartition("id=")[2] for key, address in keys.items() if key in "jkbw]["} == {
@@ -156,7 +158,7 @@ async def test_a_search_shows_passages_in_place_of_the_groups(tmp_path: Path) ->
     assert html.count('id="m-') == 2
 
 
-async def test_a_step_without_rollouts_and_a_run_without_any_say_so(client: httpx.AsyncClient, told: TextRun) -> None:
+async def test_a_step_without_rollouts_and_a_run_without_any_say_so(client: httpx.AsyncClient, texts: TextRun) -> None:
     assert "No rollout of this run was last trained in step 99" in await page_of(client, "/runs/texts/rollouts?step=99")
     assert "No rollout matches" in await page_of(client, "/runs/texts/rollouts?state=late")
     missing = await client.get("/runs/texts/rollouts?id=ffffffffffff")
@@ -179,7 +181,7 @@ async def test_two_versions_stand_side_by_side_with_won_lost_and_same(client: ht
     assert "The same question at every version" in row
 
 
-async def test_prompts_name_the_row_and_truth_of_each_group(client: httpx.AsyncClient, told: TextRun) -> None:
+async def test_prompts_name_the_row_and_truth_of_each_group(client: httpx.AsyncClient, texts: TextRun) -> None:
     rows = (await client.get("/v1/experiments/texts/experiences?order=oldest")).json()["items"]
     groups = list(dict.fromkeys(row["group"] for row in rows))
     answer = await client.get("/v1/experiments/texts/prompts", params={"group": groups, "chars": 3})
