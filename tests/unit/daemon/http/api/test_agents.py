@@ -62,6 +62,7 @@ def values(tree: Any, place: str) -> Iterator[Any]:
 
 
 REQUIRED = {
+    "/v1/experiments/{name}/prompts",
     "/v1/experiments/{name}/words",
     "/v1/comparison",
     "/v1/diff",
