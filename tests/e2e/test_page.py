@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -14,6 +15,9 @@ pytestmark = pytest.mark.e2e
 LONG: Final = EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
 NOTE: Final = "<img src=x onerror=alert(1)>"
 LABEL: Final = "javascript:alert('{{7*7}}')"
+SETTLED: Final = """document.getElementById('answer')?.dataset.experience === new URL(location).searchParams.get('id')
+    && document.querySelector('#strips canvas')?.height !== 150"""
+"""The answer of the address is shown, and its tokens are drawn."""
 VIEWS: Final = ((800, "dark"), (1440, "light"))
 MOST_BYTES: Final = 200_000
 MOST_CHART_BYTES: Final = 300_000
@@ -112,6 +116,7 @@ def test_a_click_on_a_point_opens_its_rollouts_and_keys_lead_on(scene: Scene, wi
     address = page.url
     page.keyboard.press("]")
     page.wait_for_url(lambda url: url != address)
+    page.wait_for_function(SETTLED)
     page.locator("#strips canvas").focus()
     page.keyboard.press("ArrowRight")
     page.get_by_text("token 1 ·").wait_for()
@@ -126,6 +131,39 @@ def test_a_click_on_a_point_opens_its_rollouts_and_keys_lead_on(scene: Scene, wi
         page.goto(f"{scene.host.url}/runs/long/{view}")
         page.locator("h1").wait_for()
         _check(window)
+
+
+def test_a_newcomer_gets_from_the_curve_to_the_weights_by_clicks_alone(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    page.goto(scene.rftd("open", "--print").out.split()[0])
+    page.locator("tr.go a.name", has_text="long").click()
+    page.locator(".chart[data-metric='reward'] .u-over").click()
+    page.locator("#key-b").click()
+    page.wait_for_url("**id=*")
+    best = page.locator("#answer .cell.big.on").inner_text().split()[0]
+    rewards = page.locator("#answer a.cell.big").all_inner_texts()
+    assert float(best) == max(float(reward.split()[0]) for reward in rewards)
+    page.get_by_role("link", name="Evaluations").click()
+    page.get_by_role("link", name="compare", exact=True).last.click()
+    page.get_by_text("won", exact=False).first.wait_for()
+    page.locator("article a", has_text="row").first.click()
+    page.get_by_text("The same question at every version").wait_for()
+    page.locator(".who a", has_text="version").last.click()
+    page.wait_for_url(lambda url: "/v1/lineage?id=" in url and "/weights/" in url)
+    assert "checkpoint" in page.locator("body").inner_text()
+    assert window.complaints == []
+
+
+def test_a_reader_sees_stars_and_notes_without_controls(scene: Scene, window: Window) -> None:
+    token = json.loads(scene.rftd("token", "add", "reader", "--role", "read", "--json").out)["token"]
+    login = scene.rftd("open", "--print", environ={"RFTD_TOKEN": token})
+    page = window.page.context.browser.new_context(viewport={"width": 1440, "height": 1000}).new_page()
+    page.goto(login.out.split()[0])
+    page.goto(f"{scene.host.url}/runs/long/rollouts")
+    page.locator("#answer").wait_for()
+    assert page.locator("#star, #note").count() == 0
+    page.close()
 
 
 def test_tabs_of_a_browser_share_one_stream(scene: Scene, window: Window) -> None:

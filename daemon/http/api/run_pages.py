@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 
 from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
 from rftd.daemon.http.api.services import Services
-from rftd.daemon.http.page.marked_text import differing, holds_truth, parts_of
+from rftd.daemon.http.page.marked_text import differing, has_alone, holds_truth, parts_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.rollouts import (
     CellGroup,
@@ -154,6 +154,7 @@ async def _rollouts(
         url=url,
         json=json_url(f"/v1/experiments/{id}/experiences", where),
         answer=answer,
+        may_annotate=services.bearer.asker.role >= annotation_views.annotate.role,
         **shown,
     )
 
@@ -196,6 +197,7 @@ async def _answer(
     # Without texts to compare, the group is read for its failed rollouts.
     limit, chars = (_COMPARED, COMPARED_CHARS) if is_compared else (1, 1)
     group = await text.group_text.work(services, name=id, group=row.group, limit=limit, chars=chars)
+    parts = parts_of(answer.rollout, group.items if is_compared else ())
     versions: list[VersionLine] = []
     if answer.task is not None:
         same = {"row": answer.task.row, "stage": row.stage, "order": "oldest", "limit": _VERSIONS}
@@ -205,8 +207,8 @@ async def _answer(
     return {
         "text": answer,
         "row": row,
-        "parts": parts_of(answer.rollout, group.items if is_compared else ()),
-        "is_compared": is_compared and len(members) > 1,
+        "parts": parts,
+        "has_alone": has_alone(parts),
         "missed": (row.reward or 0.0) <= 0 and holds_truth(answer.rollout, answer.truth),
         "cells": next(iter(groups_of(members, shown["colour"]))).cells,
         "failed": failed_words(group.failed),

@@ -19,10 +19,13 @@ class Curve(NamedTuple):
     band: Band = "range"
     log: bool = False
     """True for a logarithmic scale."""
+    is_split: bool = False
+    """True for a line of each figure with the prefix, at most five."""
 
 
 CURATED: Final = (
     Curve("Reward", "10 to 90 % of rollouts", "Rising means learning", ("reward",), band="quantiles"),
+    Curve("Reward parts", "means", "", ("reward/",), band="none", is_split=True),
     Curve("Held out", "score", "Rising with the reward: not only the training rows", ("held-out/",), "s3", "none"),
     Curve(
         "Loss",

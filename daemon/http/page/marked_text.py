@@ -45,6 +45,11 @@ def parts_of(rollout: RolloutText, group: Sequence[RolloutText]) -> list[list[Sh
     ]
 
 
+def has_alone(turns: Sequence[Sequence[ShownPart]]) -> bool:
+    """Returns True for parts with a marked word of no other answer."""
+    return any(piece.mark == "alone" for parts in turns for shown in parts for piece in shown.pieces)
+
+
 def words_alone(answer: str, compared: Iterable[str]) -> frozenset[str]:
     """Returns the words of an answer, in lower case, occurring in none of the compared texts."""
     words = _words(answer)

@@ -61,11 +61,12 @@ class Neighbours(NamedTuple):
 
 def groups_of(rows: Sequence[ExperienceRow], colour: Colour) -> list[CellGroup]:
     """Returns the rollouts in groups, groups in the order of the first member, members by rollout."""
-    longest = max((row.response_tokens for row in rows), default=0)
+    lengths = [row.response_tokens for row in rows]
+    lengths_range = (min(lengths, default=0), max(lengths, default=0))
     stalest = max((row.staleness_versions or 0 for row in rows), default=0)
     members: dict[str, list[RolloutCell]] = {}
     for row in rows:
-        share, text = _figure(row, colour, longest, stalest)
+        share, text = _figure(row, colour, lengths_range, stalest)
         members.setdefault(row.group, []).append(RolloutCell(row, _level(share), text))
     return [
         CellGroup(id, sorted(cells, key=lambda cell: cell.row.rollout), _mean([cell.row.reward for cell in cells]))
@@ -73,9 +74,13 @@ def groups_of(rows: Sequence[ExperienceRow], colour: Colour) -> list[CellGroup]:
     ]
 
 
-def _figure(row: ExperienceRow, colour: Colour, longest: int, stalest: int) -> tuple[float | None, str]:
+def _figure(
+    row: ExperienceRow, colour: Colour, lengths_range: tuple[int, int], stalest: int
+) -> tuple[float | None, str]:
     if colour == "length":
-        return 1 - row.response_tokens / max(1, longest), f"{row.response_tokens} tokens"
+        shortest, longest = lengths_range
+        share = (longest - row.response_tokens) / (longest - shortest) if longest > shortest else 0.5
+        return share, f"{row.response_tokens} tokens"
     if colour == "staleness":
         stale = row.staleness_versions
         return (None, "not planned") if stale is None else (1 - stale / max(1, stalest), f"{stale} versions old")

@@ -6,6 +6,9 @@ const charts = [...panel.querySelectorAll('.chart')];
 const list = document.getElementById('metrics');
 const smooth = document.getElementById('smooth');
 const POINTS = 240;
+const MOST_PARTS = 5;
+/* Steps after which a figure without a record is named in a line, and its chart is left out. */
+const EARLY_STEPS = 3;
 let series = null;
 let reading = false;
 let again = false;
@@ -51,6 +54,23 @@ function shown(chart, line) {
   return [series.at, usable(band[0]), usable(band[1]), mean, centred(mean, Number(smooth.value))];
 }
 
+/* The figures behind a chart: its own, or one for each part. */
+function figuresOf(chart) { return chart.parts ?? (chart.dataset.metric ? [chart.dataset.metric] : []); }
+
+/* Names of parts with the colour and the newest figure of each, in place of a hint. */
+function legend(chart, lines) {
+  const entries = lines.map((line, at) => {
+    const entry = document.createElement('span');
+    const swatch = document.createElement('i');
+    swatch.className = `swatch c${at + 1}`;
+    const name = line.metric.slice(chart.dataset.metrics.length).replace(/\/mean$/, '');
+    entry.append(swatch, `${name} ${figure(line.mean.findLast(y => y !== null))}`);
+    return entry;
+  });
+  chart.querySelector('.hint').classList.add('parts');
+  chart.querySelector('.hint').replaceChildren(...entries);
+}
+
 function drawMarks(plot) {
   const context = plot.ctx;
   context.save();
@@ -81,13 +101,14 @@ function options(chart, box) {
   const raw = { stroke, width: 1, alpha: Number(smooth.value) ? 0.25 : 0, points: { show: false } };
   const edge = { stroke: 'transparent', points: { show: false } };
   const value = chart.querySelector('.v');
+  const parts = chart.parts?.map((_, at) => ({ stroke: colour(`s${at + 1}`), width: 1.6, points: { show: false } }));
   return {
     width: box.clientWidth, height: 118, padding: [10, 14, 0, 0], legend: { show: false },
     cursor: { sync: { key: 'run' }, y: false, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: chart.dataset.log === '1' ? { distr: 3 } : { range: (_, low, high) => range(low, high) } },
     axes: [{ ...axis, grid: { show: false }, size: 20, space: 64, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? figure(tick) : '')) },
       { ...axis, grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
-    series: [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
+    series: parts ? [{}, ...parts] : [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
     bands: chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
     hooks: { draw: [drawMarks], setScale: [(plot, key) => {
       // A zoom outlasts new points; a double click, which shows all, ends it.
@@ -95,6 +116,10 @@ function options(chart, box) {
       if (key === 'x' && steps.length > 1) plot.zoomed = plot.scales.x.min > steps[0] || plot.scales.x.max < steps.at(-1);
     }], setCursor: [plot => {
       const at = plot.cursor.idx;
+      if (parts) {
+        value.textContent = at === null || at === undefined ? '' : `at ${figure(plot.data[0][at])}`;
+        return;
+      }
       const last = plot.data[3].findLast(y => y !== null);
       value.textContent = at === null || at === undefined ? figure(last) : `${figure(plot.data[3][at])} at ${figure(plot.data[0][at])}`;
     }] },
@@ -102,10 +127,12 @@ function options(chart, box) {
 }
 
 function draw(chart) {
-  const line = series.lines.find(candidate => candidate.metric === chart.dataset.metric);
+  const names = figuresOf(chart);
+  const lines = names.map(name => series.lines.find(candidate => candidate.metric === name)).filter(Boolean);
   const box = chart.querySelector('.plot');
-  if (!line || !series.at.length) return;
-  const data = shown(chart, line);
+  if (!names.length || lines.length < names.length || !series.at.length) return;
+  const [line] = lines;
+  const data = chart.parts ? [series.at, ...lines.map(part => centred(part.mean, Number(smooth.value)))] : shown(chart, line);
   if (chart.plot) chart.plot.setData(data, chart.plot.zoomed !== true);
   else {
     box.textContent = '';
@@ -121,15 +148,22 @@ function draw(chart) {
     });
     chart.plot.over.addEventListener('dblclick', () => clearTimeout(opening));
   }
-  chart.querySelector('.v').textContent = figure(line.mean.findLast(y => y !== null));
-  const newest = line.mean.findLast(y => y !== null);
-  box.setAttribute('aria-label', `${chart.querySelector('h3').firstChild.textContent.trim()} by step, now ${figure(newest)}`);
+  const title = chart.querySelector('h3').firstChild.textContent.trim();
+  if (chart.parts) {
+    chart.querySelector('.v').textContent = '';
+    legend(chart, lines);
+    box.setAttribute('aria-label', `${title} by step`);
+  } else {
+    const newest = figure(line.mean.findLast(y => y !== null));
+    chart.querySelector('.v').textContent = newest;
+    box.setAttribute('aria-label', `${title} by step, now ${newest}`);
+  }
   chart.dataset.points = String(series.at.at(-1));
 }
 
 function redraw() {
   if (!series) return;
-  for (const chart of charts.filter(chart => chart.dataset.metric)) {
+  for (const chart of charts.filter(chart => figuresOf(chart).length)) {
     const { min, max } = chart.plot?.zoomed ? chart.plot.scales.x : {};
     chart.plot?.destroy();
     chart.plot = null;
@@ -142,7 +176,12 @@ function redraw() {
 function choose(offered) {
   let news = false;
   for (const chart of charts) {
-    if (chart.dataset.metric) continue;
+    if (figuresOf(chart).length) continue;
+    if (chart.dataset.split) {
+      const parts = offered.filter(full => full.startsWith(chart.dataset.metrics) && full.endsWith('/mean')).slice(0, MOST_PARTS);
+      if (parts.length) { chart.parts = parts; news = true; }
+      continue;
+    }
     for (const name of chart.dataset.metrics.split('|')) {
       const metric = name.endsWith('/') ? offered.find(full => full.startsWith(name) && !full.slice(name.length).includes('/')) : offered.find(full => full === name);
       if (metric) { chart.dataset.metric = metric; news = true; break; }
@@ -152,18 +191,29 @@ function choose(offered) {
   return news;
 }
 
+/* Charts without a record would be mostly empty boxes: after the first steps their names stand in one line. */
+function leaveOut() {
+  if (!(series.runs[0].last_step >= EARLY_STEPS)) return;
+  const empty = charts.filter(chart => !figuresOf(chart).length);
+  for (const chart of charts) chart.hidden = empty.includes(chart);
+  const line = document.getElementById('unrecorded');
+  line.hidden = !empty.length;
+  line.textContent = `Not recorded: ${empty.map(chart => chart.querySelector('h3').firstChild.textContent.trim()).join(', ')}.`;
+}
+
 /* One reading at a time; signs that come meanwhile are answered by one more. */
 async function read() {
   if (reading) { again = true; return; }
   reading = true;
   try {
-    const drawn = charts.filter(chart => chart.dataset.metric);
-    const query = drawn.map(chart => `&metrics=${encodeURIComponent(chart.dataset.metric)}`).join('');
+    const drawn = charts.filter(chart => figuresOf(chart).length);
+    const query = drawn.flatMap(figuresOf).map(name => `&metrics=${encodeURIComponent(name)}`).join('');
     const answer = await fetch(`${panel.dataset.series}&points=${POINTS}${query}`);
     if (answer.ok) {
       series = await answer.json();
       again ||= choose(series.runs[0].metrics);
       for (const chart of drawn) draw(chart);
+      leaveOut();
     }
   } catch { /* the daemon is away: live.js says so, and the next sign reads again */ }
   reading = false;

@@ -15,6 +15,8 @@ from synthetic.daemon.hostile_texts import HOSTILE
 from synthetic.log.text_run import SyntheticRollout, TextRun, text_run, tokenizer_json
 
 from rftd.daemon.http.page.marked_text import words_alone
+from rftd.daemon.http.page.rollouts import groups_of
+from rftd.storage.queries.experiences import ExperienceRow
 from rftd.streams.events.task import TaskLeased
 
 pytestmark = pytest.mark.anyio
@@ -194,3 +196,11 @@ async def test_prompts_name_the_row_and_truth_of_each_group(client: httpx.AsyncC
 def test_words_alone_are_in_no_other_answer_whatever_their_case() -> None:
     assert words_alone("The sum is 3.5 now", ("the SUM", "is 3")) == {"3.5", "now"}
     assert words_alone("same", ("same",)) == frozenset()
+
+
+async def test_equal_lengths_are_neither_long_nor_short(client: httpx.AsyncClient, texts: TextRun) -> None:
+    columns = (await client.get("/v1/experiments/texts/experiences?limit=1")).json()["items"][0]
+    row = msgspec.convert({**columns, "produced_ns": 0}, ExperienceRow)
+    longer = msgspec.structs.replace(row, rollout=row.rollout + 1, response_tokens=row.response_tokens + 8)
+    same, (short, long) = groups_of([row], "length")[0].cells, groups_of([row, longer], "length")[0].cells
+    assert [cell.level for cell in (*same, short, long)] == [2, 4, 0]
