@@ -40,12 +40,13 @@ TASK = Task(taskset="t", row=0, epoch=0, prompt="?", messages=(Message("user", "
 
 @given(response=TEXT | FORMULA, truth=TEXT | FORMULA)
 def test_no_text_breaks_a_reward(response: str, truth: str) -> None:
-    # The others ask: a process of their own, a model, a judge.
+    # The others ask: a process of their own, a model, a judge, a sandbox.
     for name in set(REWARDS.names()) - {
         "math_verify_reward",
         "reward_model",
         "llm_judge_reward",
         "rubric_judge_reward",
+        "code_reward",
     }:
         # Its truth is a task, and what is none is an error of the dataset.
         rows = {"countdown_reward": '{"target": 7, "numbers": [3, 4]}', "tool_call_reward": '{"name": "add"}'}

@@ -19,6 +19,7 @@ math_verify_reward  accuracy by the library math-verify, in `math_verify_judge`'
 reward_model        the output of a reward model, in `reward_model_process`'s process
 llm_judge           the verdict of an auxiliary model, and the judge's prompts
 confined            a stranger's source text, in a sandbox for each response
+code                a program in a sandbox against the tests of its row, run there by `code_cases`
 tool_call           calls of functions compared with those of the row
 rubric_judge        the rating of an auxiliary model by a row's rubrics
 line_process        a module in a separate process, answering lines

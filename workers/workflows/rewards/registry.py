@@ -21,6 +21,7 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
         "llm_judge_reward": "rftd.workers.workflows.rewards.llm_judge:LlmJudgeReward",
         "rubric_judge_reward": "rftd.workers.workflows.rewards.rubric_judge:RubricJudgeReward",
         "tool_call_reward": "rftd.workers.workflows.rewards.tool_call:ToolCallReward",
+        "code_reward": "rftd.workers.workflows.rewards.code:CodeReward",
         "zero_reward": "rftd.workers.workflows.rewards.rule_based:ZeroReward",
         "accuracy_reward": "rftd.workers.workflows.rewards.rule_based:AccuracyReward",
         "countdown_reward": "rftd.workers.workflows.rewards.countdown:CountdownReward",

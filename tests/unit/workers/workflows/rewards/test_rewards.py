@@ -229,6 +229,7 @@ def test_hostile_responses_cost_linear_time(text: str) -> None:
         "reward_model",
         "llm_judge_reward",
         "rubric_judge_reward",
+        "code_reward",
     }:
         truth, most = {"countdown_reward": (ASKED, 0.1), "tool_call_reward": ("[]", 0.0)}.get(name, ("#### 5", 0.0))
         assert score(name, text, truth).value <= most
