@@ -6,6 +6,7 @@ import http
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
+from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -18,7 +19,8 @@ from rftd.daemon.http.page.curves import curves_of
 from rftd.daemon.http.page.formats import scale_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.run_list import Shown, as_tree, parameters_of
-from rftd.daemon.http.views import experiments
+from rftd.daemon.http.page.steering import acts_of, refusal_of, steering_of
+from rftd.daemon.http.views import annotations, experiments
 from rftd.daemon.http.views.experiments import RunOrder
 from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import NAME_CHARACTERS
@@ -29,6 +31,7 @@ from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
 RUNS_AT_ONCE: Final = 100
 SEARCH_CHARACTERS: Final = 500
+SHOWN_NOTES: Final = 20
 MOST_FURTHER: Final = 16
 """Maximum number of curves besides the curated ones."""
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
@@ -84,21 +87,26 @@ async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor
         next=page.next,
         json=json_url("/v1/experiments", wanted),
         url=url,
+        acts_of=acts_of,
+        refusal=refusal_of(services),
         **shown,
     )
 
 
 async def _run(services: Services, name: str, further: list[str]) -> str:
     page = await experiments.one.work(services, name=name)
-    id = page.experiment.summary.id
+    id, state = page.experiment.summary.id, page.experiment.summary.state
     why = await experiments.why.work(services, name=id)
+    notes = (await annotations.annotated.work(services, name=id, limit=SHOWN_NOTES)).notes
     services.operations.looked(id)
     return render(
         "run.html",
         services.clock,
         page=page,
         why=why,
-        ended=page.experiment.summary.state in ENDED,
+        ended=state in ENDED,
+        steering=await steering_of(services, services.rehearsing, UUID(id), state),
+        run_notes=[note for note in notes if note.experience is None],
         alarms=alarms_of(page, why),
         what_of=what_of,
         curves=curves_of(further),

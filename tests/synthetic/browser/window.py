@@ -49,6 +49,13 @@ class Window:
         found = self.page.evaluate("axe.run().then(done => done.violations)")
         return [f"{rule['id']}: {node['html'][:200]}" for rule in found for node in rule["nodes"]]
 
+    def check_faults(self) -> None:
+        """Nothing complains, nothing foreign is asked for, axe finds nothing, and nothing scrolls sideways."""
+        assert self.faults() == []
+        assert not self.overflows()
+        assert self.complaints == []
+        assert self.foreign == []
+
     def overflows(self) -> bool:
         """True if the page scrolls sideways."""
         return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))

@@ -139,11 +139,13 @@ function draw(chart) {
     chart.plot = new uPlot(options(chart, box), data, box);
     // A double click shows all steps again, and begins as a click: a click alone is one after a moment.
     let opening;
-    chart.plot.over.addEventListener('click', () => {
+    chart.plot.over.addEventListener('click', event => {
       const at = chart.plot.cursor.idx;
       clearTimeout(opening);
       if (at === null || at === undefined || chart.plot.select.width > 0) return;
-      const address = `${panel.dataset.rollouts}${Math.round(series.at[at])}`;
+      const step = Math.round(series.at[at]);
+      if (event.shiftKey) { document.dispatchEvent(new CustomEvent('fork', { detail: String(step) })); return; }
+      const address = `${panel.dataset.rollouts}${step}`;
       opening = setTimeout(() => location.assign(address), 300);
     });
     chart.plot.over.addEventListener('dblclick', () => clearTimeout(opening));

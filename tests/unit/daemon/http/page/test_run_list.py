@@ -12,6 +12,7 @@ from synthetic.daemon.hostile_texts import HOSTILE
 from rftd.daemon.http.page.formats import scale_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.run_list import as_tree, parameters_of
+from rftd.daemon.http.page.steering import acts_of
 from rftd.ops.clock import SystemClock
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.streams.folds.spine import Status
@@ -61,6 +62,8 @@ def page_of(*runs: ExperimentSummary) -> str:
         next=None,
         json="/v1/experiments",
         url=lambda **changed: "/",
+        acts_of=acts_of,
+        refusal=None,
         q="",
         show="all",
         order="newest",
