@@ -22,7 +22,7 @@ from rftd.streams.events import experiment as life
 E = TypeVar("E")
 pytestmark = pytest.mark.e2e
 LONG: Final = EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
-REASON: Final = "<img src=x onerror=alert(1)> it's \"slow\" $(id)"
+REASON: Final = '<img src=x onerror=alert(1)> it\'s "slow" $(id)'
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def refusal_of(daemon: Daemon) -> str | None:
 
 
 async def steering_of(daemon: Daemon, rehearsing: Callable[[], Daemon], experiment: UUID, state: str) -> Steering:
-    """Returns the commands to an experiment; `rehearsing` opens a view of the daemon that judges and appends nothing."""
+    """Returns the commands to an experiment; `rehearsing` opens a view of the daemon without appends."""
     refusal = refusal_of(daemon)
     if refusal is None and daemon.asker.role < AccessRole.ADMIN:
         try:
