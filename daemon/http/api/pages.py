@@ -20,7 +20,8 @@ from rftd.daemon.http.page.formats import scale_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.run_list import Shown, as_tree, parameters_of
 from rftd.daemon.http.page.steering import acts_of, refusal_of, steering_of
-from rftd.daemon.http.views import annotations, experiments
+from rftd.daemon.http.views import annotations as annotation_views
+from rftd.daemon.http.views import experiments
 from rftd.daemon.http.views.experiments import RunOrder
 from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import NAME_CHARACTERS
@@ -97,7 +98,7 @@ async def _run(services: Services, name: str, further: list[str]) -> str:
     page = await experiments.one.work(services, name=name)
     id, state = page.experiment.summary.id, page.experiment.summary.state
     why = await experiments.why.work(services, name=id)
-    notes = (await annotations.annotated.work(services, name=id, limit=SHOWN_NOTES)).notes
+    notes = (await annotation_views.annotated.work(services, name=id, limit=SHOWN_NOTES)).notes
     services.operations.looked(id)
     return render(
         "run.html",

@@ -12,9 +12,10 @@ from rftd.daemon.run.consequence import Rehearsed
 from rftd.daemon.run.supervisor.inbox import LEGAL
 from rftd.daemon.trust.asker import AccessRole, NotAllowedError
 from rftd.streams.events import experiment as life
+from rftd.streams.events.registry import Event
 from rftd.streams.folds.spine import Status
 
-_EVENTS: Final = {
+_EVENTS: Final[dict[str, type[Event]]] = {
     "pause": life.ExperimentPaused,
     "resume": life.ExperimentResumed,
     "cancel": life.ExperimentCancelled,
