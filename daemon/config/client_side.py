@@ -18,6 +18,7 @@ from rftd.ops.paths import absolute_path
 from rftd.ops.redaction import has_url_credentials, is_plain_variable, is_secret_field, is_secret_map
 
 ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""A valid name of an environment variable."""
 _NO_SECRET: Final = frozenset({"", "EMPTY"})
 """Values of a secret field meaning "no secret", as in the guide's defaults."""
 
@@ -62,6 +63,7 @@ def withhold_secrets(tree: dict[str, Any], source: SourceMap) -> list[Issue]:
 def _withhold(
     node: dict[str, Any] | list[Any], path: FieldPath, source: SourceMap, issues: list[Issue], *, secret: bool
 ) -> None:
+    """Replaces the secrets below a node; `secret` is True if everything below is secret."""
     children = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
     for key, value in children:
         child_path: FieldPath = (*path, key)
@@ -90,6 +92,7 @@ def _withhold(
 
 
 def _check_reference(name: object, path: FieldPath, must_equal: str | None) -> Issue | None:
+    """Returns the issue of an invalid `{env: NAME}`; None for a valid one."""
     if not isinstance(name, str) or not ENV_NAME.fullmatch(name):
         return refusal(path, "`env` must name an environment variable")
     if must_equal is not None and name != must_equal:
@@ -99,6 +102,7 @@ def _check_reference(name: object, path: FieldPath, must_equal: str | None) -> I
 
 
 def _suggestion(path: FieldPath) -> str:
+    """Returns a name for the variable of a secret field."""
     words = [str(key) for key in path if isinstance(key, str)][-1:]
     name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
     return name if ENV_NAME.fullmatch(name) else "MY_SECRET"
@@ -106,8 +110,11 @@ def _suggestion(path: FieldPath) -> str:
 
 # `Qwen/Qwen3-0.6B` is a repository on a hub, and might be a folder as well: only the disk can tell.
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*")
+"""A name that may be a repository on a hub."""
 _DATA_FILE: Final = (".jsonl", ".json", ".parquet", ".arrow", ".csv", ".txt")
+"""Endings of data files."""
 _ROOT_VARIABLE: Final = "TRINITY_CHECKPOINT_ROOT_DIR"
+"""Environment variable with the parent folder of experiments."""
 _PathField: TypeAlias = tuple[FieldPath, Any, Any]
 """The field of a path, the mapping or list containing the text, and the key or index there."""
 
@@ -152,6 +159,7 @@ def relative_paths(tree: dict[str, Any]) -> list[Issue]:
 
 
 def _written_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
+    """Yields every path in a tree, with its field."""
     root = tree.get("checkpoint_root_dir")
     if root:
         yield ("checkpoint_root_dir",), root
@@ -207,6 +215,7 @@ def _paths_below(annotation: Any, node: Any, at: FieldPath) -> Iterator[_PathFie
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
     # A NUL would raise ValueError in every system call: check_plain reports the field.
+    """Returns the absolute form of a path; a URL, or a name on a hub without a folder here, is unchanged."""
     if "://" in text or "\0" in text:
         return text
     on_hub = _HUB_NAME.fullmatch(text) is not None or HubId.parse(text) is not None
@@ -217,6 +226,7 @@ def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
 
 
 def _join(cwd: Path, text: str) -> str:
+    """Returns a path made absolute below `cwd`."""
     if "\0" in text or "://" in text:
         return text
     return absolute_path(text, below=cwd)

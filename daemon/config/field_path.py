@@ -6,9 +6,11 @@ import re
 from typing import Any, TypeAlias
 
 FieldPath: TypeAlias = tuple[str | int, ...]
+"""Path of a field: keys of mappings, and indices of lists."""
 
 # At most six digits: more than the longest list may need; int() raises ValueError for thousands of digits.
 _PART = re.compile(r"\[(\d{1,6})\]|\.?([^.\[\]]+)")
+"""One key or index in the text of a path."""
 
 
 def show(path: FieldPath) -> str:

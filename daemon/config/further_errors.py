@@ -21,9 +21,13 @@ from rftd.workers.devices.host import Host
 from rftd.workers.learning.algorithms import registry
 
 _LEFT_OUT: Final = object()
+"""Stand-in for a field left out."""
 _ALGORITHM: Final = "algorithm_type"
+"""Field of the algorithm's name."""
 _TEXTS: Final = ("/stand_in", "stand_in")
+"""Stand-ins for texts."""
 _NUMBERS: Final = (1, 2, 8, 64, 1024, 0.5)
+"""Stand-ins for numbers."""
 _ATTEMPTS: Final = 4
 """Maximum number of successive removals, each of sections left incomplete by the previous removal."""
 
@@ -73,10 +77,12 @@ def further_contradictions(tree: dict[str, Any], issues: Iterable[Issue], source
 
 
 def _is_left_out(candidates: list[tuple[FieldPath, Any]]) -> bool:
+    """True if the only stand-ins of a field leave it out."""
     return all(stand_in is _LEFT_OUT for _, stand_in in candidates)
 
 
 def _at(tree: dict[str, Any], path: FieldPath) -> Any:
+    """Returns the node at a path; None if absent."""
     node: Any = tree
     for key in path:
         node = child(node, key)
@@ -141,6 +147,7 @@ def _candidates(
 
 
 def _intended_fields(tree: dict[str, Any], issue: Issue) -> list[tuple[FieldPath, Any]]:
+    """Returns the fields probably meant by a malformed one, with possible values."""
     path = issue.path
     malformed = _at(tree, path)
     if issue.kind is UnknownField:
@@ -150,6 +157,7 @@ def _intended_fields(tree: dict[str, Any], issue: Issue) -> list[tuple[FieldPath
 
 
 def _stand_ins(path: FieldPath, malformed: Any) -> list[Any]:
+    """Returns possible values of a malformed field."""
     field = _field(path)
     if path[-2:] == ("algorithm", _ALGORITHM):
         near = difflib.get_close_matches(str(malformed), registry.names(), 1)
@@ -176,6 +184,7 @@ def _stand_ins(path: FieldPath, malformed: Any) -> list[Any]:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yields the scalar types accepted by an annotation."""
     if annotation in (int, float, str, bool) or get_origin(annotation) is Literal:
         yield annotation
     elif get_origin(annotation) not in (list, dict):
@@ -198,16 +207,19 @@ def _field(path: FieldPath) -> FieldInfo | None:
 
 
 def _section(annotation: Any) -> type[Section] | None:
+    """Returns the section class in an annotation; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((section for argument in get_args(annotation) if (section := _section(argument))), None)
 
 
 def _below(path: FieldPath, above: FieldPath) -> bool:
+    """True if a path is below another, or equal."""
     return path[: len(above)] == above
 
 
 def _copy(node: Any) -> Any:
+    """Returns a deep copy of plain data."""
     if isinstance(node, dict):
         return {key: _copy(element) for key, element in node.items()}
     return [_copy(element) for element in node] if isinstance(node, list) else node

@@ -9,7 +9,9 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import Issue, WrongValue
 
 GAP: Final = "???"
+"""Text of a missing value."""
 _FIX: Final = "write the value; in an imported file, the comment lists possible values"
+"""Advice for a gap."""
 
 
 def gap_issues(tree: dict[str, Any]) -> list[Issue]:
@@ -18,6 +20,7 @@ def gap_issues(tree: dict[str, Any]) -> list[Issue]:
 
 
 def _gaps(node: Any, path: FieldPath) -> Iterator[FieldPath]:
+    """Yields the paths of gaps below a node."""
     if isinstance(node, dict):
         for key, child in node.items():
             yield from _gaps(child, (*path, key))

@@ -12,16 +12,24 @@ from dataclasses import dataclass
 from typing import Final
 
 Scalar = str | int | float | bool | None
+"""A plain value."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+"""Words for null."""
 _TRUE = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
+"""Words for true."""
 _FALSE = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+"""Words for false."""
 # The lengths are bounded because int() of a long decimal text takes quadratic time, and Python refuses one of more
 # than 4,300 digits with a ValueError.
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]{0,24})|0x[0-9a-fA-F]{1,16}|0o[0-7]{1,21}")
+"""A whole number."""
 _FLOAT = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]{1,4})?")
+"""A number with a fraction or an exponent, or digits alone."""
 _FLOAT_LOOKS = re.compile(r"[.eE]")
+"""Characters of which a float has at least one."""
 _SPECIAL = {".inf": math.inf, "+.inf": math.inf, "-.inf": -math.inf, ".nan": math.nan}
+"""Words for infinite numbers and NaN."""
 
 
 class EnvText(str):
@@ -51,6 +59,7 @@ def read_scalar(text: str) -> Scalar:
 
 # The parser recurses once per level: the bound keeps hostile text off the interpreter's stack.
 _DEPTH: Final = 8
+"""Maximum nesting of interpolations."""
 
 
 class GrammarError(ValueError):
@@ -62,6 +71,7 @@ class FieldReference:
     """An interpolation naming another field, such as `${model.model_path}`; leading dots make it relative."""
 
     target: tuple[Piece, ...]
+    """Text of the field's path, in pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +79,13 @@ class Call:
     """An interpolation with a resolver and its arguments, such as `${oc.env:NAME,default}`."""
 
     resolver: str
+    """Name of the resolver."""
     args: tuple[tuple[Piece, ...], ...]
+    """Arguments, each in pieces."""
 
 
 Piece = str | FieldReference | Call
+"""A literal text, or an interpolation."""
 
 
 def has_interpolation(text: str) -> bool:
@@ -82,10 +95,12 @@ def has_interpolation(text: str) -> bool:
 
 # Matches only at the first backslash of a run: a text of a million backslashes is scanned once.
 _OPENED: Final = re.compile(r"(?<!\\)(\\*)\$\{")
+"""A `${` with the backslashes before."""
 _BACKSLASHES: Final = re.compile(r"\\+")
+"""Consecutive backslashes."""
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     r"""Escapes every `${` of the text as `\${`, by OmegaConf's rule, so that a file holding the text keeps it as text.
 
     Backslashes directly before a `${` are doubled; all other backslashes stay single.
@@ -168,6 +183,7 @@ def _interpolation(text: str, start: int, depth: int) -> tuple[FieldReference | 
 
 
 def _stripped(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Returns pieces without blanks at both ends."""
     if pieces and isinstance(pieces[0], str):
         pieces = (pieces[0].lstrip(), *pieces[1:])
     if pieces and isinstance(pieces[-1], str):
@@ -176,6 +192,7 @@ def _stripped(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
+    """Returns the text in the quote beginning at `start`, and the position after the quote."""
     end = text.find(text[start], start + 1)
     if end < 0:
         raise GrammarError("a quote is not closed")

@@ -14,7 +14,7 @@ from rftd.daemon.config.grammar import (
     FieldReference,
     GrammarError,
     Piece,
-    escaped,
+    escape,
     has_interpolation,
     parse_interpolation,
     read_scalar,
@@ -52,9 +52,12 @@ class _Failed:
 
 
 _FAILED: Final = _Failed()
+"""Value of a field that could not be resolved."""
 
 
 class _Resolver:
+    """Resolver of one tree's interpolations, with the issues and the fields resolved so far."""
+
     def __init__(self, tree: dict[str, Any], source: SourceMap, environ: Mapping[str, str]) -> None:
         self.tree = tree
         self.source = source
@@ -81,6 +84,7 @@ class _Resolver:
 
     def _field(self, text: str, path: FieldPath) -> Any:
         # The walk and references may both reach a field; the field is resolved, and reported, once.
+        """Resolves the text of a field once; returns `_FAILED`, with an issue, if impossible."""
         if path in self.failed:
             return _FAILED
         if path in self._done:
@@ -118,6 +122,7 @@ class _Resolver:
         return value
 
     def _fail(self, issue: Issue) -> _Failed:
+        """Records the issue of a field, and masks a secret in excerpts."""
         self.failed.add(issue.path)
         self.issues.append(issue)
         if issue.kind is SecretIssue:
@@ -125,6 +130,7 @@ class _Resolver:
         return _FAILED
 
     def _value(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
+        """Returns the value of a text in pieces; a single interpolation keeps its type."""
         if len(pieces) == 1 and not isinstance(pieces[0], str):
             value = self._piece(pieces[0], path)
             name = self._env_name(pieces[0], path)
@@ -138,6 +144,7 @@ class _Resolver:
         return text
 
     def _text(self, pieces: tuple[Piece, ...], path: FieldPath) -> str:
+        """Returns pieces as one text. Raises _Unresolvable, _Dependent."""
         parts: list[str] = []
         for piece in pieces:
             value = piece if isinstance(piece, str) else self._piece(piece, path)
@@ -151,6 +158,7 @@ class _Resolver:
         return text
 
     def _piece(self, piece: FieldReference | Call, path: FieldPath) -> Any:
+        """Returns the value of one interpolation. Raises _Unresolvable for an unsupported resolver."""
         if isinstance(piece, FieldReference):
             return self._reference(self._text(piece.target, path), path)
         if piece.resolver == "oc.env":
@@ -168,6 +176,7 @@ class _Resolver:
         )
 
     def _env(self, call: Call, path: FieldPath) -> Any:
+        """Returns a variable's text, or the default. Raises _Unresolvable for a secret or a missing variable."""
         name = self._text(call.args[0], path)
         if not client_side.ENV_NAME.fullmatch(name) or len(call.args) > 2:
             raise _Unresolvable(
@@ -190,6 +199,7 @@ class _Resolver:
         return None if default == "null" else EnvText(default)
 
     def _decode(self, text: str, path: FieldPath) -> Any:
+        """Returns a text parsed as YAML. Raises _Unresolvable."""
         if text[:1] not in ("[", "{"):
             return read_scalar(text)
         try:
@@ -246,12 +256,14 @@ class _Resolver:
         return True
 
     def _env_name(self, piece: Piece, path: FieldPath) -> str | None:
+        """Returns the variable named by an interpolation; None for another one."""
         if not isinstance(piece, Call) or piece.resolver != "oc.env":
             return None
         name = self._text(piece.args[0], path)
         return name if client_side.ENV_NAME.fullmatch(name) else None
 
     def _reference(self, text: str, path: FieldPath) -> Any:
+        """Returns the value of the field referred to. Raises _Unresolvable for a secret."""
         target = self._target(text, path)
         if client_side.is_secret_path(target):
             problem = f"{show(target)} is a secret, and {path[-1]} would leave this machine as a value"
@@ -270,6 +282,7 @@ class _Resolver:
         return normalise.current_name(absolute)
 
     def _reference_to(self, target: FieldPath, path: FieldPath) -> Any:
+        """Returns the resolved value at a path. Raises _Unresolvable if absent."""
         node: Any = self.tree
         for depth, key in enumerate(target):
             if isinstance(node, str) and has_interpolation(node):
@@ -287,11 +300,13 @@ class _Resolver:
         return value
 
     def _no_target(self, node: Any, target: FieldPath, depth: int, path: FieldPath) -> Issue:
+        """Returns the issue of a reference to an absent field."""
         near = difflib.get_close_matches(str(target[depth]), list(node) if isinstance(node, dict) else [], 1)
         fix = f"did you mean `${{{show((*target[:depth], near[0]))}}}`?" if near else "refer to a field of this file"
         return Issue(path, f"`${{{show(target)}}}` refers to a field that is not in the file", fix, Interpolation)
 
     def _spend(self, node: Any, path: FieldPath) -> None:
+        """Counts a value against the limits. Raises _TooLarge."""
         self._nodes += 1
         self._chars += len(node) if isinstance(node, str) else 0
         # Only the file shares the targets of references: a few lines could expand to gigabytes here.
@@ -305,7 +320,7 @@ def as_written(node: Any) -> Any:
         return {key: as_written(value) for key, value in node.items()}
     if isinstance(node, list):
         return [as_written(element) for element in node]
-    return escaped(node) if isinstance(node, str) else node
+    return escape(node) if isinstance(node, str) else node
 
 
 def resolve_interpolations(

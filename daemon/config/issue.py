@@ -20,6 +20,7 @@ class FieldError(ConfigError):
     """An error located at a field; `excerpt` is the source line with a mark under the field."""
 
     excerpt: str | None = None
+    """Source line with a mark under the field; None without a position."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -106,9 +107,13 @@ class Issue:
     """A problem of one field of an experiment file, with advice for the user."""
 
     path: FieldPath
+    """Path of the field."""
     what: str
+    """The problem, as a predicate of the field."""
     fix: str | None = None
+    """Advice for the user."""
     kind: type[FieldError] = WrongValue
+    """Class of the error."""
     at_key: bool = False
     """True to mark the field's key in the excerpt, rather than its value."""
     place: SourcePlace | None = None
@@ -126,7 +131,9 @@ class Notes:
     """
 
     issues: list[Issue] = field(default_factory=list)
+    """Issues found so far."""
     warnings: list[str] = field(default_factory=list)
+    """Warnings found so far."""
 
     def wrong(
         self, path: FieldPath, problem: str, fix: str | None = None, kind: type[FieldError] = Contradiction
@@ -191,6 +198,7 @@ def say_where(error: RftdError, source: SourceMap) -> None:
 
 
 def _say_where(error: RftdError, source: SourceMap) -> SourcePlace | None:
+    """Adds the position to one error; returns the position, None without one."""
     path = parse(error.field) if error.field else None
     if path and not source.has(path) and source.has(key := (*path[:-1], str(path[-1]))):
         path = key  # a key of digits, such as a token id

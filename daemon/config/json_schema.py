@@ -19,12 +19,14 @@ from rftd.daemon.config.schema.section import Section, mark_of
 from rftd.streams.spec.declaration import InUnit, Upstream
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""Dialect of JSON Schema."""
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{"}
 """Schema of a `${...}`, allowed for any value until resolved by the client."""
 _ABOUT: Final = (
     "An experiment file of rftd, in current field names and words of lower case; older names, and words in any case, "
     "are read as well. Contradictions between fields are found by `rftd config check`."
 )
+"""Description of the whole schema."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -40,6 +42,7 @@ def json_schema() -> dict[str, Any]:
 
 
 _EFFECTS: Final = {"harmless": "Has no effect", "refused": "Refused if set", "checked": "Only checked"}
+"""Words for fields without effect, by the mark."""
 
 
 def _describe(definition: dict[str, Any], section: type[Section] | None) -> None:
@@ -77,6 +80,7 @@ def _describe(definition: dict[str, Any], section: type[Section] | None) -> None
 
 
 def _or_reference(field: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schema of a field that may also be a `${...}`."""
     kinds = field.get("anyOf", [field])
     if any(not kind or (kind.get("type") == "string" and "enum" not in kind) for kind in kinds):
         return field  # any text is accepted
@@ -92,6 +96,7 @@ def _sections(section: type[Section]) -> Iterator[type[Section]]:
 
 
 def _sections_in(annotation: Any) -> Iterator[type[Section]]:
+    """Yields the section classes in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         yield annotation
     else:

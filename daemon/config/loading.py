@@ -32,6 +32,7 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Host
 
 _PATH: FieldPath = ("trainer", "trainer_config_path")
+"""Field of the trainer's own file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,9 @@ class Submission:
     """Normalised, plain, `${...}` resolved, without secrets: sent to the daemon, and printed by `rftd config show
     --given`."""
     spec: ExperimentSpec
+    """The complete specification."""
     source: SourceMap
+    """Positions of the file's fields."""
     warnings: tuple[str, ...]
     """Notes on fields in an older spelling, then the warnings of the specification."""
     wrong: ConfigErrors | None = None
@@ -194,17 +197,18 @@ def portable_overrides(
 
 def read_text(path: Path) -> str:
     """Reads the text of an experiment file. Raises ConfigErrors if the file is unreadable."""
-    return _text(lambda: path.open("rb"), str(path))
+    return _read_limited(lambda: path.open("rb"), str(path))
 
 
 def read_stream(stream: BinaryIO, origin: str) -> str:
     """Reads the text of an experiment file from an open stream; `origin` names the stream in errors. Raises
     ConfigErrors.
     """
-    return _text(lambda: nullcontext(stream), origin)
+    return _read_limited(lambda: nullcontext(stream), origin)
 
 
-def _text(opened: Callable[[], AbstractContextManager[BinaryIO]], origin: str) -> str:
+def _read_limited(opened: Callable[[], AbstractContextManager[BinaryIO]], origin: str) -> str:
+    """Reads a text of limited size; `opened` opens the file or stream. Raises ConfigErrors."""
     source = SourceMap(origin)
     try:
         with opened() as file:
@@ -259,10 +263,12 @@ def _spec(
 
 
 def _is_below_failed(path: FieldPath, failed: set[FieldPath]) -> bool:
+    """True for a field below one that could not be resolved."""
     return any(path[: len(cause)] == cause for cause in failed)
 
 
 def _copy(value: Any) -> Any:
+    """Returns a deep copy of plain data, as dicts and lists."""
     if isinstance(value, Mapping):
         return {key: _copy(element) for key, element in value.items()}
     return [_copy(element) for element in value] if isinstance(value, list) else value
@@ -332,6 +338,7 @@ def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: Sour
 
 
 def _set(tree: dict[str, Any], path: FieldPath, value: Any, source: SourceMap, position: SourcePlace) -> Issue | None:
+    """Sets one field of a tree; returns the issue of an impossible path, else None."""
     node: Any = tree
     for depth, key in enumerate(path):
         last = depth == len(path) - 1

@@ -14,11 +14,13 @@ _BUFFERS: Final = (
     ("buffer", "trainer_input", "experience_buffer"),
     ("buffer", "trainer_input", "auxiliary_buffers", "*"),
 )
+"""Paths of buffers of experiences and rows."""
 _TASKSETS: Final = (
     ("buffer", "explorer_input", "taskset"),
     ("buffer", "explorer_input", "tasksets", "*"),
     ("buffer", "explorer_input", "eval_tasksets", "*"),
 )
+"""Paths of tasksets."""
 
 
 def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
@@ -51,11 +53,15 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
 
 
 RENAMES: Final = _renames()
+"""Older and current paths of fields."""
 _RESUME: Final[FieldPath] = ("trainer", "trainer_config", "trainer", "resume_mode")
+"""veRL's field for a fresh start."""
 _CONTINUE: Final[FieldPath] = ("continue_from_checkpoint",)
+"""Field for continuing an experiment."""
 _REPLAY_KWARGS: Final[tuple[FieldPath, ...]] = tuple(
     (*above, *buffer, "replay_buffer_kwargs") for above in ((), ("stages", "*")) for buffer in _BUFFERS
 )
+"""Paths of the mapping with priority function and arguments in files of 2025."""
 
 
 def current_name(path: FieldPath) -> FieldPath:
@@ -91,9 +97,13 @@ class _Moves:
     """The moves within one tree: contradictions with the current spelling, and notes on moved fields."""
 
     tree: dict[str, Any]
+    """Tree under change."""
     source: SourceMap
+    """Positions of the file's fields."""
     issues: list[Issue] = field(default_factory=list)
+    """Contradictions between the two spellings."""
     notes: list[str] = field(default_factory=list)
+    """Notes on moved fields."""
 
     def replay(self, parent: dict[str, Any], path: FieldPath) -> None:
         """Moves the priority function and arguments out of the single mapping used by files of 2025."""

@@ -14,7 +14,9 @@ from rftd.ops import limits
 from rftd.workers.workflows.source import FILE, SourceName, source_name
 
 SOURCES: Final = "sources"
+"""Field with the texts of Python files."""
 _FIELDS: Final = ("default_reward_fn_type", "default_workflow_type", "default_eval_workflow_type", "policy_loss_fn")
+"""Fields that may name a Python file."""
 _AGENT: Final = ("workflow_args", "agent")
 """The section and the argument naming an agent program."""
 
@@ -30,7 +32,7 @@ def inline_sources(tree: dict[str, Any], *, cwd: Path) -> list[Issue]:
     for path, section, field, named in _named(tree, ()):
         if named.file in texts and "/" not in named.file:
             continue  # already in the file itself
-        text = _text(cwd / named.file, path)
+        text = _read_source(cwd / named.file, path)
         if isinstance(text, Issue):
             issues.append(text)
             continue
@@ -58,7 +60,8 @@ def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, An
                 yield (*path, field), node, field, named
 
 
-def _text(file: Path, path: FieldPath) -> str | Issue:
+def _read_source(file: Path, path: FieldPath) -> str | Issue:
+    """Returns the text of a Python file, or the issue of an unfit one."""
     if FILE.fullmatch(file.name) is None:
         return Issue(path, f"{file.name!r} is no name of a Python module", "rename the file to letters, digits and _")
     try:

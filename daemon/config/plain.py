@@ -55,6 +55,7 @@ def depth_of(tree: Any) -> int:
 
 
 def _problem(node: Any) -> tuple[str, str | None, type[Any]] | None:
+    """Returns problem, fix and kind of error of a value; None for a plain one."""
     if isinstance(node, str):
         return _text_problem(node)
     if isinstance(node, float) and not math.isfinite(node):
@@ -68,6 +69,7 @@ def _problem(node: Any) -> tuple[str, str | None, type[Any]] | None:
 
 
 def _text_problem(text: Any) -> tuple[str, str | None, type[Any]] | None:
+    """Returns problem, fix and kind of error of a text; None for a valid one."""
     if not isinstance(text, str):
         return f"must be text, not {type(text).__name__}", None, LimitIssue
     if "\0" in text:

@@ -13,8 +13,11 @@ _ASSIGNED = re.compile(
     r"""((?:api_?key|token|passw(?:or)?d|secret|credentials?)["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,}{][^,}]*)""",
     re.IGNORECASE,
 )
+"""A secret assigned to a name, by the name."""
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
+"""A password in a URL."""
 _EXCERPT_CHARS = 160
+"""Maximum characters of an excerpt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +27,13 @@ class SourcePlace:
     origin: str
     """Name of the file, or `-s` for a flag."""
     line: int = 0
+    """First line, from 1; 0 for a flag."""
     column: int = 0
+    """Column of the first character, from 1."""
     end_line: int = 0
+    """Last line."""
     end_column: int = 0
+    """Column after the last character."""
 
     def __str__(self) -> str:
         return f"{self.origin}:{self.line}:{self.column}" if self.line else self.origin
@@ -39,8 +46,11 @@ class SourceMap:
     origin: str
     """Name of the file, for messages."""
     lines: Sequence[str] = ()
+    """Lines of the file."""
     values: dict[FieldPath, SourcePlace] = field(default_factory=dict)
+    """Positions of values, by field path."""
     keys: dict[FieldPath, SourcePlace] = field(default_factory=dict)
+    """Positions of keys, by field path."""
     moved: dict[FieldPath, FieldPath] = field(default_factory=dict)
     """Current name to the name in the file, for fields written in an older spelling."""
     variables: dict[FieldPath, str] = field(default_factory=dict)
@@ -101,7 +111,7 @@ class SourceMap:
         # Excerpts are for reading: one line of a generated file would fill the screen.
         if len(self.lines[position.line - 1]) > _EXCERPT_CHARS:
             return None
-        line = self._masked(position.line)
+        line = self._masked_line(position.line)
         width = (
             position.end_column - position.column
             if position.end_line == position.line
@@ -112,7 +122,8 @@ class SourceMap:
         gutter = " " * len(number)
         return f"{gutter} |\n{number} | {line}\n{gutter} | {' ' * (position.column - 1)}{'^' * width}"
 
-    def _masked(self, number: int) -> str:
+    def _masked_line(self, number: int) -> str:
+        """Returns a line with all secrets in it masked."""
         line = self.lines[number - 1]
         for position in self.covered:
             if position.line <= number <= position.end_line:

@@ -14,9 +14,13 @@ from rftd.ops.errors import UsageError
 from rftd.streams.events.sweep import FieldChange
 
 _OPENING: Final = "([{"
+"""Opening brackets."""
 _CLOSING: Final = ")]}"
+"""Closing brackets, in the order of `_OPENING`."""
 _QUOTES: Final = "'\""
+"""Quotes."""
 SEED: Final = "seed"
+"""Field of the seed."""
 _FIRST_SEED: Final = 42
 """Seed of an experiment file without a seed."""
 
@@ -25,15 +29,20 @@ class Axis(NamedTuple):
     """A field varied by a sweep, with its values as written by the user."""
 
     field: str
+    """Path of the field."""
     values: tuple[str, ...]
+    """Values as written."""
 
 
 class SweptRun(NamedTuple):
     """One run of a sweep: settings, seed, and the complete file."""
 
     settings: dict[str, str]
+    """Values of the varied fields, by field."""
     seed: int
+    """Seed of the run."""
     config: dict[str, Any]
+    """The complete experiment file, as plain data."""
 
 
 Load: TypeAlias = Callable[[tuple[str, ...]], dict[str, Any]]
@@ -119,9 +128,9 @@ def swept_runs(load: Load, fixed: Sequence[str], axes: Sequence[Axis], seeds: in
         overrides = (*fixed, *(f"{field}={choice}" for field, choice in settings.items()))
         config = load(overrides)
         digest = msgspec.json.encode(config, order="deterministic")
-        if (earlier := settings_by_digest.setdefault(digest, _shown(settings))) != _shown(settings):
+        if (earlier := settings_by_digest.setdefault(digest, _settings_text(settings))) != _settings_text(settings):
             fix = "give values that differ"
-            raise UsageError(f"{_shown(settings)} and {earlier} are the same experiment", field="-s", fix=fix)
+            raise UsageError(f"{_settings_text(settings)} and {earlier} are the same experiment", field="-s", fix=fix)
         first = config.get(SEED, _FIRST_SEED)
         for number in range(seeds):
             seed = first + number
@@ -130,7 +139,8 @@ def swept_runs(load: Load, fixed: Sequence[str], axes: Sequence[Axis], seeds: in
             yield SweptRun(settings, seed, seeded_config)
 
 
-def _shown(settings: Mapping[str, str]) -> str:
+def _settings_text(settings: Mapping[str, str]) -> str:
+    """Returns settings as text: `FIELD=VALUE`, quoted for a shell."""
     return " ".join(shlex.quote(f"{field}={choice}") for field, choice in settings.items())
 
 

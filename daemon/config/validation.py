@@ -36,6 +36,7 @@ _EXPECTED = {
     "model_attributes_type": "a mapping",
     "finite_number": "a finite number",
 }
+"""Expected types in words, by pydantic's error."""
 _BOUNDS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -44,6 +45,7 @@ _BOUNDS = {
 }
 """Errors of bounds: the words before a bound, and its name in pydantic's context."""
 _KINDS = {"str": "text", "int": "number", "float": "number", "bool": "boolean", "list": "list", "dict": "mapping"}
+"""Types of values in words."""
 
 
 def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None, list[Issue]]:
@@ -66,30 +68,33 @@ def validate(tree: dict[str, Any], source: SourceMap) -> tuple[Experiment | None
         ]
 
 
-def _tagged(detail: ErrorDetails) -> FieldPath:
+def _tagged_path(detail: ErrorDetails) -> FieldPath:
+    """Returns the path of an error with the kinds included by pydantic."""
     return tuple(step for step in detail["loc"] if step != "[key]")
 
 
 def _path(detail: ErrorDetails) -> FieldPath:
-    tagged = _tagged(detail)
+    """Returns the path of an error as in the file."""
+    tagged = _tagged_path(detail)
     # For a section with kinds pydantic includes the kind, absent from the file's path.
     return tuple(step for depth, step in enumerate(tagged) if not _names_a_kind(tagged, depth))
 
 
 def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
-    tagged = _tagged(detail)
+    """Returns one of pydantic's errors as an issue, with a fix."""
+    tagged = _tagged_path(detail)
     path = _path(detail)
     kind = detail["type"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
         # Both unions are discriminated by kind: known fields are the fields of the kind written.
         kinds = CORRECTION_KINDS if "corrections" in tagged else POLICY_KINDS
-        return _unknown(path, next((kinds[str(step)] for step in tagged if step in kinds), None))
+        return _unknown_field_issue(path, next((kinds[str(step)] for step in tagged if step in kinds), None))
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         if not isinstance(detail["input"], dict):
-            return Issue(path, f"expected a mapping, got {_described(detail['input'], path)}", None, WrongValue)
-        return _kindless((*path, "kind"), context.get("tag"))
-    actual = _described(detail["input"], path)
+            return Issue(path, f"expected a mapping, got {_describe(detail['input'], path)}", None, WrongValue)
+        return _missing_kind_issue((*path, "kind"), context.get("tag"))
+    actual = _describe(detail["input"], path)
     if kind == "missing":
         return Issue(path, "is required", f"write {show(path)}", WrongValue)
     if kind == "literal_error":
@@ -110,12 +115,14 @@ def _issue(detail: ErrorDetails, source: SourceMap) -> Issue:
 
 
 def _names_a_kind(tagged: FieldPath, depth: int) -> bool:
+    """True if the step of a path is a kind inserted by pydantic."""
     before = tagged[max(0, depth - 2) : depth]
     return before[-1:] == ("policy",) or (before[:1] == ("corrections",) and len(before) == 2)
 
 
-def _described(value: Any, path: FieldPath) -> str:
+def _describe(value: Any, path: FieldPath) -> str:
     # The text of an environment variable has the type EnvText.
+    """Returns a value in words for an error, secrets masked."""
     kind = "text" if isinstance(value, str) else _KINDS.get(type(value).__name__, type(value).__name__)
     if value is None:
         return "nothing (null)"
@@ -150,7 +157,7 @@ def _bound_fix(path: FieldPath, kind: str, context: dict[str, Any]) -> str | Non
     return f"write {words} {context[bound]:g}, or leave it out"
 
 
-def _kindless(path: FieldPath, kind: str | None) -> Issue:
+def _missing_kind_issue(path: FieldPath, kind: str | None) -> Issue:
     """Returns the issue of a policy or correction with a missing or unknown kind."""
     noun, known_kinds = (
         ("correction", list(CORRECTION_KINDS)) if "corrections" in path else ("policy", list(POLICY_KINDS))
@@ -162,7 +169,8 @@ def _kindless(path: FieldPath, kind: str | None) -> Issue:
     return Issue(path, f"no {noun} {kind!r}", f"{fix}known: {', '.join(known_kinds)}", WrongValue)
 
 
-def _unknown(path: FieldPath, model: type[Section] | None = None) -> Issue:
+def _unknown_field_issue(path: FieldPath, model: type[Section] | None = None) -> Issue:
+    """Returns the issue of an unknown field, with the nearest known one."""
     name = str(path[-1])
     section = path[:-1]
     # Older names count as known: a typing error in an older name is still close to the name.
@@ -227,6 +235,7 @@ def _model_of(section: FieldPath) -> type[Section] | None:
 
 
 def _section_of(annotation: Any) -> type[Section] | None:
+    """Returns the section class in a type; None without one."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((section for argument in get_args(annotation) if (section := _section_of(argument))), None)
@@ -241,6 +250,7 @@ def all_fields() -> tuple[FieldPath, ...]:
 
 
 def _fields_below(model: type[Section], path: FieldPath) -> Iterator[FieldPath]:
+    """Yields the paths of all fields below a section class."""
     for name, field in model.model_fields.items():
         if path == () and name == "stages":
             continue

@@ -21,19 +21,27 @@ from rftd.ops import limits
 
 # libyaml's parser where PyYAML was built with it, for speed; only its events are used, never its constructors.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's parser where available."""
 _TEXT_TAGS: Final = frozenset({"!", "tag:yaml.org,2002:str"})
+"""Tags of texts."""
 _TYPED_TAGS: Final = frozenset(f"tag:yaml.org,2002:{name}" for name in ("int", "float", "bool", "null"))
+"""Tags of numbers, booleans and null."""
 _CONTAINER_TAGS: Final = frozenset({None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"})
+"""Tags of mappings and lists."""
 _MERGE: Final = "<<"
+"""Key that merges another mapping."""
 _OPENED: Final = ("quoted scalar", "flow mapping", "flow sequence")
 """Contexts of the parser opened by a quote or a bracket."""
 
 
 class _Missing:
+    """Type of `_MISSING`."""
+
     pass
 
 
 _MISSING: Final = _Missing()
+"""Stands for a key or root not read yet."""
 
 
 @dataclass(slots=True)
@@ -41,21 +49,35 @@ class _Frame:
     """A mapping or list under construction."""
 
     value: dict[Any, Any] | list[Any]
+    """Content so far."""
     path: FieldPath
+    """Path of the field."""
     place: SourcePlace
+    """Position of the beginning."""
     anchor: str | None
+    """Name of the anchor; None without one."""
     first_node: int
+    """Number of values read before."""
     key: Any = _MISSING
+    """Key waiting for its value."""
     key_place: SourcePlace | None = None
+    """Position of the key."""
     merged: list[dict[Any, Any]] = field(default_factory=list)
+    """Mappings merged by `<<`."""
     deepest: int = 1
+    """Number of nested levels."""
 
 
 @dataclass(slots=True)
 class _Anchor:
+    """Content that aliases repeat."""
+
     value: Any
+    """The content."""
     nodes: int
+    """Number of values in the content."""
     depth: int
+    """Number of nested levels of the content."""
 
 
 class _Builder:
@@ -96,6 +118,7 @@ class _Builder:
                 self._fail("a second document begins here", position, fix="keep one document: remove the line `---`")
 
     def _open(self, event: Any, position: SourcePlace) -> None:
+        """Begins a mapping or a list."""
         self._count(1, position)
         if event.tag not in _CONTAINER_TAGS:
             self._refuse_tag(event.tag, position)
@@ -105,6 +128,7 @@ class _Builder:
         self._frames.append(_Frame(value, self._next_path(), position, event.anchor, self._nodes))
 
     def _close(self, end: SourcePlace) -> None:
+        """Ends a mapping or a list, and adds it to its parent."""
         frame = self._frames.pop()
         # `<<` gives way to keys written in the mapping, at any position, and the first of several merged mappings wins.
         for extra in frame.merged:
@@ -116,6 +140,7 @@ class _Builder:
         self._add(frame.value, frame.place, depth=frame.deepest)
 
     def _alias(self, event: Any, position: SourcePlace) -> None:
+        """Adds the content of an alias's anchor."""
         self._aliases += 1
         if self._aliases > limits.CONFIG_ALIASES:
             self._limit(f"more than {limits.CONFIG_ALIASES} aliases (`*name`)", position)
@@ -131,6 +156,7 @@ class _Builder:
         self._add(copy.deepcopy(anchor.value), position, depth=anchor.depth)
 
     def _add(self, value: Any, position: SourcePlace, *, depth: int) -> None:
+        """Adds a value to the mapping or list under construction."""
         if not self._frames:
             self.root = value
             self.source.values[()] = position
@@ -147,6 +173,7 @@ class _Builder:
             self._add_pair(frame, value, position)
 
     def _add_pair(self, frame: _Frame, value: Any, position: SourcePlace) -> None:
+        """Adds a key with its value; a duplicate key is an issue."""
         assert isinstance(frame.value, dict)
         key = frame.key
         key_place = frame.key_place or position
@@ -181,6 +208,7 @@ class _Builder:
         return str(key)[:40]
 
     def _scalar(self, event: Any, position: SourcePlace) -> Any:
+        """Returns the value of a scalar: text, or a plain word by YAML's rules."""
         tag = event.tag
         if tag in _TYPED_TAGS or (tag is None and event.implicit[0]):
             return read_scalar(event.value)
@@ -189,6 +217,7 @@ class _Builder:
         return event.value
 
     def _next_path(self) -> FieldPath:
+        """Returns the path of the next value."""
         if not self._frames:
             return ()
         frame = self._frames[-1]
@@ -197,16 +226,19 @@ class _Builder:
         return frame.path if isinstance(frame.key, _Missing) else (*frame.path, str(frame.key)[:80])
 
     def _position(self, event: Any) -> SourcePlace:
+        """Returns the range of an event in the file."""
         start = event.start_mark
         end = event.end_mark
         return SourcePlace(self.source.origin, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
 
     def _count(self, nodes: int, position: SourcePlace) -> None:
+        """Counts values against the limit. Raises ConfigErrors."""
         self._nodes += nodes
         if self._nodes > limits.CONFIG_NODES:
             self._limit(f"more than {limits.CONFIG_NODES:,} values, aliases expanded", position)
 
     def _refuse_tag(self, tag: str, position: SourcePlace) -> None:
+        """Adds an issue for a tag that is not allowed."""
         self.issues.append(
             Issue(
                 (),
@@ -218,10 +250,12 @@ class _Builder:
         )
 
     def _limit(self, problem: str, position: SourcePlace) -> None:
+        """Raises ConfigErrors for an exceeded limit."""
         self.issues.append(Issue((), problem, "make the file smaller", LimitIssue, place=position))
         raise report(self.issues, self.source)
 
     def _fail(self, problem: str, position: SourcePlace, fix: str | None = None) -> None:
+        """Raises ConfigErrors for an error of syntax."""
         self.issues.append(Issue((), problem, fix, SyntaxIssue, place=position))
         raise report(self.issues, self.source)
 
@@ -250,10 +284,12 @@ def parse_yaml(text: str, origin: str) -> tuple[Any, SourceMap, list[Issue]]:
 
 
 def _events(text: str) -> Iterator[Any]:
+    """Returns the parser's events of a text."""
     return iter(yaml.parse(text, Loader=_LOADER))
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, source: SourceMap, quoted: SourcePlace | None) -> ConfigErrors:
+    """Returns the parser's error with position and advice."""
     mark = error.problem_mark or error.context_mark
     position = SourcePlace(source.origin, mark.line + 1, mark.column + 1) if mark else None
     problem = f"not valid YAML: {error.problem or 'syntax error'}"

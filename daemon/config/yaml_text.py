@@ -11,7 +11,9 @@ from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.grammar import has_interpolation, read_scalar
 
 _UNSAFE: Final = frozenset("#:{}[],&*!|>'\"%@`?-")
+"""Characters that may not begin an unquoted text."""
 _IN_FLOW: Final = frozenset(",[]{}")
+"""Characters that may not be in an unquoted text within brackets."""
 
 
 def yaml_text(tree: Mapping[str, Any], comments: Mapping[FieldPath, str] | None = None) -> str:
@@ -20,6 +22,7 @@ def yaml_text(tree: Mapping[str, Any], comments: Mapping[FieldPath, str] | None 
 
 
 def _mapping(node: Mapping[str, Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
+    """Yields the lines of a mapping."""
     indent = "  " * depth
     for key, value in node.items():
         path = (*above, key)
@@ -35,6 +38,7 @@ def _mapping(node: Mapping[str, Any], above: FieldPath, comments: Mapping[FieldP
 
 
 def _items(nodes: list[Any], above: FieldPath, comments: Mapping[FieldPath, str], depth: int) -> Iterator[str]:
+    """Yields the lines of a list of mappings."""
     indent = "  " * depth
     for index, node in enumerate(nodes):
         if isinstance(node, dict) and node:
@@ -66,11 +70,12 @@ def scalar(value: Any, *, flow: bool = False) -> str:
         mantissa, e, exponent = repr(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}{e}{int(exponent)}" if e else repr(value)
     if isinstance(value, str):
-        return _text(value, flow)
+        return _text_scalar(value, flow)
     return str(value)
 
 
-def _text(value: str, flow: bool) -> str:
+def _text_scalar(value: str, flow: bool) -> str:
+    """Formats a text, quoted where necessary."""
     plain = bool(value) and read_scalar(value) == value and value.isprintable() and value == value.strip()
     if flow and _IN_FLOW & set(value):
         plain = False

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from figures import tell
 from timed_run import ASYNC, Figures, Sizes, fixed, timed_run
 
-from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+from rftd.workers.control.simulator.options import SimulationOptions, stages_of, system_of
 from rftd.workers.control.simulator.report import compare
 from rftd.workers.control.simulator.system import LongTail, System
 
@@ -46,9 +46,9 @@ def sizes_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def asked_of(chosen: argparse.Namespace, *, publish_s: float) -> tuple[Asked, LongTail]:
+def asked_of(chosen: argparse.Namespace, *, publish_s: float) -> tuple[SimulationOptions, LongTail]:
     """What the simulator is asked for these options, and the lengths of rollouts."""
-    asked = Asked(
+    asked = SimulationOptions(
         units=chosen.units,
         slots=chosen.slots,
         batch=chosen.batch,

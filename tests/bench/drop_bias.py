@@ -23,7 +23,7 @@ from async_sync import asked_of, sizes_of, sizes_parser
 from figures import tell
 from timed_run import ASYNC, timed_run
 
-from rftd.workers.control.simulator.asked import stages_of, system_of
+from rftd.workers.control.simulator.options import stages_of, system_of
 from rftd.workers.control.simulator.report import compare
 
 BAR = 0.05

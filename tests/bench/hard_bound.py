@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from figures import tell
 
-from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+from rftd.workers.control.simulator.options import SimulationOptions, stages_of, system_of
 from rftd.workers.control.simulator.simulation import Simulation
 from rftd.workers.control.simulator.system import LongTail
 
@@ -24,7 +24,7 @@ BATCH, GROUP = 512, 8
 
 def main(experiences: int, bound: int) -> None:
     """Prints what was trained and how old it was."""
-    asked, lengths = Asked(bound=bound, batch=BATCH, repeat_times=GROUP), LongTail(cut=30.0)
+    asked, lengths = SimulationOptions(bound=bound, batch=BATCH, repeat_times=GROUP), LongTail(cut=30.0)
     (stage,) = stages_of(asked, None)
     began_s = time.perf_counter()
     system = system_of(asked, None, BATCH, lengths)

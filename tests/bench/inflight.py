@@ -21,7 +21,7 @@ from async_sync import sizes_of
 from figures import tell
 from timed_run import ASYNC, fixed, timed_run
 
-from rftd.workers.control.simulator.asked import Asked, system_of
+from rftd.workers.control.simulator.options import SimulationOptions, system_of
 from rftd.workers.control.simulator.system import LongTail
 
 BAR = 2.0
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=8)
     chosen = parser.parse_args()
     lengths = LongTail(median_s=chosen.median)
-    asked = Asked(units=chosen.units, slots=chosen.slots, train_s=chosen.train_time * chosen.median)
+    asked = SimulationOptions(units=chosen.units, slots=chosen.slots, train_s=chosen.train_time * chosen.median)
     system = system_of(asked, None, chosen.batch, lengths)
     runs = {}
     for name, overrides in (("in_flight", ASYNC), ("draining", fixed(2))):

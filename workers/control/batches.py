@@ -23,7 +23,7 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import locate
 
 
-def planned(
+def build_plan(
     state: RunState,
     step: int,
     positions: Mapping[Partition, int],
@@ -110,8 +110,8 @@ def rows_of_step(
 
 
 def observed_at(positions: Mapping[Partition, int]) -> tuple[ObservedAt, ...]:
-    """Returns the folded positions as recorded in a decision; heartbeats are left out, because no decision depends on
-    them.
+    """Returns the folded positions in the form recorded with a decision; heartbeats are left out, because no decision
+    depends on them.
     """
     return tuple(
         ObservedAt(partition.stream, partition.number, next_offset)

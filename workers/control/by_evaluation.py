@@ -144,5 +144,5 @@ def _missing_figure(figure: str) -> ExperimentWarned:
 
 
 def _figure_text(figure: FigureSpec) -> str:
-    """Returns a figure as text, with the name of its taskset."""
+    """Returns the name of a figure as text, followed by the name of its taskset."""
     return f"{figure.figure} of {figure.taskset}"

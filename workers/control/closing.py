@@ -1,4 +1,5 @@
-"""Ends of groups and of stages: a group ends with its last rollout, its attempts or its stage (rule 5).
+"""Ends of groups and of stages: a group ends with its last rollout, after its last attempt, or with its stage (the step
+"closing" of the dispatcher).
 
 Each end is one `group.closed`, preceded by `task.expired` for leases still open.
 """
@@ -64,9 +65,9 @@ class GivenUp(NamedTuple):
     """Reason for closing a group before its rollouts have ended."""
 
     code: str
-    """A code of `GIVEN_UP`."""
+    """Cause of the close, one of the keys of `GIVEN_UP`."""
     reason: str
-    """Reason recorded in the event."""
+    """Cause of the close as text, recorded in group.closed and task.expired."""
     keep_members: bool
     """True if the group closes with its finished rollouts as members; False if it closes without members."""
 
@@ -84,17 +85,17 @@ def close_groups(
         # Before `cause`: a complete group closes with all of its members, even if it would be given up now.
         if group.terminal:
             if any(lease.reissue for lease in group.leases.values()):
-                yield from _expired(group, "every rollout of its group has ended")
-            yield Decision(_closed(state, group))
+                yield from _expiries(group, "every rollout of its group has ended")
+            yield Decision(_close_finished(state, group))
         elif cause is not None:
-            yield from _expired(group, cause.reason)
-            yield Decision(_given_up(state, group, cause))
+            yield from _expiries(group, cause.reason)
+            yield Decision(_close_given_up(state, group, cause))
         # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a later turn.
         elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
-            yield Decision(_closed(state, group, stage_over=stage_over))
+            yield Decision(_close_finished(state, group, stage_over=stage_over))
 
 
-def _expired(group: Group, reason: str) -> Iterator[Decision]:
+def _expiries(group: Group, reason: str) -> Iterator[Decision]:
     """Yields a task.expired for each open lease of the group."""
     for lease in group.leases.values():
         yield Decision(TaskExpired(lease=lease.id, slot=lease.slot, reason=reason), slot_partition(lease.slot))
@@ -110,7 +111,7 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
     return spec.stages[group.stage]
 
 
-def _given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
+def _close_given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
     """Returns the close of a group given up, with its finished rollouts or without members."""
     members = group.members if cause.keep_members else {}
     done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
@@ -119,7 +120,7 @@ def _given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
     )
 
 
-def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
+def _close_finished(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
     """Returns the close of a finished group, with code and reason if rollouts are missing."""
     code = ""
     reason = ""
@@ -141,7 +142,9 @@ def _closed(state: RunState, group: Group, *, stage_over: bool = False) -> Group
 
 
 def _event(state: RunState, group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
-    """Returns the group.closed of these members."""
+    """Builds the group.closed event of a group, from these members, an error code (empty without an error) and a
+    reason.
+    """
     task = _rewarded_task(state, group)
     return GroupClosed(
         group=group.id,
@@ -159,7 +162,7 @@ def _event(state: RunState, group: Group, members: Mapping[int, Member], code: s
 
 
 def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
-    """Returns taskset and row of a group whose selector follows rewards; -1 for any other."""
+    """Returns taskset and row of a group whose selector draws by rewards; (-1, -1) for any other group."""
     spec = state.spine.spec
     if spec is not None and 0 <= group.stage < len(spec.stages):
         stage = spec.stages[group.stage]
@@ -171,11 +174,11 @@ def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
 
 
 def left_to_collect(state: RunState, stage: StageSpec) -> int:
-    """Returns the number of tasks of the current stage not leased yet."""
+    """Returns the number of tasks of the current explore stage that have not been leased yet."""
     return max(0, stage.collect_groups - state.groups.next_sequence.get(state.spine.stage, 0))
 
 
-def explored(state: RunState, stage: StageSpec) -> bool:
+def is_explored(state: RunState, stage: StageSpec) -> bool:
     """True if the current stage needs no further rollouts."""
     if stage.kind != "explore":
         return state.spine.planned >= state.spine.last_version

@@ -19,7 +19,7 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.budgets import budget_pause
 from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_pause
-from rftd.workers.control.closing import explored, left_to_collect
+from rftd.workers.control.closing import is_explored, left_to_collect
 from rftd.workers.control.hold import (
     REFUSALS,
     SIGNAL_LOST,
@@ -30,8 +30,8 @@ from rftd.workers.control.hold import (
     Paused,
     Trouble,
     ends_by_itself,
-    of_refusal,
-    over_at_ns,
+    retry_at_ns,
+    trouble_of_refusal,
 )
 from rftd.workers.control.holds import (
     BooksOpen,
@@ -52,8 +52,8 @@ class Controller:
     """
 
     def __init__(self, state: RunState, *, starts: frozenset[str] = ROLES) -> None:
-        """`starts` are the roles of workers started by a daemon's fleet; a refusal by any other worker is
-        judged here.
+        """Decides for the run in `state`. `starts` are the roles whose workers this daemon's fleet starts and judges;
+        the controller itself judges refusals by workers of all other roles.
         """
         self._state = state
         self._starts = starts
@@ -75,11 +75,11 @@ class Controller:
         # Before the trouble: a permanent failure needs no pause first.
         if (failure := self._failure()) is not None:
             return Decided([failure])
-        trouble = trouble or self._refused()
+        trouble = trouble or self._refusal_trouble()
         if isinstance(trouble, experiment.ExperimentFailed):
             return Decided([trouble])
         if spine.status is Status.PAUSED:
-            return self._resumed(trouble, now_ns)
+            return self._end_pause(trouble, now_ns)
         trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state)
         trouble = trouble or budget_pause(self._state, now_ns)
         due = self._next()
@@ -91,8 +91,10 @@ class Controller:
         paused = experiment.ExperimentPaused(reason=f"{trouble.reason}; fix: {trouble.fix}", cause=trouble.cause)
         return Decided([paused])
 
-    def _resumed(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
-        """Ends a pause without a command once its obstacle is gone, or when a retry is due."""
+    def _end_pause(self, trouble: Trouble | None, now_ns: int) -> Decided[ControllerHold]:
+        """Returns the event ending a pause whose obstacle is gone or whose retry is due; otherwise the hold of the
+        pause.
+        """
         spine = self._state.spine
         # A pause without a cause came from a command, and only a command ends it; the causes in `PERSONS` do not go
         # away by themselves either.
@@ -100,19 +102,21 @@ class Controller:
             return Decided((), Paused(spine.cause))
         if spine.cause not in TRIED_AGAIN:
             return Decided([experiment.ExperimentResumed(reason=f"{spine.cause} is over")])
-        if now_ns < (again_ns := over_at_ns(spine)):
+        if now_ns < (again_ns := retry_at_ns(spine)):
             return Decided((), Paused(spine.cause, again_ns))
         return Decided([experiment.ExperimentResumed(reason=f"{spine.cause}: tried again")])
 
     def _next(self) -> Decided[ControllerHold]:
-        """Returns the event leading to the next stage or the end, or the hold of the stage."""
+        """Returns the event completing the stage, beginning the next one, or completing the experiment; or the hold of
+        the running stage.
+        """
         spine = self._state.spine
         assert spine.spec is not None
         stages = spine.spec.stages
         if spine.stage < 0:
             return Decided([experiment.StageStarted(stage=0, name=stages[0].name, first_version=0)])
         if not spine.stage_completed:
-            lacks = self._lacks()
+            lacks = self._first_lack()
             completed = experiment.StageCompleted(stage=spine.stage, last_version=spine.last_version)
             return Decided([completed]) if lacks is None else Decided((), lacks)
         if spine.stage + 1 == len(stages):
@@ -122,17 +126,19 @@ class Controller:
             [experiment.StageStarted(stage=index, name=stages[index].name, first_version=spine.last_version)]
         )
 
-    def _lacks(self) -> StageLacks | None:
-        """Returns the first thing lacking: steps, their checkpoint, closed groups, closed books, evaluations."""
+    def _first_lack(self) -> StageLacks | None:
+        """Returns the first unmet condition for the completion of the stage, as a hold: steps, their checkpoint, closed
+        groups, retired experiences, evaluations. None if all are met.
+        """
         state = self._state
         spine = self._state.spine
         stage = spine.stage_spec()
         if stage.kind == "explore":
             if stage.serving is not None and left_to_collect(state, stage):
                 return Serves()
-            if not explored(state, stage):
+            if not is_explored(state, stage):
                 return GroupsLeft(left_to_collect(state, stage), stage.collect_groups)
-        elif spine.version < spine.last_version or not explored(state, stage):
+        elif spine.version < spine.last_version or not is_explored(state, stage):
             return StepsLeft(spine.version if spine.generation >= 0 else spine.furthest, spine.last_version)
         # Before the stage completes: the next one begins on this checkpoint, and the last one is the experiment's
         # product.
@@ -149,14 +155,14 @@ class Controller:
     def _failure(self) -> experiment.ExperimentFailed | None:
         """Returns the failure of the experiment if its rollouts can never make a batch; else None."""
         state = self._state
-        if (barren := self._barren()) is not None:
+        if (barren := self._barren_reason()) is not None:
             code, reason = state.groups.last_error
             return experiment.ExperimentFailed(
                 code=code or RolloutError.code, reason=f"{barren}; the last: {reason}", role="explorer"
             )
         return None
 
-    def _refused(self) -> Trouble | None:
+    def _refusal_trouble(self) -> Trouble | None:
         """Returns the trouble after a refusal by the last worker of a role without a local fleet; None without a
         refusal.
 
@@ -167,11 +173,13 @@ class Controller:
         for role in sorted(ROLES - self._starts - live_roles):
             last = roster.last_of.get(role)
             if last is not None and last.code in REFUSALS:
-                return of_refusal(last, ours=False)
+                return trouble_of_refusal(last, ours=False)
         return None
 
-    def _barren(self) -> str | None:
-        """Returns the reason why rollouts will never make a batch, once enough groups in a row failed; else None."""
+    def _barren_reason(self) -> str | None:
+        """Returns why the stage's rollouts will never fill a batch, after too many consecutive failed groups; None
+        before that.
+        """
         spine = self._state.spine
         groups = self._state.groups
         if spine.stage < 0 or (stage := spine.stage_spec()).kind == "train":
@@ -264,8 +272,8 @@ _WORDS: Final = {
 
 
 def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
-    """Returns changes of the learning signal not yet in the log: losses and returns, in order, then failing
-    rollouts.
+    """Returns the changes of the learning signal not yet in the log, in order: batches without a signal and returns of
+    the signal, then failing rollouts.
     """
     spine = state.spine
     if spine.spec is None:
@@ -275,7 +283,7 @@ def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
         for change in spine.signal.undeclared
         if change.stage < len(spine.spec.stages)
     ]
-    failing = _rollouts_failed(state)
+    failing = _loss_by_failed_rollouts(state)
     return due or ([] if failing is None else [failing])
 
 
@@ -317,8 +325,10 @@ def _event(change: SignalChange, stage: StageSpec) -> SignalLost | SignalRegaine
     )
 
 
-def _rollouts_failed(state: RunState) -> SignalLost | None:
-    """Returns the loss by groups in a row with too few members to be trained; None without a loss to declare."""
+def _loss_by_failed_rollouts(state: RunState) -> SignalLost | None:
+    """Returns the signal.lost due after many consecutive groups with too few successful rollouts to be trained; None
+    before that.
+    """
     spine = state.spine
     if spine.signal.cause or spine.stage < 0 or spine.stage_completed or spine.stage_spec().kind == "train":
         return None

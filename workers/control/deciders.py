@@ -44,14 +44,15 @@ class Deciders:
     def __init__(
         self, state: RunState, liveness: Liveness, *, starts: frozenset[str], columns: ColumnSource = no_columns
     ) -> None:
-        """Decides for the run in `state`; `starts` are the roles of workers started by the daemon's fleet, `columns`
-        reads datasets' columns for selectors.
+        """Decides for the run in `state`, with silences measured by `liveness`. `starts` are the roles whose workers
+        the daemon's fleet starts; `columns` reads dataset columns for selectors.
         """
         self._state = state
         self._liveness = liveness
         self._columns = columns
         self._controller = Controller(state, starts=starts)
-        self.said = LastDecided()
+        self.last = LastDecided()
+        """Last answer of each decider, the source of `rftd why`."""
         self.renew()
 
     def renew(self) -> None:
@@ -62,27 +63,29 @@ class Deciders:
     def control(self, trouble: Trouble | None, now_ns: int) -> Sequence[Decision]:
         """Returns the events decided by the controller; its answer is stored in `last`."""
         # None first: after an exception, the former hold explains nothing any more.
-        self.said.controller = None
-        self.said.controller = self._controller.decide(trouble, now_ns=now_ns)
-        return [Decision(event) for event in self.said.controller.events]
+        self.last.controller = None
+        self.last.controller = self._controller.decide(trouble, now_ns=now_ns)
+        return [Decision(event) for event in self.last.controller.events]
 
     def dispatch(self, now_s: float) -> Sequence[Decision]:
         """Returns the events decided by the dispatcher at monotonic time `now_s`; its answer is stored in `last`."""
-        self.said.dispatcher = None
-        self.said.dispatcher = self._dispatcher.decide(now_s)
-        return self.said.dispatcher.decisions
+        self.last.dispatcher = None
+        self.last.dispatcher = self._dispatcher.decide(now_s)
+        return self.last.dispatcher.decisions
 
     def plan(self, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Decision]:
         """Returns the events decided by the planner; `positions` are the offsets up to which the state was folded."""
-        self.said.planner = None
-        self.said.planner = self._planner.decide(positions, now_ns)
-        return [Decision(event) for event in self.said.planner.events]
+        self.last.planner = None
+        self.last.planner = self._planner.decide(positions, now_ns)
+        return [Decision(event) for event in self.last.planner.events]
 
 
-def asked(
+def current_answers(
     state: RunState, liveness: Liveness, *, now_s: float, now_ns: int, starts: frozenset[str] = ROLES
 ) -> LastDecided:
-    """Returns what each decider would answer now, for readers: neither the state nor the liveness changes."""
+    """Returns the answer of each decider at this moment, without recording a decision: neither the state nor the
+    liveness changes.
+    """
     # The planner empties `touched` as it reads changes: the real planner would lose them.
     touched = state.touched
     deciders = Deciders(state, copy.deepcopy(liveness), starts=starts)
@@ -92,11 +95,11 @@ def asked(
         deciders.plan({}, now_ns)
     finally:
         state.touched = touched
-    return _unwritten(deciders.said)
+    return _without_stale_holds(deciders.last)
 
 
-def _unwritten(decided: LastDecided) -> LastDecided:
-    """Returns the answers, without the holds that would follow unwritten decisions."""
+def _without_stale_holds(decided: LastDecided) -> LastDecided:
+    """Returns the answers without holds that are outdated once the decisions beside them are written."""
     planner = decided.planner
     dispatcher = decided.dispatcher
     if planner is not None and planner.events:

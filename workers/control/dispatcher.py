@@ -30,7 +30,7 @@ from rftd.streams.folds.worker_state import WorkerState
 from rftd.streams.log.decision import Decision, slot_partition
 from rftd.streams.spec.schedule import has_windows
 from rftd.streams.spec.spec import StageSpec
-from rftd.workers.control.closing import GivenUp, close_groups, explored, leasable
+from rftd.workers.control.closing import GivenUp, close_groups, is_explored, leasable
 from rftd.workers.control.evaluation import complete_evals, lease_evals
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
@@ -56,7 +56,7 @@ from rftd.workers.control.selectors.task_rows import ColumnSource, TaskRows, no_
 from rftd.workers.control.windows import overdue_of
 
 
-def fresh_enough(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> list[WorkerStarted]:
+def fresh_explorers(state: RunState, stage: StageSpec, explorers: list[WorkerStarted]) -> list[WorkerStarted]:
     """Returns the explorers with weights new enough for a group started now; with older weights, the policy would abort
     it.
     """
@@ -133,7 +133,9 @@ def lease_stragglers(
 
 
 def _stragglers(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, ...]:
-    """Returns the rollouts of a lease neither finished nor leased a second time."""
+    """Returns the unfinished rollouts of a slow lease without a second lease; none for groups leased alone or suspected
+    of killing workers.
+    """
     group = state.groups.open.get(lease.group)
     if group is None or lease.alone or lease.reissue or is_suspect(group):
         return ()
@@ -186,8 +188,8 @@ class Dispatcher:
             self._waiting = None
         stage = spine.stage_spec()
         self._liveness.tick(now_s)
-        over = spine.stage_completed or explored(state, stage)
-        given_up = {} if over or stage.kind == "train" else self._given_up(stage, now_s)
+        over = spine.stage_completed or is_explored(state, stage)
+        given_up = {} if over or stage.kind == "train" else self._groups_to_give_up(stage, now_s)
         # Expire, close, complete, lease: room freed by an earlier one is leased by a later one, but only after folding.
         decisions = list(self._expire(over, now_s, given_up)) if over or self._look_due(now_s) else []
         decisions += self._close(over, given_up)
@@ -199,7 +201,7 @@ class Dispatcher:
         return self._lease(stage, over, now_s, decisions)
 
     def _look_due(self, now_s: float) -> bool:
-        """True if lease deadlines have to be checked now; the check is then counted as made."""
+        """True if lease deadlines have to be checked now; records the time and the departures of this check."""
         departed = len(self._state.roster.gone)
         if (
             self._deadlines_checked is not None
@@ -210,7 +212,7 @@ class Dispatcher:
         self._deadlines_checked = departed, now_s
         return True
 
-    def _given_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
+    def _groups_to_give_up(self, stage: StageSpec, now_s: float) -> dict[UUID, GivenUp]:
         """Returns the groups to give up now, as too stale or as the slowest of an explore step, with reasons."""
         spine = self._state.spine
         stale = dict[UUID, GivenUp]()
@@ -237,15 +239,15 @@ class Dispatcher:
         heard = [worker for worker in state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)]
         if stage.kind == "train" or over:
             evals, evaluation = lease_evals(state, stage, heard)
-            return Dispatched(decisions + evals, self._over(stage, decisions), evaluation)
+            return Dispatched(decisions + evals, self._hold_when_over(stage, decisions), evaluation)
         isolation = Isolation(state, stage, heard)
         # Suspects first: the explorers reserved for them are in none of the lists below.
         decisions += lease_alone(state, stage, isolation)
         evals, evaluation = lease_evals(state, stage, isolation.others)
-        fresh = fresh_enough(state, stage, isolation.others)
+        fresh = fresh_explorers(state, stage, isolation.others)
         credits = Credits(state, fresh, stage.algorithm.repeat_times)
         leases, lease_hold = lease_groups(state, stage, credits, self._rows)
-        overdue = [] if leases else self._overdue(stage, lease_hold, now_s)
+        overdue = [] if leases else self._overdue_events(stage, lease_hold, now_s)
         hold: DispatcherHold | None = None if overdue else lease_hold
         if not heard:
             hold = NoExplorers()
@@ -255,16 +257,18 @@ class Dispatcher:
         decisions += lease_stragglers(state, stage, credits, self._liveness, now_s)
         return Dispatched(decisions, hold, evaluation)
 
-    def _over(self, stage: StageSpec, decisions: Sequence[Decision]) -> DispatcherHold | None:
-        """Returns the hold of a stage without need of further groups; None while groups are being closed."""
+    def _hold_when_over(self, stage: StageSpec, decisions: Sequence[Decision]) -> DispatcherHold | None:
+        """Returns the hold of a stage that needs no further groups; None if it decided something in this turn."""
         if stage.kind == "train":
             return TrainsDataset()
         if decisions:
             return None
         return ClosesGroups(self._state.groups.to_close) if self._state.groups.to_close else StagePlanned()
 
-    def _overdue(self, stage: StageSpec, hold: LeaseHold | None, now_s: float) -> list[Decision]:
-        """Returns weights.overdue after a wait beyond `sync_timeout` at a sync point; once for a window at most."""
+    def _overdue_events(self, stage: StageSpec, hold: LeaseHold | None, now_s: float) -> list[Decision]:
+        """Returns weights.overdue once a wait at a sync point exceeds `sync_timeout`, at most once per window;
+        otherwise nothing.
+        """
         if not isinstance(hold, AwaitsAnswer | AwaitsWeights) or hold.timeout_s is None:
             self._waiting = None
             return []
@@ -280,10 +284,10 @@ class Dispatcher:
     def _waits_for_weights(self, worker: UUID) -> bool:
         """True if the worker's latest heartbeat reports a state before its rollouts begin."""
         latest = self._liveness.latest.get(worker)
-        return latest is not None and latest.state in _FOR_WEIGHTS
+        return latest is not None and latest.state in _STATES_BEFORE_ROLLOUTS
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
-        """Yields the ends of leases past their deadline, of departed workers, or of a stage that is over."""
+        """Yields task.expired for each lease past its deadline, of a departed worker, or of a stage that is over."""
         departed = self._state.roster.gone
         for lease in self._state.groups.leases.values():
             if given_up and lease.group in given_up:
@@ -316,7 +320,9 @@ class Dispatcher:
 def _no_credits(
     heard: list[WorkerStarted], fresh: list[WorkerStarted], isolation: Isolation, credits: Credits
 ) -> NoCredits:
-    """Returns the hold for lack of room: the `fresh` explorers among those `heard` have none."""
+    """Returns the hold of a turn in which no explorer has room; `fresh` are the explorers among `heard` with new enough
+    weights.
+    """
     return (NoneAlone if isolation.waiting else NoCredits)(
         explorers=len(heard),
         rollouts=credits.rollouts,
@@ -326,10 +332,12 @@ def _no_credits(
     )
 
 
-_FOR_WEIGHTS: Final = frozenset(
+_STATES_BEFORE_ROLLOUTS: Final = frozenset(
     {WorkerState.WAIT_WEIGHTS, WorkerState.WAIT_VERSION, WorkerState.LOAD_WEIGHTS, WorkerState.LOAD_FAILED}
 )
-"""States of an explorer before its rollouts begin: an expiry in one of them is no attempt."""
+"""States of an explorer that still waits for weights: the expiry of a lease in one of them is no attempt of its
+rollouts.
+"""
 
 _EXCUSED_CODES: Final = frozenset(
     kind.code
@@ -339,7 +347,7 @@ _EXCUSED_CODES: Final = frozenset(
 
 
 def _expired_with_worker(lease: Lease, worker_exit: Gone) -> TaskExpired:
-    """Returns the end of a lease whose worker left."""
+    """Builds the task.expired of a lease whose worker left; only an unexcused departure counts as an attempt."""
     excused = not worker_exit.lost and worker_exit.code in _EXCUSED_CODES
     alone = "" if excused or not lease.alone else ", with nothing else to do"
     return TaskExpired(

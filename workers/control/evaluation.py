@@ -46,7 +46,8 @@ def complete_evals(state: RunState) -> Iterator[Decision]:
 
 
 def _figures(id: UUID, evaluation: Evaluation) -> dict[str, float]:
-    """Returns mean length, means of the reward's parts, accuracy, uncertainty, and counts of worthless answers.
+    """Returns the figures of a complete evaluation: mean length, means of the reward's parts, accuracy, uncertainty,
+    and counts of worthless answers.
 
     Worthless are failed answers and answers to a cut prompt; a count of 0 is left out.
     """
@@ -66,7 +67,7 @@ def _taskset_of(spec: ExperimentSpec, evaluation: Evaluation) -> TasksetSpec | N
 
 
 def _chunk_rows(taskset: TasksetSpec) -> int:
-    """Returns the rows of one lease: fewer rows for tasksets with more answers per row."""
+    """Returns the number of held-out rows in one lease: fewer for tasksets with several answers per row."""
     return max(1, limits.EVAL_CHUNK_ROWS // max(1, taskset.repeat_times))
 
 

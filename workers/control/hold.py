@@ -56,10 +56,10 @@ SIGNAL_LOST: Final = "signal_lost"
 """Too many consecutive batches had no learning signal; only a person ends this pause."""
 
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
-"""Causes ended by a retry: the experiment resumes by itself after a delay, longer each time."""
+"""Causes of pauses that end by a retry: the experiment resumes by itself after a delay, longer each time."""
 
 PERSONS: Final = frozenset((SIGNAL_LOST, RULE, BUDGET, UNSEEN))
-"""Causes of pauses ended only by a person's command."""
+"""Causes of pauses ended only by a command of a person."""
 
 RESUMABLE: Final = TRIED_AGAIN | PERSONS
 """Causes of pauses that `rftd resume` may end."""
@@ -73,7 +73,7 @@ _HOPELESS: Final = frozenset(kind.code for kind in (NonFiniteLossError, RowError
 _UNFIT: Final = frozenset(kind.code for kind in (ConfigError, UsageError))
 """Codes of errors of a worker caused by the specification, which is fixed: a restart repeats them."""
 REFUSALS: Final = _MENDED_BY_A_PERSON | _HOPELESS | _UNFIT
-"""Codes of errors that end a worker and would end an immediately restarted one too."""
+"""Codes of worker errors that a restarted worker would meet again."""
 
 
 _WANTED: Final = {
@@ -91,7 +91,7 @@ _WANTED: Final = {
 
 
 def wanted(cause: str) -> str:
-    """Returns in a word or two what an experiment paused for this cause needs."""
+    """Returns, as the words after "waits for", what an experiment paused for this cause needs."""
     return _WANTED.get(cause, "space")
 
 
@@ -112,7 +112,7 @@ Trouble: TypeAlias = Obstacle | ExperimentFailed
 """An obstacle pausing an experiment, or the event ending it."""
 
 
-def of_error(role: str, error: BaseException) -> Obstacle:
+def obstacle_of_error(role: str, error: BaseException) -> Obstacle:
     """Returns the obstacle of an unexpected error raised in the daemon by a role of an experiment."""
     reason = f"{error.code}: {error.what}" if isinstance(error, RftdError) else explain(error)
     fix = (error.fix or "") if isinstance(error, RftdError) else ""
@@ -120,17 +120,17 @@ def of_error(role: str, error: BaseException) -> Obstacle:
     return Obstacle(cause=ERROR, reason=f"the {role} raised {reason}", fix=fix)
 
 
-def of_decision(role: str, error: BaseException) -> Trouble:
+def trouble_of_decision(role: str, error: BaseException) -> Trouble:
     """Returns the trouble of an error raised by a role's decision: an obstacle, or a failure if no retry can help."""
     # A decision too large for any record would be the same the next time: trying again cannot help.
     if type(error) is not CodecError:
-        return of_error(role, error)
+        return obstacle_of_error(role, error)
     return ExperimentFailed(code=error.code, reason=f"the decision of the {role}: {explain(error)}", role=role)
 
 
-def of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:
-    """Returns the trouble of a role whose only workers refuse the work; `ours` is True for workers started by this
-    daemon.
+def trouble_of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:
+    """Returns the failure or obstacle of a role whose last worker refused the work; `ours` is True for workers started
+    by this daemon.
     """
     # A worker started by somebody else may be the wrong one for this experiment: another may suit it.
     if worker_exit.code in _HOPELESS or (ours and worker_exit.code in _UNFIT):
@@ -144,11 +144,11 @@ def of_refusal(worker_exit: Gone, *, ours: bool) -> Trouble:
 
 
 def ends_by_itself(spine: Spine) -> bool:
-    """True for a pause that no person has to end: its obstacle disappears, or is retried."""
+    """True if the experiment is paused and needs no command: the obstacle disappears, or is retried."""
     return spine.cause != "" and spine.cause not in PERSONS
 
 
-def over_at_ns(spine: Spine) -> int:
+def retry_at_ns(spine: Spine) -> int:
     """Returns the time of the retry that ends a `TRIED_AGAIN` pause; the delay grows with each pause since the last new
     step.
     """
@@ -165,7 +165,7 @@ class Hold(msgspec.Struct, frozen=True):
     """
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
-        """Returns the text with the numbers of this hold and of the present state; `facts` are further values for
+        """Returns the hold's text, filled with its numbers and the present state; `facts` are further values for
         braces.
         """
         spine = state.spine
@@ -205,6 +205,7 @@ class StagePlanned(Hold, frozen=True):
 
 
 H = TypeVar("H")
+"""Type of the hold in a decider's answer."""
 
 
 class Decided(NamedTuple, Generic[H]):

@@ -294,7 +294,7 @@ class SyncPoint(Hold, frozen=True):
 
 
 def _before(state: RunState, window: int) -> str:
-    """Returns the beginning of a text about the sync point before a window; empty before the first window."""
+    """Returns the words "sync point before window …" that begin a hold's text; empty before the first window."""
     return f"sync point before window {window} of stage {state.spine.stage_spec().name}: " if window >= 0 else ""
 
 
@@ -352,7 +352,7 @@ class NoCredits(Hold, frozen=True):
     rollouts: int
     """Unfinished rollouts leased to explorers."""
     kept: int = 0
-    """Explorers reserved for groups during which workers died."""
+    """Explorers reserved for groups during which workers died (suspects)."""
     suspects: int = 0
     """Number of groups during which workers died."""
     outdated: int = 0
@@ -370,7 +370,7 @@ class NoCredits(Hold, frozen=True):
 
 
 class NoneAlone(NoCredits, frozen=True):
-    """Groups during which workers died wait for an explorer without other work."""
+    """No explorer is free of other work, as needed by groups during which workers died."""
 
 
 # Of the dispatcher, about the oldest evaluation due.
@@ -408,7 +408,7 @@ StageLacks: TypeAlias = GroupsLeft | Serves | StepsLeft | NoCheckpoint | GroupsO
 ControllerHold: TypeAlias = NoStage | Paused | StageLacks
 """Holds of the controller."""
 TooFew: TypeAlias = TooFewExperiences | LastChance
-"""Holds of the planner for lack of experiences."""
+"""Holds of the planner while the next batch lacks experiences."""
 PlannerHold: TypeAlias = (
     NoStage | Paused | Collects | StagePlanned | NoTrainer | StepsAgain | EvalDecides | PlannedAhead | TooFew
 )

@@ -18,7 +18,7 @@ from rftd.workers.control.closing import leasable, loose_groups
 
 
 def is_suspect(group: Group) -> bool:
-    """True if workers died often enough during the group that its next lease needs an explorer without other work."""
+    """True if workers died often enough while running the group to lease it only to an explorer without other work."""
     return group.losses_alone > 0 or group.losses >= limits.LOSSES_BEFORE_ALONE
 
 

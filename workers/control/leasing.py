@@ -31,7 +31,7 @@ from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.registry import policy_of
 from rftd.workers.control.selectors.task_rows import TaskRows
-from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
+from rftd.workers.control.windows import Ask, Begin, admission_view, beginnings, request_of
 
 LEASE_GRACE_S = 30.0
 """Seconds between a rollout's time-out, enforced by its explorer, and the deadline of its lease."""
@@ -53,7 +53,7 @@ def attempt_timeout_s(state: RunState, stage: StageSpec) -> float:
 
 
 class Credits:
-    """Number of rollouts each explorer can take: its free slots and one group more, so that it never runs dry."""
+    """Number of rollouts that each explorer can take now: free slots and `ahead` more, so that no slot runs dry."""
 
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         """Counts the free slots of `explorers`; each may take `ahead` rollouts more than its slots."""
@@ -70,7 +70,9 @@ class Credits:
         return max(self._free.values(), default=0)
 
     def take(self, rollouts: int) -> WorkerStarted | None:
-        """Returns the explorer with the most credits, less `rollouts` now; None if none has enough."""
+        """Reserves `rollouts` at the explorer with the most credits and returns the explorer; None if no explorer has
+        enough.
+        """
         # The lowest slot among equals: the choice follows from the state, so a restarted daemon repeats it.
         best = max(self._free, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
         if best is None or self._free[best] < rollouts:
@@ -78,8 +80,8 @@ class Credits:
         return self._charge(best, rollouts)
 
     def take_idle(self, rollouts: int, *, but: UUID) -> WorkerStarted | None:
-        """Returns an explorer other than `but` with free slots for all `rollouts`, its credits reduced; None without
-        one.
+        """Reserves `rollouts` at an explorer other than `but` with a free slot for each, and returns the explorer; None
+        without one.
         """
         elsewhere = [id for id in self._free if id != but and self._free[id] - self._ahead >= rollouts]
         best = max(elsewhere, key=lambda id: (self._free[id], -self._workers[id].slot), default=None)
@@ -95,18 +97,18 @@ class Credits:
         return NoCredits(len(self._workers), self.rollouts)
 
     def _charge(self, worker: UUID, rollouts: int) -> WorkerStarted:
-        """Takes the credits of `rollouts` from a worker; returns the worker."""
+        """Subtracts `rollouts` from a worker's credits, and returns the worker."""
         self._free[worker] -= rollouts
         self._taken += rollouts
         return self._workers[worker]
 
 
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
-    """Returns the number of groups that may start now, by the stage's policy and by the tasks available until now."""
+    """Returns how many groups may start now: as many as the stage's policy admits and available tasks allow."""
     if stage.kind == "explore":
         by_policy = left_to_collect(state, stage)
     else:
-        by_policy = policy_of(stage.policy).admit(as_admitted(stage, view))
+        by_policy = policy_of(stage.policy).admit(admission_view(stage, view))
     available = available_rows(state, stage)
     return (
         by_policy
@@ -116,10 +118,9 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
 
 
 def available_rows(state: RunState, stage: StageSpec) -> int | None:
-    """Returns the number of tasks until now, for a stage with tasks arriving during the run (added or committed by
-    clients).
+    """Returns the number of tasks that have arrived so far, for a stage whose tasks are added or committed by clients.
 
-    None for a stage with a taskset, whose rows are all available.
+    None for a stage with a taskset, whose rows are all available from the beginning.
     """
     index = state.spine.stage
     if stage.serving is not None:
@@ -166,7 +167,9 @@ def _lease_in_parts(
     group: Group,
     rollouts: tuple[int, ...],
 ) -> bool:
-    """Adds a lease for each part; False if a part finds no explorer with room."""
+    """Appends a lease for each part of the rollouts to `leases`; returns False if a part finds no explorer with room,
+    else True.
+    """
     for number, part_rollouts in enumerate(parts_of(stage, rollouts)):
         worker = credits.take(len(part_rollouts))
         if worker is None:
@@ -214,8 +217,8 @@ def _lease_new(
 def sequences_to_lease(state: RunState) -> Iterator[int]:
     """Yields the dataset positions of the stage's next groups, ascending.
 
-    A fork first repeats unfinished groups of the shared history. Because of the order, the group leased last tells the
-    progress.
+    A fork first repeats the unfinished groups of the history shared with its parent. Positions ascend, so the group
+    leased last shows the progress.
     """
     spine = state.spine
     position = state.groups.next_sequence.get(spine.stage, 0)

@@ -1,4 +1,4 @@
-"""`Liveness` measures the silence of workers. It is for scheduling only: no safety depends on it (rule 4)."""
+"""`Liveness` measures the silence of workers. It serves scheduling only: fences, not silence, keep two owners apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
 
 LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
-"""Maximum seconds counted between two calls of `tick`: a process stopped for longer could not have read heartbeats."""
+"""Maximum seconds counted between two calls of `tick`: a process stopped for longer cannot have read heartbeats."""
 
 
 class Liveness:
@@ -67,19 +67,23 @@ class Liveness:
         return max(0.0, now_s - self._states_s.get(worker, now_s))
 
     def looked_s(self, now_s: float) -> float:
-        """Returns the seconds this process has been reading the log; time in which it was stopped does not count."""
+        """Returns the seconds for which this process has been reading the log, without times in which the process was
+        stopped.
+        """
         return self._looked_until(now_s)
 
     def silent(self, worker: UUID, now_s: float) -> bool:
-        """True if the worker sent nothing for `lost_after_s` seconds; counted from the first call for an unknown
-        worker.
+        """True if the worker sent nothing for `lost_after_s` seconds; the first call for an unknown worker starts the
+        count.
         """
         looked_s = self._looked_until(now_s)
         # The first call starts the count: after a restart no worker is lost before a whole deadline of looking.
         return looked_s - self._heard_s.setdefault(worker, looked_s) > self.lost_after_s
 
     def quiet_s(self, worker: UUID, now_s: float) -> float | None:
-        """Returns the seconds since the worker's last sign of life; None for a worker not asked about before."""
+        """Returns the seconds since the worker's last sign of life; None for a worker without a sign of life or a call
+        of `silent`.
+        """
         heard_s = self._heard_s.get(worker)
         return None if heard_s is None else self._looked_until(now_s) - heard_s
 
@@ -105,7 +109,9 @@ class Liveness:
         self._began_s.pop(lease, None)
 
     def _looked_until(self, now_s: float) -> float:
-        """Returns the seconds of looking up to a reading of the clock, at most `LONGEST_LOOK_S` after the last tick."""
+        """Returns the seconds spent reading the log up to the clock reading `now_s`, at most `LONGEST_LOOK_S` after the
+        last tick.
+        """
         if self._ticked_s is None:
             return self._looked_s
         # Capped: a process stopped for an hour would otherwise find every worker an hour silent.

@@ -49,7 +49,7 @@ def step_of(stage: StageSpec, group: Group) -> int:
 
 
 def _open_steps(state: RunState, size: int) -> dict[int, list[Group]]:
-    """Returns open groups by explore step. A task retried by a person belongs to none."""
+    """Returns open groups by explore step; a task retried by a person belongs to no step."""
     steps: dict[int, list[Group]] = {}
     for group in state.groups.open.values():
         if group.sequence >= 0 and not group.retry:

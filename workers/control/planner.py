@@ -19,7 +19,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log.topics import Partition
 from rftd.streams.spec.schedule import has_windows, plan_ahead
 from rftd.streams.spec.spec import StageSpec
-from rftd.workers.control.batches import planned, rows_of
+from rftd.workers.control.batches import build_plan, rows_of
 from rftd.workers.control.by_evaluation import EvalDecides, last_plannable_step
 from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned
 from rftd.workers.control.holds import (
@@ -111,7 +111,7 @@ class Planner:
         if stage.kind == "train":
             steps = range(step, last + 1)
             plans = [
-                planned(self._state, step_ahead, positions, now_ns, rows=rows_of(self._state, stage, step_ahead))
+                build_plan(self._state, step_ahead, positions, now_ns, rows=rows_of(self._state, stage, step_ahead))
                 for step_ahead in steps
             ]
             return Decided(plans, self._hold_after_plan(last))
@@ -169,7 +169,7 @@ class Planner:
             incomplete = len(chosen) < size
             rows = rows_of(self._state, stage, next_step)
             plans.append(
-                planned(self._state, next_step, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete)
+                build_plan(self._state, next_step, positions, now_ns, chosen=chosen, rows=rows, incomplete=incomplete)
             )
             if stage.policy.max_uses != 1 and not stage.policy.cooldown_s:
                 return Decided(plans)  # without a cooldown, its experiences may be in the next batch, too

@@ -49,7 +49,7 @@ class Judge:
         """Returns the experiences of complete groups without a learning signal; groups with missing members are not
         judged.
         """
-        function = self._of(stage.algorithm)
+        function = self._judging_function(stage.algorithm)
         if function is None:
             return ()
         groups: dict[UUID, list[BufferEntry]] = {}
@@ -71,7 +71,7 @@ class Judge:
         name = stage.algorithm.advantage
         return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
 
-    def _of(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
+    def _judging_function(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
         """Returns the advantage function that judges the stage's groups; None if none can without its module."""
         if algorithm is not self._algorithm:
             # The daemon imports no third party's module to decide, so all groups of such a function are planned.
@@ -137,7 +137,7 @@ def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition,
         # between the events have no gap. Their other experiences return to the buffer; the given-up ones are retired in
         # a later turn, when no plan holds them any more.
         return [
-            _abandoned(open_plans[step], blocked_steps, given_up)
+            _abandonment(open_plans[step], blocked_steps, given_up)
             for step in sorted(open_plans, reverse=True)
             if step >= min(blocked_steps)
         ]
@@ -174,7 +174,7 @@ def retired_events(
 
 
 def _reward_range(experiences: Sequence[BufferEntry], waiting: int) -> Uninformative:
-    """Returns lowest and highest reward of the uninformative experiences, for their event."""
+    """Returns the lowest and highest reward of uninformative experiences, in the form recorded by their event."""
     rewards = [experience.member.reward for experience in experiences]
     return Uninformative(min(rewards), max(rewards), waiting)
 
@@ -188,8 +188,8 @@ def by_uses(retirements: Iterable[Retirement]) -> dict[tuple[str, int], list[Buf
     return groups
 
 
-def _abandoned(plan: BatchPlanned, blocked_steps: Collection[int], given_up: Mapping[UUID, str]) -> BatchAbandoned:
-    """Returns the end of a plan with given-up experiences, or of a plan after such a plan."""
+def _abandonment(plan: BatchPlanned, blocked_steps: Collection[int], given_up: Mapping[UUID, str]) -> BatchAbandoned:
+    """Builds the batch.abandoned of a plan with given-up experiences, or of a plan after such a plan."""
     experience = next((planned.experience for planned in plan.experiences if planned.experience in given_up), None)
     reason = f"the batch of step {min(blocked_steps)} before it cannot run"
     if experience is not None:

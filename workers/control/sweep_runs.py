@@ -25,7 +25,7 @@ class RunStanding(NamedTuple):
 
     @property
     def comes(self) -> bool:
-        """True if the run is on its way to its first evaluation, and not paused."""
+        """True if the run is submitted, queued or running, so that further scores may come without a command."""
         return self.status in (Status.SUBMITTED, Status.QUEUED, Status.RUNNING)
 
 
@@ -92,7 +92,7 @@ def next_steps(sweep: RecordedSweep, runs: Mapping[int, RunStanding]) -> Iterato
     if version is not None:
         running = [point for point in waiting & going.keys() if going[point].status is Status.RUNNING]
         yield from (HoldRun(point, version) for point in sorted(running))
-        if all(_has_come(sweep, runs, point, version) for point in contenders):
+        if all(_is_settled(sweep, runs, point, version) for point in contenders):
             yield halving_of(sweep, runs, version)
             return
     free = sweep.submitted.at_once - sum(not run.held for run in going.values())
@@ -134,8 +134,8 @@ def halving_of(sweep: RecordedSweep, runs: Mapping[int, RunStanding], version: i
     )
 
 
-def _has_come(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int, version: int) -> bool:
-    """True if a run has a score at this weight version, or will never have one."""
+def _is_settled(sweep: RecordedSweep, runs: Mapping[int, RunStanding], point: int, version: int) -> bool:
+    """True if the run has a score at this weight version, or will never have one (ended or refused)."""
     run = runs.get(point)
     if run is None:
         return point in sweep.refused

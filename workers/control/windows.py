@@ -61,8 +61,8 @@ def beginnings(
             last = GroupWindow(beginning.window, beginning.place, beginning.version)
 
 
-def as_admitted(stage: StageSpec, view: PolicyView) -> PolicyView:
-    """Returns the view used for admission: with `explorer_driven`, the trainer's newest weights count as published,
+def admission_view(stage: StageSpec, view: PolicyView) -> PolicyView:
+    """Returns the policy's view for admission: with `explorer_driven`, the trainer's newest weights count as published,
     since a request publishes them.
     """
     if stage.synchronizer.sync_style != "explorer_driven":
@@ -124,7 +124,7 @@ class _Announced:
 
     @cached_property
     def newest(self) -> int:
-        """Returns the newest version; -1 without any."""
+        """Newest version that explorers can load; -1 without any."""
         newest = self._state.weights.newest(self._state.spine)
         return newest.version if newest is not None else -1
 
@@ -186,7 +186,7 @@ class _Next:
         return fits and self._announced.has(version)
 
     def _window(self) -> int:
-        """Returns the window of the group, the last or a new one: windows do not come back."""
+        """Returns the number of the group's window: the last one again, or a new one, never an earlier one."""
         last = self._last
         sync = self._stage.synchronizer
         if sync.sync_style == "fixed":
@@ -207,16 +207,18 @@ class _Next:
             return late
         if style == "fixed":
             required = max(self._least, state.spine.first_version + step_of_window(self._stage.synchronizer, number))
-            return required if self._announced.has(required) else self._awaits(required, number)
+            return required if self._announced.has(required) else self._hold_for_version(required, number)
         if style == "explorer_driven" and self._last is not None:
-            return self._answered(number)
+            return self._version_from_answer(number)
         newest = self._announced.newest
         if newest >= self._least and self.can_use(newest):
             return newest
-        return self._awaits(self._oldest_usable(), number)
+        return self._hold_for_version(self._oldest_usable(), number)
 
-    def _answered(self, number: int) -> int | Ask | WindowHold:
-        """Returns the version in the trainer's answer; the trainer is asked again if its answer is too old by now."""
+    def _version_from_answer(self, number: int) -> int | Ask | WindowHold:
+        """Returns the version in the trainer's answer; or a new request if the answer is too old, or the hold before an
+        answer.
+        """
         spine = self._state.spine
         request = self._state.spine.request
         answer = self._state.weights.answer
@@ -229,17 +231,19 @@ class _Next:
             return answer.version
         if spine.version > answer.version:
             return Ask(number, request.number + 1)
-        return self._awaits(max(self._oldest_usable(), answer.version + 1), number)
+        return self._hold_for_version(max(self._oldest_usable(), answer.version + 1), number)
 
-    def _awaits(self, version: int, number: int) -> AwaitsWeights:
-        """Returns the hold for a version that is not announced."""
+    def _hold_for_version(self, version: int, number: int) -> AwaitsWeights:
+        """Returns the hold while the version is not announced."""
         if self._last is None:
             return AwaitsWeights(version=version)
         timeout_s, too_old = self._timeout(number)
         return AwaitsWeights(window=number, timeout_s=timeout_s, too_old=too_old, version=version)
 
     def _timeout(self, number: int) -> tuple[float | None, bool]:
-        """Returns the time-out in force at the sync point before the window, and whether it has passed in vain."""
+        """Returns the time-out before the window in seconds (None without one), and whether the time-out has passed
+        without usable weights.
+        """
         spine = self._state.spine
         assert spine.spec is not None
         overdue = spine.overdue.get((spine.stage, number))

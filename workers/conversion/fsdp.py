@@ -1,7 +1,8 @@
 """FSDP's files: each rank's part of the model's state, as saved by verl and Trinity-RFT.
 
 actor/model_world_size_W_rank_R.pt   the state of rank R: DTensors, and plain tensors equal on all ranks
-actor/fsdp_config.json               W once more actor/huggingface/                   configuration and tokenizer
+actor/fsdp_config.json               W once more
+actor/huggingface/                   configuration and tokenizer
 """
 
 from __future__ import annotations

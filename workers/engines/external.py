@@ -32,6 +32,7 @@ from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngi
 from rftd.workers.weights.channel import WeightsRef
 
 _FIELD: Final = "model.external_model"
+"""Field of the experiment file named by errors."""
 
 
 class ExternalArgs(ServiceArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +60,8 @@ class ExternalEngine:
         reach: ReachSpec = OWNERS,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Allows at most `slots` requests at a time. `reach` is the experiment's; tests replace the network by
-        `transport`.
+        """Makes an engine with at most `slots` requests at a time. `reach` limits the addresses that the experiment may
+        use; tests replace the network by `transport`.
         """
         spec = _spec(arguments, slots)
         self._service = ModelService(
@@ -122,13 +123,16 @@ class ExternalEngine:
         return weights.checksum
 
     def stats(self) -> EngineStats:
+        """Returns the counters of this engine's requests; nothing ever waits."""
         return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
 
     async def close(self) -> None:
+        """Closes the connections to the service."""
         await self._service.close()
 
 
 def _spec(arguments: ExternalArgs, slots: int) -> AuxiliarySpec:
+    """Returns the specification of the external model as an auxiliary model behind a service."""
     return AuxiliarySpec(
         name=arguments.model_name,
         engine=SERVICE,
@@ -140,10 +144,12 @@ def _spec(arguments: ExternalArgs, slots: int) -> AuxiliarySpec:
 
 
 def _subject(arguments: ExternalArgs) -> ServiceModel:
+    """Returns the model's name and field, for errors."""
     return ServiceModel(f"the external model {arguments.model_name!r}", _FIELD)
 
 
 async def _open(opening: EngineOpening[ExternalArgs]) -> RolloutEngine:
+    """Opens the engine for an explorer. Raises ConfigError for a missing key or a forbidden address."""
     arguments = opening.arguments
     spec = _spec(arguments, opening.slots)
     address = service_address(spec, os.environ, _subject(arguments), reach=opening.reach)
@@ -152,3 +158,4 @@ async def _open(opening: EngineOpening[ExternalArgs]) -> RolloutEngine:
 
 
 ENGINE: Final = RolloutEngineDefinition(arguments=ExternalArgs, open=_open)
+"""Definition of the engine for the registry."""

@@ -9,8 +9,11 @@ import msgspec
 from rftd.streams.spec.sections import Optimizer
 
 _Above: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
+"""Type of a number above 0."""
 _Least: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+"""Type of a number of at least 0."""
 _Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+"""Type of a number from 0 to 1."""
 
 
 class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +22,7 @@ class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     critic_lr: _Least = 1e-5
     """The critic's learning rate."""
     critic_lr_scheduler_type: Literal["constant", "cosine"] = "constant"
+    """Schedule of the critic's learning rate."""
     critic_lr_warmup_steps: Annotated[int, msgspec.Meta(ge=-1)] = -1
     """Steps of the critic's linear warm-up; -1: `critic_lr_warmup_steps_ratio` applies."""
     critic_lr_warmup_steps_ratio: _Share = 0.0
@@ -26,6 +30,7 @@ class CriticArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     critic_min_lr_ratio: _Share = 0.01
     """Final learning rate of a cosine, as a share of `critic_lr`."""
     critic_weight_decay: _Least = 0.01
+    """Weight decay of the critic."""
     critic_clip: _Above = 0.5
     """Maximum change of a value within one batch's loss, in units of the return."""
     critic_grad_clip: _Least = 1.0

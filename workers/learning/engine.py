@@ -25,6 +25,7 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
 
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
+    """Number of tokens of the prompt."""
     loss_mask: NDArray[np.uint8]  # [R]
     logprobs: NDArray[np.float32] | None = None  # [R], under the weights that drew it; None for dataset rows
     advantages: NDArray[np.float32] | None = None  # [R]
@@ -54,6 +55,7 @@ class TrainBatch(msgspec.Struct, frozen=True, kw_only=True):
     stage_step: int
     """The number of the step within its stage, from 1."""
     samples: Sequence[TrainSample]
+    """Samples in the order of the plan."""
     items: Sequence[int] = ()
     """Number of samples of each item of the plan, in order; empty: one each, or two for a pair."""
     metrics: dict[str, float] = {}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rftd.workers.learning.engine import TrainerEngine
 
 A = TypeVar("A", bound=msgspec.Struct)
+"""Type of the engine's arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,17 +23,19 @@ from rftd.workers.learning.memory_needs import FIX, RANK_PROCESS
 if TYPE_CHECKING:
     from rftd.workers.learning.engine import TrainerEngine
 
-_HERE: Final = "rftd.workers.engines"
+_PACKAGE: Final = "rftd.workers.engines"
+"""Package of the built-in engines."""
 _FIELD: Final = "trainer.engine_args"
+"""Field of the engine's arguments."""
 
 ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
     "trainer engine",
     group="rftd.trainer_engines",
     table={
-        "torch": f"{_HERE}.torch.trainer.definition:ENGINE",
-        "verl": f"{_HERE}.verl.definition:ENGINE",
-        "tinker": f"{_HERE}.tinker.trainer.definition:ENGINE",
-        "fake": f"{_HERE}.fake.trainer:ENGINE",
+        "torch": f"{_PACKAGE}.torch.trainer.definition:ENGINE",
+        "verl": f"{_PACKAGE}.verl.definition:ENGINE",
+        "tinker": f"{_PACKAGE}.tinker.trainer.definition:ENGINE",
+        "fake": f"{_PACKAGE}.fake.trainer:ENGINE",
     },
 )
 """The engines by `trainer_type`. Each line names a definition, whose module imports the engine only to construct it."""
@@ -133,6 +135,7 @@ def ranks_on_device(stage: StageSpec) -> int:
 def _memory(
     needs_of: Callable[[StageSpec, Path, int], list[Need]] | None, stage: StageSpec, host: Host
 ) -> EngineMemory | None:
+    """Returns the memory needed on one device of the host; None if unknown, or for a stage without training."""
     gpus = stage.trainer.devices
     if needs_of is None or stage.kind == "explore" or not host.seen or (host.gpus and not gpus):
         return None
@@ -175,6 +178,7 @@ def make_engine(spec: TrainerSpec, reach: ReachSpec = OWNERS) -> TrainerEngine:
 
 
 def _arguments(engine: TrainerEngineDefinition[Any], spec: TrainerSpec) -> msgspec.Struct:
+    """Returns the engine's arguments, parsed. Raises ConfigError."""
     taker = f"the {spec.engine} engine"
     kind: type[msgspec.Struct] = engine.arguments
     return parsed(spec.engine_args, kind, taker=taker, field=_FIELD, beside=("threads", "dtype"))

@@ -21,6 +21,7 @@ FIX: Final = (
     "free memory there, or take a smaller model, model.lora_configs, a smaller "
     "trainer.max_token_len_per_gpu, or another device"
 )
+"""Advice for too little memory."""
 RANK_PROCESS: Final = Need("its process", 128 * 1024**2)
 """Memory of a rank's process after importing torch: a lower bound, less than half of the measured size."""
 CHUNK_LOGITS: Final = 1 << 24
@@ -36,8 +37,11 @@ _HOLES_SHARE: Final = 0.25
 (docs/benchmarks.md).
 """
 _FLOAT32_BYTES: Final = 4
+"""Bytes of a float32 number."""
 _HALF_BYTES: Final = 2
+"""Bytes of a bfloat16 number."""
 _DEVICE_CHANNEL: Final = "nccl"
+"""Channel that copies weights on the device."""
 
 
 def _model_needs(stage: StageSpec, base: Path, spread: int) -> list[Need]:
@@ -80,6 +84,7 @@ def _tokens(stage: StageSpec) -> int:
 
 
 def _activations(tokens: int) -> str:
+    """Returns the name of a need for activations."""
     return f"activations of {tokens} tokens"
 
 
@@ -138,7 +143,9 @@ class Layers:
     """The widths of a decoder's layers, read from config.json and the names of tensors; 0 for unknown ones."""
 
     count: int
+    """Number of layers."""
     hidden: int
+    """Width of the hidden states."""
     queries: int
     """Total width of the queries of all heads."""
     keys: int
@@ -154,6 +161,7 @@ class Layers:
     composed_gelu: bool
     """True for an activation that transformers computes by five products, each stored for the backward pass."""
     vocabulary: int
+    """Number of token ids."""
 
     @classmethod
     def of(cls, folder: Path) -> Layers:

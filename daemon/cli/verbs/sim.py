@@ -101,13 +101,13 @@ def async_command(
     from pathlib import Path
 
     from rftd.ops.extras import PLOT, check_extra
-    from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+    from rftd.workers.control.simulator.options import SimulationOptions, stages_of, system_of
     from rftd.workers.control.simulator.report import compare as forecast
     from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates
 
     if plot is not None:  # before the forecast, which takes a while
         check_extra(PLOT, "--plot")
-    request = Asked(updates=SimulatedUpdates(updates), **asked_for)
+    request = SimulationOptions(updates=SimulatedUpdates(updates), **asked_for)
     stage = _stage(file, overrides)
     stages = stages_of(request, stage)
     lengths = LongTail(median_s=median, tail=tail, cut=cut)

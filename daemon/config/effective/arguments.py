@@ -60,5 +60,6 @@ def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns arguments as plain data."""
     plain: dict[str, Any] = msgspec.to_builtins(arguments)
     return plain

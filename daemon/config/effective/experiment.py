@@ -41,6 +41,7 @@ def derived_section(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _derived_stage(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
+    """Returns the figures derived from one stage."""
     derived: dict[str, Any] = {
         "kind": {"train": "trains on rows", "both": "explores and trains", "explore": "explores"}[stage.kind],
         "checkpoints": f"{stage.folder}/global_step_N",
@@ -93,6 +94,7 @@ def _gpus(spec: ExperimentSpec, stage: StageSpec) -> dict[str, Any]:
 
 
 def _batch(stage: StageSpec) -> dict[str, Any]:
+    """Returns the sizes of an explore step and of a training step."""
     sizes: dict[str, Any] = {}
     if stage.kind != "train":
         sizes["tasks_per_explore_step"] = stage.batch_size
@@ -145,6 +147,7 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _head(spec: ExperimentSpec) -> dict[str, Any]:
+    """Returns the fields outside the stages."""
     parts = [folder_name for folder_name in (spec.project, spec.group, spec.name) if folder_name]
     below = os.path.join("", *parts)
     # An imported experiment may have any folder.
@@ -191,6 +194,7 @@ def _trackers(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the sections of one stage."""
     sections: dict[str, Any] = {
         "mode": mode_of(stage, spec.half),
         "algorithm": algorithm_section(stage.algorithm),
@@ -236,6 +240,7 @@ def buffer_section(stage: StageSpec) -> dict[str, Any]:
 
 
 def _explorer_input(stage: StageSpec) -> dict[str, Any]:
+    """Returns section `buffer.explorer_input` of a stage."""
     section: dict[str, Any] = {}
     if stage.serving is not None and stage.taskset is not None:
         # The tasks are clients' requests: only the sampling of answers is configurable.
@@ -249,6 +254,7 @@ def _explorer_input(stage: StageSpec) -> dict[str, Any]:
 
 
 def _taskset(spec: TasksetSpec) -> dict[str, Any]:
+    """Returns the section of one taskset."""
     return {
         "name": spec.name,
         "storage_type": "queue" if spec.queue else _storage(spec),
@@ -274,16 +280,19 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
 
 
 def _storage(spec: TasksetSpec) -> str:
+    """Returns the storage type of rows: `sql` for a table, otherwise `file`."""
     return "sql" if "://" in spec.path else "file"
 
 
 def _path(spec: TasksetSpec) -> str | list[str] | dict[str, str] | None:
+    """Returns the path of rows as written in a file."""
     if spec.path.startswith(VARIABLE):
         return {"env": spec.path.removeprefix(VARIABLE)}
     return list(spec.paths) if spec.more_paths else spec.path or None
 
 
 def _sampling(spec: SamplingSpec) -> dict[str, Any]:
+    """Returns the section of sampling settings."""
     return {
         "temperature": spec.temperature,
         "top_p": spec.top_p,
@@ -301,6 +310,7 @@ def _sampling(spec: SamplingSpec) -> dict[str, Any]:
 
 
 def _trainer_input(stage: StageSpec) -> dict[str, Any]:
+    """Returns section `buffer.trainer_input` of a stage."""
     if stage.kind == "train":
         return {"experience_buffer": _rows(stage.dataset)} if stage.dataset is not None else {}
     section: dict[str, Any] = {}
@@ -317,6 +327,7 @@ def _trainer_input(stage: StageSpec) -> dict[str, Any]:
 
 
 def _rows(spec: TasksetSpec) -> dict[str, Any]:
+    """Returns the section of a dataset of rows."""
     return {
         "name": spec.name,
         "storage_type": _storage(spec),

@@ -18,6 +18,7 @@ from rftd.workers.learning.corrections.registry import CORRECTIONS
 from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 TINKER = "tinker"
+"""Name of the service's engine."""
 
 
 def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
@@ -49,6 +50,7 @@ def algorithm_section(spec: AlgorithmSpec) -> dict[str, Any]:
 
 
 def _correction(correction: CorrectionPart) -> dict[str, Any]:
+    """Returns the section of one correction."""
     if not CORRECTIONS.builtin(correction.kind):
         return {"kind": "plugin", "name": correction.kind, "args": correction.args}
     return {"kind": correction.kind, **with_defaults(CORRECTIONS, correction.kind, correction.args)}
@@ -93,9 +95,9 @@ def _by_evaluation(spec: ByEvaluation) -> dict[str, Any]:
     """Returns the sections with decisions based on evaluations; empty without decisions."""
     sections: dict[str, Any] = {}
     if spec.best is not None:
-        sections["best_checkpoint"] = _figured(spec.best)
+        sections["best_checkpoint"] = _with_metric(spec.best)
     if spec.early_stop is not None:
-        sections["early_stop"] = _figured(spec.early_stop)
+        sections["early_stop"] = _with_metric(spec.early_stop)
     if spec.rules:
         sections["rules"] = [
             {"metric": rule.figure.name, rule.kind: rule.threshold, "then": rule.then} for rule in spec.rules
@@ -103,12 +105,14 @@ def _by_evaluation(spec: ByEvaluation) -> dict[str, Any]:
     return sections
 
 
-def _figured(spec: BestSpec | EarlyStopSpec) -> dict[str, Any]:
+def _with_metric(spec: BestSpec | EarlyStopSpec) -> dict[str, Any]:
+    """Returns the section of a decision, with the figure's name as `metric`."""
     fields = msgspec.structs.asdict(spec)
     return {"metric": fields.pop("figure").name, **fields}
 
 
 def _updates(spec: UpdatesSpec) -> dict[str, Any]:
+    """Returns the fields of the optimizer steps."""
     return {
         "ppo_epochs": spec.epochs,
         "ppo_mini_batch_size": spec.mini_batch_items or None,

@@ -19,8 +19,11 @@ def _below_trainer(key: FieldPath) -> tuple[FieldPath, ...]:
 
 
 _TASKSETS: Final[FieldPath] = ("buffer", "explorer_input", "*")
+"""Path of any taskset."""
 _INPUT: Final[FieldPath] = ("buffer", "explorer_input")
+"""Section of the tasks."""
 _SAMPLED: Final = ("temperature", "top_p", "top_k", "repetition_penalty")
+"""Sampling settings inherited from the model."""
 _ALIASES: Final[tuple[tuple[FieldPath, tuple[FieldPath, ...]], ...]] = (
     (("buffer", "explorer_input", "taskset"), ((*_INPUT, "tasksets", 0),)),
     (("buffer", "total_steps"), (("trainer", "total_steps"),)),
@@ -51,6 +54,7 @@ _RECEIVERS: Final = {
 }
 """Argument fields, and the sibling field naming the receiver of the arguments."""
 _UNKNOWN: Final = object()
+"""Stands for an absent value."""
 
 
 def origins(view: Mapping[str, Any], config: Mapping[str, Any], source: SourceMap) -> dict[FieldPath, str]:
@@ -65,6 +69,7 @@ def origins(view: Mapping[str, Any], config: Mapping[str, Any], source: SourceMa
 
 
 def _leaves(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
+    """Yields path and value of each leaf; a list of scalars is one leaf."""
     if isinstance(node, dict) and node:
         for key, child in node.items():
             yield from _leaves(child, (*path, key))
@@ -83,7 +88,7 @@ def _written(path: FieldPath, leaf: Any, config: Mapping[str, Any], source: Sour
         submitted = _at(config, field_path)
         if submitted is _UNKNOWN or (submitted is None and leaf is not None) or not source.has(field_path):
             continue
-        location = _shown(source.locate(field_path))
+        location = _position_text(source.locate(field_path))
         if field_path in source.variables:
             location = f"environment {source.variables[field_path]}, {location}"
         same = submitted == leaf or isinstance(submitted, dict | list) or isinstance(leaf, dict | list)
@@ -108,6 +113,7 @@ def _setting_paths(path: FieldPath) -> Iterator[FieldPath]:
 
 
 def _at(config: Any, path: FieldPath) -> Any:
+    """Returns the value at a path; `_UNKNOWN` if absent."""
     for key in path:
         if isinstance(config, dict) and str(key) in config:
             config = config[str(key)]
@@ -118,7 +124,8 @@ def _at(config: Any, path: FieldPath) -> Any:
     return config
 
 
-def _shown(position: SourcePlace | None) -> str:
+def _position_text(position: SourcePlace | None) -> str:
+    """Returns file and line of a position."""
     if position is None:
         return "the file"
     return f"{position.origin}:{position.line}" if position.line else position.origin
@@ -140,6 +147,7 @@ def _unwritten(path: FieldPath, leaf: Any, view: Mapping[str, Any]) -> str:
 
 
 def _of_algorithm(path: FieldPath, global_path: FieldPath, view: Mapping[str, Any]) -> str:
+    """Returns the rule behind a default of the algorithm."""
     section = path[: len(path) - len(global_path) + 1]
     kind = _at(view, (*section, "algorithm_type"))
     if global_path[1] == "algorithm_type":

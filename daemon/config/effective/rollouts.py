@@ -63,6 +63,7 @@ def explorer_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str
 
 
 def _evaluations(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of evaluations."""
     if stage.kind == "explore":  # the mode determines when, and the daemon chooses the weights
         names = {"eval_on_startup": True, "bench_on_latest_checkpoint": False}
         measured = stage.taskset is None and stage.rollout.engine != SERVICE
@@ -71,6 +72,7 @@ def _evaluations(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_model(stage: StageSpec) -> dict[str, Any]:
+    """Returns the section of the rollout engine."""
     spec = stage.rollout
     section: dict[str, Any] = {"engine_type": spec.engine, "engine_num": spec.explorers, "dtype": spec.dtype}
     arguments = dict(spec.engine_args)
@@ -80,7 +82,7 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
         arguments = {name: setting for name, setting in arguments.items() if name not in _OF_SERVICE}
     else:
         arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), arguments)
-    section["extra_engine_args"] = _threaded(arguments, spec.threads)
+    section["extra_engine_args"] = _with_threads(arguments, spec.threads)
     section |= _needs(spec.needs, alone=spec.engine in _ON_ONE)
     for name in ("chat_template", "enable_thinking"):
         if (setting := getattr(stage.model, name)) is not None:
@@ -91,12 +93,14 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
     return section
 
 
-def _threaded(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
+def _with_threads(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
     # 0 means all available threads and cannot be written.
+    """Returns arguments with the number of threads, if set."""
     return {**arguments, "threads": threads} if threads else arguments
 
 
 def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
+    """Returns the engine's requirements; for an engine `alone` on a device, only the time-out."""
     needs: dict[str, Any] = {"start_timeout": spec.start_timeout_s or None}
     if alone:
         return needs
@@ -116,6 +120,7 @@ def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
 
 
 def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int) -> dict[str, Any]:
+    """Returns the section of one auxiliary model."""
     section: dict[str, Any] = {
         "name": spec.name,
         "engine_type": spec.engine,
@@ -138,7 +143,7 @@ def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int
     section["engine_num"] = spec.engines * explorers
     section |= {"model_path": spec.path, "dtype": spec.dtype, "chat_template": spec.chat_template}
     section["enable_thinking"] = spec.enable_thinking
-    section["extra_engine_args"] = _threaded(arguments, spec.threads)
+    section["extra_engine_args"] = _with_threads(arguments, spec.threads)
     for name in ("gpu_memory_utilization", "enforce_eager"):
         # Other engines ignore the fields, and warn if one is written.
         if spec.engine == "vllm" or name in submitted:
@@ -170,6 +175,7 @@ def model_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, A
 
 
 def _adapter(spec: LoraSpec) -> dict[str, Any]:
+    """Returns the section of an adapter."""
     return {
         "name": spec.name,
         "path": spec.path or None,
@@ -181,6 +187,7 @@ def _adapter(spec: LoraSpec) -> dict[str, Any]:
 
 
 def _tinker(stage: StageSpec) -> dict[str, Any]:
+    """Returns section `tinker`."""
     if stage.trainer.engine != TINKER:
         return {"enable": False}
     names = ("base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url")
@@ -188,6 +195,7 @@ def _tinker(stage: StageSpec) -> dict[str, Any]:
 
 
 def _service(spec: RolloutSpec) -> dict[str, Any]:
+    """Returns section `external_model`."""
     if spec.engine != SERVICE:
         return {"enable": False}
     return {"enable": True, **{name: spec.engine_args.get(name) for name in _OF_SERVICE}}

@@ -42,6 +42,7 @@ PARTS: Final[dict[str, Plugins[Any]]] = {
     "kl_loss": KL_LOSSES,
     "entropy_loss": ENTROPY_LOSSES,
 }
+"""Plug-ins of each part of an objective."""
 
 
 class _Default(msgspec.Struct):
@@ -52,13 +53,16 @@ class _StalenessControl(msgspec.Struct):
     """Arguments of `staleness_control`, in weight versions."""
 
     max_staleness: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    """Largest staleness of a trained experience; None: the policy's bound."""
 
 
 class _Mix(msgspec.Struct):
     """Arguments of `mix`: the share of expert rows, and the auxiliary buffer with the rows."""
 
     expert_data_ratio: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    """Share of a batch that consists of expert rows."""
     sft_dataset_name: Annotated[str, msgspec.Meta(min_length=1)] = "sft_dataset"
+    """Name of the auxiliary buffer with the rows."""
 
 
 STRATEGIES: Final[Mapping[str, type[msgspec.Struct]]] = {
@@ -68,7 +72,9 @@ STRATEGIES: Final[Mapping[str, type[msgspec.Struct]]] = {
 }
 """Arguments of each sample strategy."""
 _STRATEGY_ARGS: Final[FieldPath] = ("algorithm", "sample_strategy_args")
+"""Field of the sample strategy's arguments."""
 _ARGS: Final[FieldPath] = ("algorithm", "policy_loss_fn_args")
+"""Field of the policy loss's arguments."""
 _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {"ppo": {"delta_sequence_masking": "delta"}}
 """rftd's name of each of Trinity-RFT's arguments, by loss."""
 _MODES: Final[Mapping[str, tuple[str, ...]]] = {"mix": ("grpo_loss_agg_mode",), "mix_chord": ("grpo_loss_agg_mode",)}
@@ -175,6 +181,7 @@ def _check_penalty_place(advantage: AdvantageFunction | None, parts: dict[str, A
 
 
 def _check_pairs(loss: str, definition: AlgorithmDefinition, notes: Notes) -> None:
+    """Refuses a loss for labelled responses with rows that have no labels, and rows of pairs with any other loss."""
     labels = tells_labels(loss)
     if labels and definition.rows != "dpo":
         problem = f"{loss} needs labels of good and bad responses, and the rows of {definition.name} have none"
@@ -224,6 +231,9 @@ def _outlined(source: SourceName, sources: Mapping[str, str], notes: Notes) -> A
 
 
 def _repeat_times(experiment: Experiment, definition: AlgorithmDefinition, notes: Notes, greedy: int) -> int:
+    """Returns the rollouts of a task: the file's, or the algorithm's default; an impossible number is an issue or a
+    warning.
+    """
     repeat_times = experiment.algorithm.repeat_times
     kind = definition.name
     default = definition.repeat_times
@@ -265,6 +275,7 @@ def no_warmup(ratio: float, total_steps: int) -> str:
 
 
 def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> Optimizer:
+    """Returns the optimizer, with its warm-up counted in steps."""
     optimizer = as_declared(section, Optimizer)
     counted = optimizer.lr_warmup_steps >= 0
     if total_steps and not counted and (warning := no_warmup(optimizer.lr_warmup_steps_ratio, total_steps)):
@@ -302,7 +313,7 @@ def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[
     for name in _modes(loss):
         if name not in accepted_names or name not in args:
             continue
-        mode = _checked((*_ARGS, name), args.pop(name), notes)
+        mode = _checked_mode((*_ARGS, name), args.pop(name), notes)
         if aggregation is None:
             aggregation = mode
             first = (*_ARGS, name)
@@ -317,10 +328,12 @@ def policy_loss_args(section: Algorithm, loss: str, notes: Notes) -> tuple[dict[
 
 
 def _modes(loss: str) -> tuple[str, ...]:
+    """Returns the arguments of a loss that set the aggregation."""
     return ("loss_agg_mode", *_MODES.get(loss, ()))
 
 
-def _checked(path: FieldPath, mode: Any, notes: Notes) -> str | None:
+def _checked_mode(path: FieldPath, mode: Any, notes: Notes) -> str | None:
+    """Returns an aggregation's name; None, after adding an issue, for an unknown one."""
     if mode is None:
         return None
     try:

@@ -71,11 +71,13 @@ def _advice(kind: type[msgspec.Struct], name: str, setting: object) -> str | Non
 
 
 def _default(kind: type[msgspec.Struct], name: str) -> str | None:
+    """Returns advice naming the field's default; None for a field without one."""
     field = next(struct_field for struct_field in msgspec.structs.fields(kind) if struct_field.name == name)
     return None if field.default is msgspec.NODEFAULT else f"leave it out for its default, {field.default!r}"
 
 
 def _words(annotation: Any) -> Iterator[str]:
+    """Yields the words accepted by a field's type."""
     if get_origin(annotation) is Literal:
         yield from map(str, get_args(annotation))
     else:
@@ -145,6 +147,7 @@ def check_declared(
 
 
 def _takes(plugins: Plugins[Any], name: str, argument: str) -> bool:
+    """True if a plug-in has an argument of this name."""
     try:
         return argument in (plugins.arguments(name) or ())
     except ConfigError:  # without the optional dependencies

@@ -38,10 +38,15 @@ _PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_para
 _ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
 """Parallel sizes of an auxiliary model accepted by vLLM only as 1."""
 _OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
+"""Fields used only by vLLM."""
 _OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
+"""Fields not used with a service."""
 _CONCURRENCY: Final = 16
+"""Default number of concurrent requests."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""A valid name of an auxiliary model."""
 _UNNAMED: Final = re.compile(r"[^A-Za-z0-9._-]+")
+"""Characters of a model's name replaced by dashes."""
 
 
 def resolve_auxiliary(
@@ -66,7 +71,7 @@ def resolve_auxiliary(
             if not of_trainer:
                 spec = _with_engines(experiment, declared, spec, choice, path, notes)
         _warn_idle(declared, spec, path, notes)
-        specs.append(_named(declared, spec, [earlier.name for earlier in specs], path, notes))
+        specs.append(_with_name(declared, spec, [earlier.name for earlier in specs], path, notes))
     return tuple(specs)
 
 
@@ -78,7 +83,9 @@ def _with_engines(
     path: FieldPath,
     notes: Notes,
 ) -> AuxiliarySpec:
-    """The model with its number of engines in each explorer; warns of another number than the file's."""
+    """Returns the model with its number of engines in each explorer; warns if the total differs from the file's
+    number.
+    """
     explorers = experiment.explorer.rollout_model.engine_num
     engines = engines_per_explorer(experiment, declared)
     if "engine_num" in declared.model_fields_set and engines * explorers != declared.engine_num:
@@ -255,7 +262,7 @@ def _check_vllm(
             notes.wrong((*path, name), problem, "write 1, or raise tensor_parallel_size", Unsupported)
 
 
-def _named(
+def _with_name(
     declared: AuxiliaryModel, spec: AuxiliarySpec, used_names: list[str], path: FieldPath, notes: Notes
 ) -> AuxiliarySpec:
     """Returns the model under the written name, which must be unique, or under a name derived from the model."""

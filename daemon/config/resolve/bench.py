@@ -18,11 +18,15 @@ from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
 
 BENCH: Final = "bench"
+"""Name of the mode."""
 _SERVICE: Final[FieldPath] = ("model", "external_model")
+"""Section of the service."""
 _PACED: Final = {"sync_method": "checkpoint", "sync_style": "fully_async"}
+"""Synchronisation settings of a run without training."""
 _SERVICE_LEN: Final = 2**20
 """Assumed length of a model behind a service: the real limit is known only to the service, which reports an excess."""
 _PROGRAMS: Final = ("agent_program_workflow", "agent_command_workflow")
+"""Workflows that run programs."""
 
 
 def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
@@ -38,7 +42,7 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
         "synchronizer": as_section(experiment.synchronizer).model_copy(update=_PACED),
         "policy": None,
     }
-    if of_service(experiment):
+    if answers_by_service(experiment):
         longest = experiment.model.max_response_tokens
         if longest is None:
             problem = "is required: the service needs an upper bound of the answer's length"
@@ -54,7 +58,7 @@ def as_benched(experiment: Experiment, notes: Notes) -> Experiment:
     return experiment.model_copy(update=update)
 
 
-def of_service(experiment: Experiment) -> bool:
+def answers_by_service(experiment: Experiment) -> bool:
     """True if a service generates the answers, by `model.external_model` or by the rollout engine's type."""
     return experiment.model.external_model.enable or experiment.explorer.rollout_model.engine_type == SERVICE
 
@@ -117,7 +121,7 @@ def with_service(experiment: Experiment, args: dict[str, Any]) -> dict[str, Any]
     return {**args, **service}
 
 
-def benched(stage: StageSpec) -> StageSpec:
+def as_one_evaluation(stage: StageSpec) -> StageSpec:
     """Returns the stage reduced to one evaluation of the initial weights."""
     return msgspec.structs.replace(
         stage,

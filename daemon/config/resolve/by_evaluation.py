@@ -17,9 +17,13 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 
 _BEST: Final[FieldPath] = ("trainer", "best_checkpoint")
+"""Section of the best checkpoints."""
 _STOP: Final[FieldPath] = ("trainer", "early_stop")
+"""Section of the early stop."""
 _RULES: Final[FieldPath] = ("trainer", "rules")
+"""Section of the rules."""
 _CONDITIONS: Final = ("falls_by", "rises_by", "below", "above")
+"""Conditions of a rule, of which exactly one must be set."""
 _ENDS: Final = 2
 """Number of evaluations in a stage with evaluations only at the beginning and the end."""
 _SHARES: Final = ("accuracy", "pass@", "majority@")
@@ -63,11 +67,13 @@ def with_decisions(stage: StageSpec, experiment: Experiment, notes: Notes, *, in
 
 
 def _best(section: BestCheckpoint, stage: StageSpec, notes: Notes) -> BestSpec | None:
+    """Returns the setting for the best checkpoints; None, with an issue, for an unknown figure."""
     figure = _figure(section.metric, (*_BEST, "metric"), stage, notes)
     return None if figure is None else BestSpec(figure=figure, mode=section.mode, keep=section.keep)
 
 
 def _early_stop(section: EarlyStop, stage: StageSpec, notes: Notes) -> EarlyStopSpec | None:
+    """Returns the setting for an early stop; None, with an issue, for an unknown figure."""
     if not section.patience and section.bound is None:
         notes.wrong(_STOP, "has neither patience nor bound", "write patience: 3, or a bound")
     figure = _figure(section.metric, (*_STOP, "metric"), stage, notes)
@@ -84,6 +90,7 @@ def _early_stop(section: EarlyStop, stage: StageSpec, notes: Notes) -> EarlyStop
 
 
 def _rule(rule: EvalRule, path: FieldPath, stage: StageSpec, notes: Notes) -> RuleSpec | None:
+    """Returns a rule on an evaluation figure; None, with an issue, for an invalid one."""
     conditions = {name: threshold_set for name in _CONDITIONS if (threshold_set := getattr(rule, name)) is not None}
     figure = _figure(rule.metric, (*path, "metric"), stage, notes)
     if len(conditions) != 1:

@@ -13,12 +13,15 @@ from rftd.workers.learning.corrections.chain import Chain
 from rftd.workers.learning.corrections.registry import CORRECTIONS
 
 _SECTION: Final[FieldPath] = ("algorithm", "rollout_correction")
+"""Section of the correction."""
 _RATIOS: Final = {"token_k1": "token", "seq_sum_k1": "sequence", "seq_mean_k1": "geometric"}
+"""Levels of ratios, by verl's criterion."""
 _DIVERGENCES: Final = {
     f"{level}_{kind}": (kind, over)
     for level, over in (("token", "token"), ("seq_sum", "sum"), ("seq_mean", "mean"), ("seq_max", "max"))
     for kind in ("k2", "k3")
 }
+"""Estimator and level of divergences, by verl's criterion."""
 
 
 def resolve_correction(algorithm: Algorithm, *, from_rollouts: bool, notes: Notes) -> CorrectionSpec:
@@ -38,7 +41,11 @@ def resolve_correction(algorithm: Algorithm, *, from_rollouts: bool, notes: Note
             "leave it out",
         )
         return CorrectionSpec()
-    parts = () if section is None else (*_weights(section, notes), *_rejections(section, notes), *_own(section, notes))
+    parts = (
+        ()
+        if section is None
+        else (*_weights(section, notes), *_rejections(section, notes), *_listed_corrections(section, notes))
+    )
     spec = CorrectionSpec(old_logprobs=old, parts=parts)
     # The chain is constructed to check that the parts are compatible; third-party modules are not imported to check a
     # file.
@@ -68,6 +75,7 @@ def _old_logprobs(algorithm: Algorithm, section: RolloutCorrection | None) -> st
 
 
 def _weights(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, ...]:
+    """Returns the importance weights; empty without, or with an issue for an invalid threshold."""
     if section.rollout_is is None:
         return ()
     try:
@@ -85,6 +93,7 @@ def _weights(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, 
 
 
 def _rejections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, ...]:
+    """Returns the rejection criteria with thresholds; empty without, or with an issue for an invalid one."""
     names = [name.strip() for name in (section.rollout_rs or "").split(",") if name.strip()]
     if not names:
         return ()
@@ -135,7 +144,8 @@ def _bounds(threshold: float | str) -> tuple[float | None, float]:
     return (float(low), float(high)) if separator else (None, float(low))
 
 
-def _own(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, ...]:
+def _listed_corrections(section: RolloutCorrection, notes: Notes) -> tuple[CorrectionPart, ...]:
+    """Returns the corrections listed under `corrections`."""
     parts = []
     for index, correction in enumerate(section.corrections):
         if isinstance(correction, PluginCorrection):

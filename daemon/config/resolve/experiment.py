@@ -41,7 +41,7 @@ def resolve_experiment(
         spec = resolve_stage(stage, job_dir, host, notes)
         if spec is not None:
             check_against_first(spec, stages, notes)
-        issues += [placed(issue, stage.prefix, config) for issue in notes.issues]
+        issues += [relocated(issue, stage.prefix, config) for issue in notes.issues]
         # Sections inherited by several stages warn once per stage.
         warnings += [warning for warning in notes.warnings if warning not in warnings]
         if spec is not None:
@@ -91,6 +91,7 @@ def resolve_experiment(
 
 
 def _cluster(experiment: Experiment) -> ClusterSpec:
+    """Returns the settings of the Ray cluster."""
     address = experiment.cluster.ray_address
     return ClusterSpec(
         address="" if address == "auto" else address,
@@ -114,11 +115,13 @@ def _without_cluster(experiment: Experiment, host: Host) -> Iterator[str]:
 
 
 def _job_dir(experiment: Experiment) -> str:
+    """Returns the experiment's folder."""
     parts = [experiment.project, experiment.group, experiment.name]
     return os.path.join(experiment.checkpoint_root_dir, *(folder_name for folder_name in parts if folder_name))
 
 
 def _check_root(experiment: Experiment) -> list[Issue]:
+    """Returns an issue for a relative `checkpoint_root_dir`."""
     root = experiment.checkpoint_root_dir
     if os.path.isabs(root):
         return []
@@ -127,6 +130,7 @@ def _check_root(experiment: Experiment) -> list[Issue]:
 
 
 def _check_stage_names(experiment: Experiment) -> list[Issue]:
+    """Returns an issue for each stage named like an earlier one."""
     names: set[str] = set()
     issues: list[Issue] = []
     for index, stage in enumerate(experiment.stages):
@@ -177,7 +181,7 @@ def _refused(experiment: Experiment) -> Iterator[Issue]:
             yield Issue(path, f"{setting}, but is not supported yet: {mark.why}", mark.fix, Unsupported)
 
 
-def placed(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
+def relocated(issue: Issue, prefix: FieldPath, config: Any) -> Issue:
     """Returns the issue with the path under which the user wrote the field: in the stage if the stage sets it, else
     globally.
     """

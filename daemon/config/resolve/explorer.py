@@ -29,13 +29,17 @@ from rftd.streams.spec.spec import AlgorithmSpec, RolloutSpec
 from rftd.workers.devices.host import Host
 
 ROLLOUT_ARGS: Final[FieldPath] = ("explorer", "rollout_model", "extra_engine_args")
+"""Field of the engine's arguments."""
 _OURS: Final = "RFTD_"
+"""Beginning of rftd's own environment variables."""
 _CODE: Final = re.compile(
     r"LD_.*|DYLD_.*|PATH|PYTHON(PATH|HOME|STARTUP|USERBASE|PLATLIBDIR)|BASH_ENV|ENV|IFS|SHELLOPTS"
 )
 """Variables that make a loader, shell or interpreter execute other code; never accepted from a file."""
 _OVER: Final[FieldPath] = ("explorer", "over_rollout", "ratio")
+"""Field of the ended explore steps."""
 _DYNAMIC: Final[FieldPath] = ("explorer", "dynamic_timeout", "enable")
+"""Field of the dynamic time-out."""
 
 
 def resolve_rollout(experiment: Experiment, host: Host, notes: Notes) -> RolloutSpec:
@@ -138,6 +142,7 @@ def _at_once(experiment: Experiment, explorers: int, lease_size: int, notes: Not
 
 
 def _check_over(experiment: Experiment, sync: Synchronizer, notes: Notes) -> None:
+    """Refuses steps ended early where all tasks are trained, and a share too small for one task."""
     over = experiment.explorer.over_rollout
     batch = experiment.buffer.batch_size
     if not over.ratio:
@@ -156,6 +161,7 @@ def _check_over(experiment: Experiment, sync: Synchronizer, notes: Notes) -> Non
 
 
 def _check_dynamic(experiment: Experiment, notes: Notes) -> None:
+    """Refuses a dynamic time-out in deterministic runs, and warns of one below the mean."""
     dynamic = experiment.explorer.dynamic_timeout
     if not dynamic.enable:
         return

@@ -18,7 +18,9 @@ class GpuShares(NamedTuple):
     nodes: int
     """Number of nodes; 0 if not set in the file."""
     per_node: int
+    """GPUs of each node."""
     total: int
+    """GPUs of the cluster or the host."""
     engines: int
     """Number of rollout engines."""
     per_engine: int
@@ -91,7 +93,9 @@ class AuxiliaryEngineChoice(NamedTuple):
     """Engine of an auxiliary model, with the number of GPUs reserved for each engine."""
 
     engine: str
+    """Name of the engine."""
     gpus: int = 0
+    """GPUs reserved for each engine."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: chosen by the engine."""
 
@@ -99,14 +103,16 @@ class AuxiliaryEngineChoice(NamedTuple):
 def auxiliary_engine(experiment: Experiment, model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
     """Returns the engine that runs an auxiliary model; not for a model at a service."""
     if "engine_type" in model.model_fields_set:
-        return _written(model, host)
+        return _engine_as_written(model, host)
     return AuxiliaryEngineChoice("vllm", parallel_of(model), "cuda") if _fits(experiment, host) else _TORCH
 
 
 _TORCH = AuxiliaryEngineChoice("torch")
+"""torch, without reserved GPUs."""
 
 
-def _written(model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
+def _engine_as_written(model: RolloutModel, host: Host) -> AuxiliaryEngineChoice:
+    """Returns the engine set in the file, on the device available for it."""
     if model.engine_type != "vllm":
         return AuxiliaryEngineChoice(model.engine_type)
     build = vllm_build(host)

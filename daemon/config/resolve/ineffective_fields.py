@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from rftd.daemon.config.field_path import FieldPath, show
-from rftd.daemon.config.resolve.bench import BENCH, of_service
+from rftd.daemon.config.resolve.bench import BENCH, answers_by_service
 from rftd.daemon.config.resolve.rows import NO_FORMAT, NOT_OF_ROWS, OF_EXPERIENCES
 from rftd.daemon.config.resolve.serving import SERVE
 from rftd.daemon.config.resolve.stages import StageConfig
@@ -23,6 +23,7 @@ from rftd.workers.learning.losses.registry import POLICY_LOSSES
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
 """A function of a resolved stage, True if the rule's fields have no effect in it."""
 _BY_NORM: Final = "seq-mean-token-sum-norm"
+"""Aggregation that uses `loss_scale_factor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,46 +31,55 @@ class IneffectiveRule:
     """Fields, or complete sections, that have no effect in stages for which `holds` is True."""
 
     places: tuple[FieldPath, ...]
+    """Paths of the fields or sections."""
     holds: Condition
+    """Function that is True for stages in which the fields have no effect."""
     why: str
     """The reason; `{untrained}` stands for the setting disabling training, `{trainer}` for the training engine."""
     default_too: bool = False
     """True to warn even of a value equal to the default, because another field sets a different one."""
 
 
-def _of(section: str, *names: str) -> tuple[FieldPath, ...]:
+def _paths_in(section: str, *names: str) -> tuple[FieldPath, ...]:
     """Returns the paths of fields of one section; without names, of the section."""
     above = tuple(section.split(".")) if section else ()
     return tuple((*above, *name.split(".")) for name in names) or (above,)
 
 
 def _trains_rows(_experiment: Experiment, stage: StageSpec) -> bool:
+    """True for a stage that trains on rows without rollouts."""
     return stage.kind == "train"
 
 
 def _explores(_experiment: Experiment, stage: StageSpec) -> bool:
+    """True for a stage with rollouts."""
     return stage.kind != "train"
 
 
 def _trains_nothing(_experiment: Experiment, stage: StageSpec) -> bool:
+    """True for a stage without training."""
     return stage.kind == "explore"
 
 
 def _measures(experiment: Experiment, _stage: StageSpec) -> bool:
+    """True for mode bench."""
     return experiment.mode == BENCH
 
 
 def _serves(experiment: Experiment, _stage: StageSpec) -> bool:
+    """True for mode serve."""
     return experiment.mode == SERVE
 
 
 def _needs_no_norm(_experiment: Experiment, stage: StageSpec) -> bool:
+    """True unless the losses may be aggregated by a norm."""
     algorithm = stage.algorithm
     ours = POLICY_LOSSES.builtin(algorithm.policy_loss)
     return ours and _BY_NORM not in (algorithm.loss_agg_mode, *algorithm.policy_loss_args.values())
 
 
 def _needs_no_loss_type(experiment: Experiment, _stage: StageSpec) -> bool:
+    """True unless the loss type of the bypass mode is used."""
     section = experiment.algorithm.rollout_correction or RolloutCorrection()
     return not section.bypass_mode or section.old_logprobs is not None
 
@@ -84,221 +94,240 @@ def _each_names(experiment: Experiment, field: str, *, held_out: bool) -> bool:
 
 def _needs_no_workflow(experiment: Experiment, _stage: StageSpec) -> bool:
     # Held-out tasksets may have a separate default, taking precedence.
+    """True if every taskset names its workflow."""
     has_eval_default = bool(experiment.buffer.explorer_input.default_eval_workflow_type)
     return _each_names(experiment, "default_workflow_type", held_out=not has_eval_default)
 
 
 _TASKSET: Final = "buffer.explorer_input.taskset"
+"""Section of the taskset."""
 _BUFFER: Final = "buffer.trainer_input.experience_buffer"
+"""Section of the experience buffer."""
 _CORRECTION: Final = "algorithm.rollout_correction"
+"""Section of the correction."""
 _ROWLESS: Final = "experiences come from explorers, not from a dataset"
+"""Reason for fields of rows in stages with experiences."""
 _UNTRAINED: Final = "nothing is trained with {untrained}"
+"""Reason for fields of training in stages without training."""
 _ASKED: Final = "with mode serve, tasks are clients' requests"
+"""Reason for fields of tasks in mode serve."""
 _OF_VERL: Final = "only used by verl, and {trainer} trains"
+"""Reason for verl's fields with another engine."""
 
 RULES: Final = (
     # Training on rows without rollouts.
     IneffectiveRule(
-        _of("", "explorer", "synchronizer", "policy", "cluster", "buffer.explorer_input"),
+        _paths_in("", "explorer", "synchronizer", "policy", "cluster", "buffer.explorer_input"),
         _trains_rows,
         "the stage trains on rows, without explorers",
     ),
     IneffectiveRule(
-        _of("model", "temperature", "top_p", "top_k", "repetition_penalty", "min_response_tokens", "external_model"),
+        _paths_in(
+            "model", "temperature", "top_p", "top_k", "repetition_penalty", "min_response_tokens", "external_model"
+        ),
         _trains_rows,
         "the stage trains on rows, without explorers",
     ),
-    IneffectiveRule(_of(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
+    IneffectiveRule(_paths_in(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
     IneffectiveRule(
-        _of(_BUFFER, "format"),
+        _paths_in(_BUFFER, "format"),
         lambda _given, stage: stage.kind == "train" and stage.dataset is not None and stage.dataset.schema == RECORDED,
         NO_FORMAT,
     ),
     IneffectiveRule(
-        _of("buffer.trainer_input", "auxiliary_buffers"),
+        _paths_in("buffer.trainer_input", "auxiliary_buffers"),
         _trains_rows,
         "only the rows of experience_buffer are trained on",
     ),
     # Experiences made by explorers.
-    IneffectiveRule(_of(_BUFFER, "path"), _explores, "the log stores every experience"),
-    IneffectiveRule(_of(_BUFFER, "name", "split", "subset_name", "format", "limit_rows"), _explores, _ROWLESS),
+    IneffectiveRule(_paths_in(_BUFFER, "path"), _explores, "the log stores every experience"),
+    IneffectiveRule(_paths_in(_BUFFER, "name", "split", "subset_name", "format", "limit_rows"), _explores, _ROWLESS),
     IneffectiveRule(
-        _of(_BUFFER, "schema_type"),
+        _paths_in(_BUFFER, "schema_type"),
         lambda experiment, stage: (
             stage.kind != "train" and experiment.buffer.trainer_input.experience_buffer.schema_type != "experience"
         ),
         _ROWLESS,
     ),
     # Modes without training, and the mode with tasks from clients.
-    IneffectiveRule(_of("", "algorithm", "synchronizer", "buffer.trainer_input"), _measures, _UNTRAINED),
+    IneffectiveRule(_paths_in("", "algorithm", "synchronizer", "buffer.trainer_input"), _measures, _UNTRAINED),
     IneffectiveRule(
-        _of("buffer", "batch_size", "total_epochs", "total_steps"), _measures, "mode bench answers whole tasksets"
+        _paths_in("buffer", "batch_size", "total_epochs", "total_steps"), _measures, "mode bench answers whole tasksets"
     ),
     IneffectiveRule(
-        _of("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers only eval_tasksets"
+        _paths_in("buffer.explorer_input", "taskset", "tasksets"), _measures, "mode bench answers only eval_tasksets"
     ),
     IneffectiveRule(
-        _of("explorer", "eval_interval", "over_rollout", "straggler_reissue", "max_inflight_batches"),
+        _paths_in("explorer", "eval_interval", "over_rollout", "straggler_reissue", "max_inflight_batches"),
         _measures,
         "mode bench answers each task of eval_tasksets once, and waits for it",
     ),
     IneffectiveRule(
-        _of("explorer", "bench_on_latest_checkpoint"),
+        _paths_in("explorer", "bench_on_latest_checkpoint"),
         lambda experiment, _stage: experiment.mode != BENCH,
         "only mode bench measures checkpoints",
     ),
     IneffectiveRule(
-        _of("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
-        lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
+        _paths_in("explorer", "bench_on_latest_checkpoint", "eval_on_startup"),
+        lambda experiment, _stage: experiment.mode == BENCH and answers_by_service(experiment),
         "a service answers, and has no checkpoints",
     ),
     IneffectiveRule(
-        _of("trainer"),
-        lambda experiment, _stage: experiment.mode == BENCH and of_service(experiment),
+        _paths_in("trainer"),
+        lambda experiment, _stage: experiment.mode == BENCH and answers_by_service(experiment),
         "nothing is trained with mode bench, and a service answers",
     ),
     IneffectiveRule(
-        _of("trainer", "save_interval", "total_steps", "save_hf_checkpoint", "grad_clip", "max_checkpoints_to_keep"),
+        _paths_in(
+            "trainer", "save_interval", "total_steps", "save_hf_checkpoint", "grad_clip", "max_checkpoints_to_keep"
+        ),
         _trains_nothing,
         _UNTRAINED,
     ),
     IneffectiveRule(
-        _of("trainer", "ppo_epochs", "ppo_mini_batch_size", "shuffle", "max_nonfinite_steps", "max_idle_steps"),
+        _paths_in("trainer", "ppo_epochs", "ppo_mini_batch_size", "shuffle", "max_nonfinite_steps", "max_idle_steps"),
         _trains_nothing,
         _UNTRAINED,
     ),
-    IneffectiveRule(_of("", "policy", "algorithm.optimizer", "buffer.train_batch_size"), _trains_nothing, _UNTRAINED),
     IneffectiveRule(
-        _of(_TASKSET, "path", "name", "subset_name", "split", "limit_rows", "storage_type", "max_retry_times"),
+        _paths_in("", "policy", "algorithm.optimizer", "buffer.train_batch_size"), _trains_nothing, _UNTRAINED
+    ),
+    IneffectiveRule(
+        _paths_in(_TASKSET, "path", "name", "subset_name", "split", "limit_rows", "storage_type", "max_retry_times"),
         _serves,
         _ASKED,
     ),
     IneffectiveRule(
-        _of(_TASKSET, "format", "default_workflow_type", "workflow_args", "data_selector"), _serves, _ASKED
+        _paths_in(_TASKSET, "format", "default_workflow_type", "workflow_args", "data_selector"), _serves, _ASKED
     ),
     IneffectiveRule(
-        (*_of(_TASKSET, "default_reward_fn_type", "reward_fn_args"), *_of("buffer.explorer_input", "tasksets")),
+        (
+            *_paths_in(_TASKSET, "default_reward_fn_type", "reward_fn_args"),
+            *_paths_in("buffer.explorer_input", "tasksets"),
+        ),
         _serves,
         _ASKED,
     ),
     IneffectiveRule(
-        _of("explorer", "proxy_port", "listen_address", "min_running_model_num"),
+        _paths_in("explorer", "proxy_port", "listen_address", "min_running_model_num"),
         lambda experiment, _stage: experiment.mode != SERVE,
         "only mode serve answers clients",
     ),
     # A disabled feature.
     IneffectiveRule(
-        _of("model.tinker", "base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url"),
+        _paths_in("model.tinker", "base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url"),
         lambda experiment, _stage: not experiment.model.tinker.enable,
         "model.tinker.enable is false",
     ),
     IneffectiveRule(
-        _of("model.external_model", "base_url_env", "api_key_env", "model_name"),
+        _paths_in("model.external_model", "base_url_env", "api_key_env", "model_name"),
         lambda experiment, _stage: not experiment.model.external_model.enable,
         "model.external_model.enable is false",
     ),
     IneffectiveRule(
-        _of("explorer.dynamic_timeout", "ratio", "warmup_min_steps"),
+        _paths_in("explorer.dynamic_timeout", "ratio", "warmup_min_steps"),
         lambda experiment, _stage: not experiment.explorer.dynamic_timeout.enable,
         "explorer.dynamic_timeout.enable is false",
     ),
     IneffectiveRule(
-        _of("explorer.straggler_reissue", "ratio"),
+        _paths_in("explorer.straggler_reissue", "ratio"),
         lambda experiment, _stage: not experiment.explorer.straggler_reissue.enable,
         "explorer.straggler_reissue.enable is false",
     ),
     IneffectiveRule(
-        _of("explorer.over_rollout", "wait_after_min", "return_partial_tasks"),
+        _paths_in("explorer.over_rollout", "wait_after_min", "return_partial_tasks"),
         lambda experiment, _stage: not experiment.explorer.over_rollout.ratio,
         "explorer.over_rollout.ratio is 0",
     ),
     # Another field taking precedence.
     IneffectiveRule(
-        _of("trainer", "trainer_type"),
+        _paths_in("trainer", "trainer_type"),
         lambda experiment, _stage: experiment.model.tinker.enable and experiment.trainer.trainer_type != TINKER,
         "model.tinker.enable is true: Tinker trains",
     ),
     IneffectiveRule(
-        _of("explorer.rollout_model", "engine_type"),
+        _paths_in("explorer.rollout_model", "engine_type"),
         lambda experiment, _stage: (
             experiment.model.tinker.enable and experiment.explorer.rollout_model.engine_type != TINKER
         ),
         "model.tinker.enable is true: Tinker generates",
     ),
     IneffectiveRule(
-        _of("synchronizer", "explorer_sync_interval", "sync_offset"),
+        _paths_in("synchronizer", "explorer_sync_interval", "sync_offset"),
         lambda experiment, stage: stage.synchronizer.sync_style == "fully_async" and experiment.mode != SERVE,
         "fully_async explorers never stop",
     ),
     IneffectiveRule(
-        _of("synchronizer", "trainer_sync_interval"),
+        _paths_in("synchronizer", "trainer_sync_interval"),
         lambda _experiment, stage: stage.synchronizer.sync_style == "explorer_driven",
         "with explorer_driven, explorers request weights",
     ),
     IneffectiveRule(
-        _of("synchronizer", "memory_dir"),
+        _paths_in("synchronizer", "memory_dir"),
         lambda _experiment, stage: stage.synchronizer.sync_method in ("checkpoint", "nccl", "service"),
         "only used with sync_method memory",
     ),
     IneffectiveRule(
-        _of("explorer", "max_inflight_batches"),
+        _paths_in("explorer", "max_inflight_batches"),
         lambda experiment, stage: stage.synchronizer.sync_style == "fixed" or experiment.deterministic,
         "explorers wait for scheduled weights; only used with the other styles",
     ),
     IneffectiveRule(
         (
-            *_of("explorer", "eval_interval", "eval_on_startup"),
-            *_of("buffer.explorer_input", "default_eval_workflow_type"),
+            *_paths_in("explorer", "eval_interval", "eval_on_startup"),
+            *_paths_in("buffer.explorer_input", "default_eval_workflow_type"),
         ),
         lambda _experiment, stage: stage.kind != "train" and not stage.evals,
         "there are no eval_tasksets",
     ),
     IneffectiveRule(
-        _of("buffer.explorer_input", "default_eval_workflow_type"),
+        _paths_in("buffer.explorer_input", "default_eval_workflow_type"),
         lambda experiment, _stage: all(
             taskset.default_workflow_type for taskset in experiment.buffer.explorer_input.eval_tasksets
         ),
         "each of eval_tasksets sets it",
     ),
     IneffectiveRule(
-        _of("buffer.explorer_input", "default_workflow_type", "default_reward_fn_type"),
+        _paths_in("buffer.explorer_input", "default_workflow_type", "default_reward_fn_type"),
         lambda experiment, stage: experiment.mode == SERVE and not stage.evals,
         _ASKED,
     ),
-    IneffectiveRule(_of("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"),
     IneffectiveRule(
-        _of("buffer.explorer_input", "default_reward_fn_type"),
+        _paths_in("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"
+    ),
+    IneffectiveRule(
+        _paths_in("buffer.explorer_input", "default_reward_fn_type"),
         lambda experiment, _stage: _each_names(experiment, "default_reward_fn_type", held_out=True),
         "each taskset sets it",
     ),
     IneffectiveRule(
-        _of("cluster", "node_num"),
+        _paths_in("cluster", "node_num"),
         lambda experiment, _stage: not experiment.cluster.gpu_per_node,
         "only used together with cluster.gpu_per_node",
     ),
     IneffectiveRule(
-        _of("cluster", "gpu_per_node"),
+        _paths_in("cluster", "gpu_per_node"),
         lambda experiment, _stage: not experiment.cluster.node_num,
         "only used together with cluster.node_num",
     ),
     # The optimizer and the loss.
     IneffectiveRule(
-        _of("algorithm.optimizer", "min_lr_ratio"),
+        _paths_in("algorithm.optimizer", "min_lr_ratio"),
         lambda _experiment, stage: stage.algorithm.optimizer.lr_scheduler_type == "constant",
         "lr_scheduler_type is constant",
     ),
     IneffectiveRule(
-        _of("algorithm.optimizer", "betas", "eps"),
+        _paths_in("algorithm.optimizer", "betas", "eps"),
         lambda _experiment, stage: stage.algorithm.optimizer.optimizer_type == "sgd",
         "only used by Adam, and optimizer_type is sgd",
     ),
     IneffectiveRule(
-        _of("algorithm.optimizer", "lr_warmup_steps_ratio"),
+        _paths_in("algorithm.optimizer", "lr_warmup_steps_ratio"),
         lambda experiment, _stage: experiment.algorithm.optimizer.lr_warmup_steps >= 0,
         "lr_warmup_steps is set",
     ),
     IneffectiveRule(
-        _of("algorithm.optimizer", "clip_grad"),
+        _paths_in("algorithm.optimizer", "clip_grad"),
         lambda experiment, _stage: (
             "grad_clip" in experiment.trainer.model_fields_set
             and experiment.algorithm.optimizer.clip_grad != experiment.trainer.grad_clip
@@ -307,28 +336,32 @@ RULES: Final = (
         default_too=True,
     ),
     IneffectiveRule(
-        _of(_CORRECTION, "rollout_is_threshold", "rollout_is_batch_normalize"),
+        _paths_in(_CORRECTION, "rollout_is_threshold", "rollout_is_batch_normalize"),
         lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_is,
         "rollout_is is not set",
     ),
     IneffectiveRule(
-        _of(_CORRECTION, "rollout_rs_threshold"),
+        _paths_in(_CORRECTION, "rollout_rs_threshold"),
         lambda experiment, _stage: not (experiment.algorithm.rollout_correction or RolloutCorrection()).rollout_rs,
         "rollout_rs is not set",
     ),
-    IneffectiveRule(_of(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
-    IneffectiveRule(_of("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"),
+    IneffectiveRule(_paths_in(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
+    IneffectiveRule(
+        _paths_in("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"
+    ),
     # The training engine, and the critic.
     IneffectiveRule(
-        _of("trainer", "use_dynamic_bsz", "use_remove_padding", "param_offload", "optimizer_offload", "save_strategy"),
+        _paths_in(
+            "trainer", "use_dynamic_bsz", "use_remove_padding", "param_offload", "optimizer_offload", "save_strategy"
+        ),
         lambda _experiment, stage: stage.trainer.engine != "verl",
         _OF_VERL,
     ),
     IneffectiveRule(
-        _of("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL
+        _paths_in("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL
     ),
     IneffectiveRule(
-        (*_of("trainer", "critic_warmup"), *_of("model", "critic_model_path")),
+        (*_paths_in("trainer", "critic_warmup"), *_paths_in("model", "critic_model_path")),
         lambda _experiment, stage: "values" not in fields_of(stage.algorithm),
         "the algorithm has no critic",
     ),
@@ -337,6 +370,7 @@ RULES: Final = (
 
 
 def _rules_by_path() -> Mapping[FieldPath, tuple[IneffectiveRule, ...]]:
+    """Returns the rules of each field."""
     rules: dict[FieldPath, tuple[IneffectiveRule, ...]] = {}
     for rule in RULES:
         for path in rule.places:
@@ -345,6 +379,7 @@ def _rules_by_path() -> Mapping[FieldPath, tuple[IneffectiveRule, ...]]:
 
 
 _RULES_BY_PATH: Final = _rules_by_path()
+"""Rules of each field, in order of precedence."""
 
 
 def ineffective_fields(config: Mapping[str, Any], stages: Sequence[tuple[StageConfig, StageSpec]]) -> Iterator[str]:
@@ -382,7 +417,7 @@ def _replaces(fields: Mapping[str, Any], path: FieldPath) -> bool:
 
 
 def _idle(experiment: Experiment, stage: StageSpec) -> dict[FieldPath, str]:
-    """Returns the idle fields of one stage, each with the reason."""
+    """Returns the fields written without effect in one stage, each with the reason."""
     reasons: dict[FieldPath, str] = {}
     untrained = f"mode {BENCH}" if experiment.mode == BENCH else "explorer.collect_only"
     for path, is_default in written_fields(experiment):

@@ -16,15 +16,21 @@ Written = tuple[FieldPath, FieldPath, Any]
 """Path of a setting in the file, name in verl's tree, and value."""
 
 STRATEGY: Final = "megatron"
+"""Name of the strategy."""
 ACTING: Final = ("tensor_model_parallel_size", "sequence_parallel")
 """Arguments of the engine set by Megatron's settings, under Megatron's names."""
 KERNELS: Final = "transformer-engine"
 """Package without which texts have to be padded, and cannot be split across ranks."""
 _SECTION: Final[FieldPath] = ("trainer", STRATEGY)
+"""Section of Megatron's settings in the file."""
 _TREE: Final = ("actor_rollout_ref", "actor", STRATEGY)
+"""Section of Megatron's settings in verl's tree."""
 _PACKAGES: Final = ("megatron-core", "mbridge")
+"""Packages needed by Megatron."""
 _LAYERS: Final = "pipeline parallelism is not supported"
+"""Reason for refusing pipeline parallelism."""
 _EXPERTS: Final = "models with experts are not supported with Megatron"
+"""Reason for refusing expert parallelism."""
 _REFUSED: Final[Mapping[str, str]] = {
     "pipeline_model_parallel_size": _LAYERS,
     "virtual_pipeline_model_parallel_size": _LAYERS,
@@ -32,7 +38,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "expert_model_parallel_size": _EXPERTS,
     "expert_tensor_parallel_size": _EXPERTS,
 }
-_OTHERS: Final[Mapping[str, str]] = {
+"""Refused settings, each with the reason."""
+_KEYS_WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "override_transformer_config": "layers follow the model's config.json; recomputation is set by "
     "actor_rollout_ref.model.enable_gradient_checkpointing",
     "override_ddp_config": "gradients are added up by rftd, in float32",
@@ -46,6 +53,7 @@ _OTHERS: Final[Mapping[str, str]] = {
 }
 """Keys of verl's section without effect."""
 _ELSE: Final = "internal to veRL"
+"""Reason for other keys of verl without effect."""
 
 
 def check_strategies(trainer: Trainer, leaves: list[Written], engine: str, host: Host, notes: Notes) -> str:
@@ -92,6 +100,7 @@ def refuse_missing(where: FieldPath, host: Host, notes: Notes) -> None:
 
 
 def _missing(host: Host) -> list[str]:
+    """Returns the missing packages; empty for a host not inspected."""
     return [name for name in _PACKAGES if name not in host.packages] if host.seen else []
 
 
@@ -114,7 +123,7 @@ def megatron_arguments(trainer: Trainer, leaves: list[Written], host: Host, note
                 notes.wrong(where, f"is {setting!r}, but {_REFUSED[name]}", "leave it out", Unsupported)
         elif name not in ACTING:
             if setting not in (None, False, "", {}):
-                notes.warn(f"{show(where)} has no effect: {_OTHERS.get(name, _ELSE)}")
+                notes.warn(f"{show(where)} has no effect: {_KEYS_WITHOUT_EFFECT.get(name, _ELSE)}")
         elif _fits(name, where, setting, notes):
             if name in settings and settings[name][1] != setting:
                 notes.wrong(

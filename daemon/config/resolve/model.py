@@ -16,6 +16,7 @@ from rftd.streams.spec.spec import LoraSpec, ModelSpec
 from rftd.workers.generation.endpoint.answer_form import THOUGHT_FORMS, TOOL_FORMS
 
 _AT: Final[FieldPath] = ("model", "lora_configs")
+"""Section of the adapters."""
 
 OF_ROLLOUTS: Final = {
     **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
@@ -29,9 +30,13 @@ class LengthLimits:
     """Lengths in tokens; prompt and response together fit into the model."""
 
     model: int
+    """Maximum tokens of prompt and response together."""
     prompt: int
+    """Maximum tokens of a prompt."""
     response: int
+    """Maximum tokens of a response."""
     min_response: int
+    """Minimum tokens of a response."""
 
 
 def as_explored(experiment: Experiment) -> Experiment:
@@ -83,6 +88,7 @@ def derive_lengths(model: Model, notes: Notes) -> LengthLimits | None:
 
 
 def _clip(name: str, length: int, total: int, notes: Notes) -> int:
+    """Returns a length below the model's, with a warning if lowered."""
     if length < total:
         return length
     notes.warn(f"model.{name} {length} does not fit into max_model_len {total}: {total - 1} is used")
@@ -131,6 +137,7 @@ def resolve_lora(section: Model, notes: Notes) -> LoraSpec | None:
 
 
 def _modules(adapter: Lora, field: str, notes: Notes) -> tuple[str, ...]:
+    """Returns the names of modules in a field of an adapter; empty, with an issue, for anything but names."""
     modules: Any = getattr(adapter, field)
     if modules is None:
         return ()

@@ -16,11 +16,13 @@ from rftd.workers.tracking.addresses import ADDRESSES, address_fault
 from rftd.workers.tracking.registry import TRACKERS
 
 _ARGS: Final[FieldPath] = ("monitor", "monitor_args")
+"""Field of the trackers' arguments."""
 _SWANLAB: Final = (
     *("api_key", "workspace", "mode", "logdir", "experiment_name", "description", "tags", "settings", "id"),
     *("resume", "reinit"),
 )
-_TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+"""Arguments of SwanLab."""
+_ARGUMENTS_BY_TRACKER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "wandb": ("base_url", "api_key"),
         "mlflow": ("uri", "username", "password"),
@@ -34,7 +36,7 @@ _TAKEN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """The arguments of each tracker: the guide's, and SwanLab's arguments named by Trinity-RFT."""
 _SETTLED: Final = ("id", "resume", "reinit")
 """Arguments of SwanLab set by rftd itself, and not accepted in the file."""
-_OTHERS: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
+_TYPES_BY_ARGUMENT: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = MappingProxyType(
     {
         "tags": ("a list of texts", (list, tuple)),
         "settings": ("a mapping", (dict,)),
@@ -56,7 +58,7 @@ def trackers_of(monitor: Monitor) -> tuple[TrackerSpec, ...]:
 
 def arguments_of(kind: str) -> tuple[str, ...]:
     """Returns the names of the arguments of a tracker, for example `base_url` and `api_key` for wandb."""
-    return _TAKEN[kind]
+    return _ARGUMENTS_BY_TRACKER[kind]
 
 
 def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
@@ -74,9 +76,9 @@ def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
     if monitor.sample_interval != 1 and not monitor.samples:
         notes.warn("monitor.sample_interval has no effect: monitor.samples is 0")
     arguments = monitor.monitor_args or {}
-    acts = any(name in _TAKEN[kind] for name in arguments for kind in kinds)
+    acts = any(name in _ARGUMENTS_BY_TRACKER[kind] for name in arguments for kind in kinds)
     for name, argument in arguments.items():
-        takers = [kind for kind in kinds if name in _TAKEN[kind]]
+        takers = [kind for kind in kinds if name in _ARGUMENTS_BY_TRACKER[kind]]
         for kind in takers:
             _check_value(name, argument, kind, notes)
         if not takers:
@@ -88,11 +90,13 @@ def check_monitor(monitor: Monitor) -> tuple[list[Issue], list[str]]:
 
 
 def _kinds(monitor: Monitor) -> tuple[str, ...]:
+    """Returns the names of the trackers, without duplicates."""
     first = () if monitor.monitor_type is None else (monitor.monitor_type,)
     return tuple(dict.fromkeys((*first, *monitor.also)))
 
 
 def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
+    """Returns one tracker with the arguments meant for it."""
     arguments = {name: argument for name, argument in (monitor.monitor_args or {}).items() if _is_taken(name, kind)}
     variables = {name: argument["env"] for name, argument in arguments.items() if _is_variable(argument)}
     return TrackerSpec(
@@ -107,15 +111,17 @@ def _tracker(kind: str, monitor: Monitor) -> TrackerSpec:
 
 def _is_taken(name: str, kind: str) -> bool:
     """True if the tracker receives the argument; SwanLab also receives unknown arguments unchecked."""
-    strange = kind == "swanlab" and not any(name in names for names in _TAKEN.values())
-    return name in _TAKEN[kind] or strange
+    strange = kind == "swanlab" and not any(name in names for names in _ARGUMENTS_BY_TRACKER.values())
+    return name in _ARGUMENTS_BY_TRACKER[kind] or strange
 
 
 def _is_variable(reference: Any) -> bool:
+    """True for `{env: NAME}`."""
     return isinstance(reference, dict) and set(reference) == {"env"} and isinstance(reference["env"], str)
 
 
 def _check_kind(kind: str, notes: Notes) -> None:
+    """Warns if a tracker's package is not installed."""
     where = "monitor.monitor_type"
     try:
         TRACKERS.check(kind)
@@ -125,25 +131,29 @@ def _check_kind(kind: str, notes: Notes) -> None:
 
 def _check_undeclared(name: str, kinds: tuple[str, ...], notes: Notes, *, acts: bool) -> None:
     """Adds an issue or warning for an argument declared by no tracker in use; `acts`: other arguments are used."""
-    if owners := [kind for kind, names in _TAKEN.items() if name in names]:
+    if owners := [kind for kind, names in _ARGUMENTS_BY_TRACKER.items() if name in names]:
         whose = f"not for {', '.join(kinds)}" if kinds else "and there is no monitor_type"
         if acts:
             notes.warn(f"{show((*_ARGS, name))} has no effect: it is for {owners[0]}, {whose}")
         else:
             notes.warn(f"{show(_ARGS)} has no effect: {name} is for {owners[0]}, {whose}")
         return
-    accepted = [argument for kind in kinds for argument in _TAKEN[kind]]
+    accepted = [argument for kind in kinds for argument in _ARGUMENTS_BY_TRACKER[kind]]
     if "swanlab" in kinds and not difflib.get_close_matches(name, accepted, 1):
         notes.warn(f"{show((*_ARGS, name))} is not checked: it is passed to swanlab unchanged")
         return
     problem = f"is not an argument of {', '.join(kinds)}" if accepted else "is not an argument of any tracker"
-    notes.unknown((*_ARGS, name), problem, accepted or [argument for names in _TAKEN.values() for argument in names])
+    notes.unknown(
+        (*_ARGS, name),
+        problem,
+        accepted or [argument for names in _ARGUMENTS_BY_TRACKER.values() for argument in names],
+    )
 
 
 def _check_value(name: str, argument: Any, monitor: str, notes: Notes) -> None:
     """Adds an issue for a value of the wrong type, or for a word unknown to the tracker."""
-    expected, types = _OTHERS.get(name, ("text", (str,)))
-    if name not in _OTHERS:
+    expected, types = _TYPES_BY_ARGUMENT.get(name, ("text", (str,)))
+    if name not in _TYPES_BY_ARGUMENT:
         _check_text(name, argument, monitor, notes)
     elif argument is not None and (
         not isinstance(argument, types)
@@ -157,11 +167,13 @@ def _check_value(name: str, argument: Any, monitor: str, notes: Notes) -> None:
 
 
 def _check_address(name: str, address: str, monitor: str, notes: Notes) -> None:
+    """Refuses an address unfit for the tracker."""
     if (fault := address_fault(monitor, address)) is not None:
         notes.wrong((*_ARGS, name), fault.problem, fault.fix, WrongValue)
 
 
 def _check_text(name: str, argument: Any, monitor: str, notes: Notes) -> None:
+    """Refuses an argument other than text or `{env: NAME}`."""
     if argument is not None and not isinstance(argument, str) and not _is_variable(argument):
         kind = (
             "mapping" if isinstance(argument, dict) else "list" if isinstance(argument, list) else "number or boolean"

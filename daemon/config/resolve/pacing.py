@@ -24,6 +24,7 @@ from rftd.workers.weights.registry import CHANNELS
 from rftd.workers.weights.service import SERVICE
 
 _SYNC: FieldPath = ("synchronizer",)
+"""Section of the synchronisation."""
 _NCCL_GPUS: Final = 2
 """Minimum number of GPUs: NCCL refuses two processes on one GPU."""
 _TURNS: Final = {
@@ -67,6 +68,9 @@ def sync_of_training(experiment: Experiment) -> Synchronizer:
 
 
 def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
+    """Returns the channel of the weights: the file's, or checkpoint files where NCCL is impossible; unfit settings are
+    issues.
+    """
     section = experiment.synchronizer
     interval = max(section.sync_interval, section.explorer_sync_interval or 1, section.trainer_sync_interval or 1)
     if section.memory_dir and not PurePosixPath(section.memory_dir).is_absolute():
@@ -132,7 +136,7 @@ def eval_interval_steps(experiment: Experiment, interval: int, notes: Notes) -> 
     return floored
 
 
-def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
+def as_colocated(experiment: Experiment, notes: Notes) -> Experiment:
     """Returns the experiment for explorers and trainer alternating on one device: schedule, channel, and all threads
     for both.
     """
@@ -154,7 +158,9 @@ def in_turns(experiment: Experiment, notes: Notes) -> Experiment:
     return experiment.model_copy(update={"synchronizer": sync.model_copy(update=_TURNS)})
 
 
-def with_turns(experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec) -> tuple[RolloutSpec, TrainerSpec]:
+def with_all_threads(
+    experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec
+) -> tuple[RolloutSpec, TrainerSpec]:
     """Returns both sides of a stage that alternate on one device, each with all threads.
 
     A deterministic stage keeps its threads: the weights' bits depend on them.
@@ -168,8 +174,10 @@ def with_turns(experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpe
     return rollout, trainer
 
 
-def collects(experiment: Experiment, notes: Notes) -> bool:
-    """True if the stage only collects experiences (`explorer.collect_only`); refused in modes with training."""
+def only_collects(experiment: Experiment, notes: Notes) -> bool:
+    """True if the stage only collects experiences (`explorer.collect_only`), which is refused in modes with
+    training.
+    """
     if not experiment.explorer.collect_only:
         return False
     if experiment.mode not in ("explore", "serve"):
@@ -179,7 +187,7 @@ def collects(experiment: Experiment, notes: Notes) -> bool:
     return True
 
 
-def collecting(stage: StageSpec, notes: Notes) -> StageSpec:
+def without_training(stage: StageSpec, notes: Notes) -> StageSpec:
     """Returns the stage without training steps: it ends after its last task."""
     if stage.evals:
         notes.warn("explorer.collect_only: nothing is trained, so eval_tasksets are not evaluated")

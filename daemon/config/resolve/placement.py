@@ -20,12 +20,19 @@ from rftd.streams.spec.split_submission import BOTH, EXPLORE
 from rftd.workers.devices.host import Host
 
 _CLUSTER: FieldPath = ("cluster", "gpu_per_node")
+"""Field of the GPUs per node."""
 _ENGINES: FieldPath = ("explorer", "rollout_model", "engine_num")
+"""Field of the number of rollout engines."""
 _MODE: FieldPath = ("mode",)
+"""Field of the mode."""
 _IN_TURN: Final = "is colocate, for one device used alternately by explorer and trainer"
+"""Problem of mode colocate on several devices."""
 _NOT_IN_TURN: Final = "write mode: both"
+"""Advice for mode colocate on several devices."""
 _RANKS: FieldPath = ("trainer", "engine_args", "ranks")
+"""Field of the trainer's ranks."""
 _PARALLEL: FieldPath = ("explorer", "rollout_model", "tensor_parallel_size")
+"""Field of an engine's GPUs."""
 
 
 def with_devices(
@@ -42,7 +49,7 @@ def with_devices(
         notes.wrong(_PARALLEL, problem, "write parallel sizes that fit on a node", Unsupported)
         return rollout, trainer
     if host.trainers is not None:
-        return _apart(experiment, rollout, trainer, host, notes)
+        return _with_separate_hosts(experiment, rollout, trainer, host, notes)
     trains = gpus_of_trainer(experiment, trainer, host)
     if not host.gpus or not (per_engine or trains):
         if not experiment.model.tinker.enable:  # a service computes elsewhere, and uses no GPUs of a cluster
@@ -58,7 +65,7 @@ def with_devices(
     if experiment.mode == "colocate":
         if host.clustered:
             notes.wrong(_MODE, f"{_IN_TURN}, but each Ray actor has exclusive GPUs", _NOT_IN_TURN, Unsupported)
-        return _taking_turns(rollout, trainer, per_engine, trains, notes)
+        return _check_colocated(rollout, trainer, per_engine, trains, notes)
     if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another submission covers the trainer
         trains = 0
     if shares.left < trains:
@@ -99,7 +106,7 @@ def with_trainer_devices(experiment: Experiment, trainer: TrainerSpec, host: Hos
     return msgspec.structs.replace(trainer, devices=trains if trains > 1 or host.clustered else 0)
 
 
-def _apart(
+def _with_separate_hosts(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
     """Assigns GPUs to rollouts and trainer on separate hosts, without competition."""
@@ -130,7 +137,7 @@ def _apart(
 
 
 def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
-    """True unless the file's cluster has more GPUs than the host, reported as an issue."""
+    """True if the file's cluster has no more GPUs than the host; otherwise adds an issue."""
     if not shares.nodes or shares.total <= len(host.gpus):
         return True
     problem = f"{shares.nodes} x {shares.per_node} = {shares.total} GPUs, but the workers' machine has {host.named()}"
@@ -139,6 +146,7 @@ def _is_there(shares: GpuShares, host: Host, notes: Notes) -> bool:
 
 
 def _on_gpus(trainer: TrainerSpec, gpu_count: int, notes: Notes) -> TrainerSpec:
+    """Returns the trainer with its GPUs; warns of another number of ranks."""
     ranks = trainer.engine_args.get("ranks", gpu_count)
     if gpu_count and trainer.engine == "verl" and ranks != gpu_count:
         notes.warn(f"trainer.engine_args.ranks {ranks} has no effect: verl has one rank per GPU ({gpu_count})")
@@ -146,11 +154,13 @@ def _on_gpus(trainer: TrainerSpec, gpu_count: int, notes: Notes) -> TrainerSpec:
 
 
 def _refuse_ranks(ranks: int, reason: str, notes: Notes) -> None:
+    """Adds an issue for ranks without a GPU for each."""
     problem = f"is {ranks}, and each rank needs a separate GPU, but {reason}"
     notes.wrong(_RANKS, problem, "lower it, or write trainer.engine_args.device: cpu")
 
 
 def _with_engine_gpus(rollout: RolloutSpec, per_engine: int) -> RolloutSpec:
+    """Returns the explorers with `per_engine` GPUs for each engine."""
     return msgspec.structs.replace(rollout, needs=msgspec.structs.replace(rollout.needs, devices=per_engine))
 
 
@@ -173,9 +183,10 @@ def gpus_of_trainer(experiment: Experiment, trainer: TrainerSpec, host: Host) ->
     return ranks if trainer.engine_args.get("device") == "cuda" else 0
 
 
-def _taking_turns(
+def _check_colocated(
     rollout: RolloutSpec, trainer: TrainerSpec, per_engine: int, trains: int, notes: Notes
 ) -> tuple[RolloutSpec, TrainerSpec]:
+    """Refuses several GPUs in mode colocate; returns both sides without reserved GPUs."""
     if per_engine > 1:
         problem = f"the engine needs {per_engine} GPUs, but mode colocate uses one device, shared with the trainer"
         notes.wrong(("explorer", "rollout_model", "tensor_parallel_size"), problem, "write 1, or mode: both")
@@ -192,6 +203,7 @@ def _has_own_gpus(experiment: Experiment, models: Iterable[AuxiliaryModel], host
 
 
 def _refuse(shares: GpuShares, notes: Notes) -> None:
+    """Adds an issue for a division that leaves too few GPUs for the trainer."""
     where = _CLUSTER if shares.nodes else _ENGINES
     problem = f"{shares}: {max(shares.left, 0)} are left for the trainer"
     fix = "lower explorer.rollout_model.engine_num or its parallel sizes, or alternate on one device: mode: colocate"
@@ -199,6 +211,7 @@ def _refuse(shares: GpuShares, notes: Notes) -> None:
 
 
 def _needed(shares: GpuShares, trains: int) -> str:
+    """Returns the text naming the GPUs needed by explorers and trainer together."""
     return f"explorers and trainer would need {shares.engines * shares.per_engine + shares.auxiliary + trains} GPUs"
 
 

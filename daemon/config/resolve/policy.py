@@ -20,11 +20,16 @@ from rftd.workers.control.policies.priorities import PRIORITIES
 from rftd.workers.control.policies.registry import POLICIES, built_in, keeps_bound, make_policy
 
 _POLICY: Final[FieldPath] = ("policy",)
+"""Section of the policy."""
 _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
+"""Section of the experience buffer."""
 _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
+"""Section of the replay buffer."""
 
 _OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
+"""Field of the bound set by the sample strategy."""
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
+"""Priority functions that accept the schema's default arguments."""
 _ENOUGH_STEPS = 64
 """Maximum number of simulated steps between two publications: a policy admitting experiences for all of them never
 stalls."""
@@ -67,6 +72,7 @@ def resolve_policy(
 
 
 def _policy_section(experiment: Experiment, notes: Notes) -> AnyPolicy:
+    """Returns the file's policy, or the default: `in_order` for deterministic runs, else `hard_bound`."""
     section = experiment.policy
     if not experiment.deterministic:
         return section or POLICY_KINDS["hard_bound"](kind="hard_bound")
@@ -77,6 +83,7 @@ def _policy_section(experiment: Experiment, notes: Notes) -> AnyPolicy:
 
 
 def _inflight_batches(experiment: Experiment, sync: Synchronizer) -> int:
+    """Returns how many batches may be under way, as required by the schedule."""
     if experiment.deterministic:
         return 1  # the next batch begins after the plan of the previous one, so none of its groups can come before
     if sync.sync_style == "fixed":
@@ -88,6 +95,7 @@ def _inflight_batches(experiment: Experiment, sync: Synchronizer) -> int:
 
 
 def _requests_bound(section: AnyPolicy, algorithm: AlgorithmSpec) -> bool:
+    """True if the file sets a staleness bound."""
     return section.max_staleness is not None or algorithm.sample_strategy == "staleness_control"
 
 
@@ -117,6 +125,7 @@ def _bound(
 
 
 def _min_members(section: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> int:
+    """Returns the smallest group that is trained; a number above the group's size is an issue."""
     requested = section.min_group_members
     most = algorithm.repeat_times
     if requested is None:
@@ -128,6 +137,7 @@ def _min_members(section: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> 
 
 
 def _args(section: AnyPolicy, sync: Synchronizer, notes: Notes) -> dict[str, Any]:
+    """Returns the policy's arguments, with those derived from the schedule."""
     if isinstance(section, PluginPolicy):
         try:
             POLICIES.check(section.name)
@@ -168,11 +178,13 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
 
 def _priority_args(replay: ReplayBuffer) -> dict[str, Any]:
     # The schema's default arguments belong to the decaying functions and are accepted by no other function.
+    """Returns the arguments of the priority function."""
     applies = replay.priority_fn in _DECAYING or "priority_fn_args" in replay.model_fields_set
     return dict(replay.priority_fn_args) if applies else {}
 
 
 def _check_priority(name: str, args: dict[str, Any], notes: Notes) -> None:
+    """Refuses an unknown priority function, or arguments that the function does not accept."""
     try:
         PRIORITIES.check(name)
     except ConfigError as error:

@@ -17,7 +17,9 @@ from rftd.streams.spec.spec import TrainerSpec
 from rftd.workers.devices.host import Host
 
 _ENGINE_ARGS_PATH: Final[FieldPath] = ("trainer", "engine_args")
+"""Field of the engine's arguments."""
 _VERL_TREE_PATH: Final[FieldPath] = ("trainer", "trainer_config")
+"""Field of veRL's tree."""
 _SEQUENCE_RANKS: Final = "ulysses_sequence_parallel_size"
 """Argument of the engine: number of ranks sharing a sequence."""
 _WEIGHT_RANKS: Final = "fsdp_size"

@@ -26,6 +26,7 @@ ON_CPU: Final = "float32"
 BESIDE_TRAINER: Final = 0.4
 """Default share of the GPU's memory for vLLM in mode colocate, where it is occupied while the trainer computes, too."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
+"""Field of the engine's name."""
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Engines of the guide."""
 _ALONE: Final = frozenset({"torch", "fake", "tinker", SERVICE})
@@ -83,6 +84,7 @@ def check_hang(engine: str, arguments: Mapping[str, Any], max_timeout_s: float, 
 
 
 def _kind(argument: str) -> type[FieldError]:
+    """Returns the kind of error for an argument of vLLM: unsupported, wrong, or unknown."""
     if argument in REFUSED:
         return Unsupported
     return WrongValue if argument in ASYNC_ENGINE_ARGS else UnknownField
@@ -92,6 +94,7 @@ class ChosenEngine(NamedTuple):
     """The rollout engine chosen for a stage, and the device it computes on."""
 
     engine: str
+    """Name of the engine."""
     device: str
     """`cuda`, `cpu`, or `auto`: chosen by the engine."""
 
@@ -105,7 +108,7 @@ def choose_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEng
         check_external(experiment, notes)
         return ChosenEngine(SERVICE, "auto")
     if "engine_type" not in model.model_fields_set:
-        return _unwritten(experiment, host, notes)
+        return _default_engine(experiment, host, notes)
     if model.engine_type != "vllm":
         check_engine(ENGINES, model.engine_type, _GUIDES, _TYPE, notes)
         return ChosenEngine(model.engine_type, "auto")
@@ -131,7 +134,10 @@ def _check_vllm(experiment: Experiment, notes: Notes) -> None:
         notes.wrong(_TYPE, problem, "write torch, or deterministic: false", Unsupported)
 
 
-def _unwritten(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
+def _default_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
+    """Returns the engine if the file sets none: vLLM where available on a GPU, else torch, with a warning giving the
+    reason.
+    """
     if not host.gpus:
         return ChosenEngine("torch", "auto")
     build = vllm_build(host)
@@ -164,6 +170,7 @@ def resolve_dtype(experiment: Experiment, chosen: ChosenEngine, host: Host) -> s
 
 
 def _on_gpu(experiment: Experiment, chosen: ChosenEngine, host: Host) -> bool:
+    """True if the engine computes on a GPU of the host."""
     if chosen.engine == "torch":
         return computes_on_gpu(experiment, experiment.explorer.rollout_model.extra_engine_args, host)
     if chosen.engine == "vllm":
@@ -216,6 +223,7 @@ def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) ->
 
 
 def _warn_ignored(model: RolloutModel, chosen: ChosenEngine, notes: Notes) -> None:
+    """Warns of vLLM's settings written for another engine."""
     if parallel_of(model) > 1:
         notes.warn(
             f"explorer.rollout_model: tensor, data and pipeline parallel sizes have no effect: {chosen.engine} "

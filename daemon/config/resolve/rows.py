@@ -20,16 +20,20 @@ from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
 from rftd.workers.learning.losses.registry import compares_pairs
 
 _ARGS: FieldPath = ("algorithm", "sample_strategy_args")
+"""Field of the sample strategy's arguments."""
 _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
+"""Section of the auxiliary buffers."""
 
 VARIABLE: Final = "env://"
 """Prefix of a database table's path as long as the variable with the database's address is not read."""
 OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
 """Fields of a buffer that concern stored experiences, and are meaningless for a buffer of rows."""
 NO_FORMAT: Final = "recorded rollouts are token ids, in columns of fixed names"
+"""Reason for formats of recorded rollouts without effect."""
 _IMITATING: Final = ("mix", "mix_chord")
 """Losses with a likelihood of rows in place of an advantage."""
 NOT_OF_ROWS: Final = "only used for experiences, not for rows"
+"""Reason for fields of experiences in a buffer of rows."""
 
 
 def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, notes: Notes) -> TasksetSpec | None:

@@ -19,7 +19,9 @@ from rftd.streams.spec.engines import ServingSpec
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 
 SERVE: Final = "serve"
+"""Name of the mode."""
 _EXPLORER: Final[FieldPath] = ("explorer",)
+"""Section of the explorers."""
 _PACED: Final = {"sync_style": "fully_async", "explorer_sync_interval": None, "sync_offset": 0}
 """Clients arrive at any time, so explorers never wait for weights: new versions are loaded when published."""
 _PATIENCE_S: Final = 1e9
@@ -88,5 +90,6 @@ def with_queue(stage: StageSpec, experiment: Experiment) -> StageSpec:
 
 
 def _read_timeout_s(experiment: Experiment) -> float:
+    """Returns the time-out for an incomplete batch: the file's, or practically none."""
     buffer = experiment.buffer.trainer_input.experience_buffer
     return buffer.max_read_timeout if "max_read_timeout" in buffer.model_fields_set else _PATIENCE_S

@@ -7,19 +7,19 @@ from pathlib import PurePosixPath
 from rftd.daemon.config.issue import Notes, WrongValue
 from rftd.daemon.config.resolve.algorithm import find_algorithm, resolve_algorithm
 from rftd.daemon.config.resolve.auxiliary import resolve_auxiliary
-from rftd.daemon.config.resolve.bench import BENCH, as_benched, benched, of_service
+from rftd.daemon.config.resolve.bench import BENCH, answers_by_service, as_benched, as_one_evaluation
 from rftd.daemon.config.resolve.by_evaluation import with_decisions
 from rftd.daemon.config.resolve.explorer import resolve_rollout, schedule_rollouts
 from rftd.daemon.config.resolve.model import LengthLimits, as_explored, derive_lengths, resolve_lora, with_answer_form
 from rftd.daemon.config.resolve.own_code import with_sources
 from rftd.daemon.config.resolve.pacing import (
-    collecting,
-    collects,
+    as_colocated,
     eval_interval_steps,
-    in_turns,
+    only_collects,
     resolve_pacing,
     sync_of_training,
-    with_turns,
+    with_all_threads,
+    without_training,
 )
 from rftd.daemon.config.resolve.placement import gpus_of_trainer, with_devices, with_trainer_devices
 from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
@@ -61,7 +61,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     if kind == "both":
         experiment = as_explored(experiment)
     lengths = derive_lengths(experiment.model, notes) or _ANY_LENGTHS
-    if not experiment.model.model_path and not of_service(experiment):
+    if not experiment.model.model_path and not answers_by_service(experiment):
         notes.wrong(("model", "model_path"), "names no model", "set it to the folder of a Hugging Face model")
     _replay_notes(experiment, kind, notes)
     rollout = resolve_rollout(experiment, host, notes) if kind == "both" else RolloutSpec()
@@ -74,7 +74,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     explores = kind == "both"
     batch, train_batch = _batches(experiment, algorithm, definition, notes)
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
-    rollout, trainer = _placed(experiment, rollout, trainer, host, notes, explores=explores)
+    rollout, trainer = _with_placement(experiment, rollout, trainer, host, notes, explores=explores)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
     explored = train_batch - expert_rows
     _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
@@ -85,7 +85,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         meets = ANY_HOST if _is_half(experiment) else host
         sync, policy = resolve_pacing(experiment, algorithm, explored, meets, notes)
     if experiment.mode == "colocate":
-        rollout, trainer = with_turns(experiment, rollout, trainer)
+        rollout, trainer = with_all_threads(experiment, rollout, trainer)
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     folder = str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir
@@ -124,10 +124,11 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
 
 
 def _is_half(experiment: Experiment) -> bool:
+    """True for a stage that both explores and trains."""
     return experiment.mode in BOTH and not experiment.explorer.collect_only
 
 
-def _placed(
+def _with_placement(
     experiment: Experiment, rollout: RolloutSpec, trainer: TrainerSpec, host: Host, notes: Notes, *, explores: bool
 ) -> tuple[RolloutSpec, TrainerSpec]:
     """Returns the parts of a stage with GPUs assigned to each worker, and with the trainer's ranks checked."""
@@ -147,7 +148,7 @@ def _placed(
 def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
     """Returns the experiment adjusted to its mode."""
     if experiment.mode == "colocate":
-        return in_turns(experiment, notes)
+        return as_colocated(experiment, notes)
     if experiment.mode == SERVE:
         return as_served(experiment, notes)
     return as_benched(experiment, notes) if experiment.mode == BENCH else experiment
@@ -155,14 +156,15 @@ def _of_its_mode(experiment: Experiment, notes: Notes) -> Experiment:
 
 def _with_its_mode(stage: StageSpec, experiment: Experiment, notes: Notes) -> StageSpec:
     """Returns an exploring stage adjusted to its mode."""
-    stage = collecting(stage, notes) if collects(experiment, notes) else stage
-    stage = benched(stage) if experiment.mode == BENCH else stage
+    stage = without_training(stage, notes) if only_collects(experiment, notes) else stage
+    stage = as_one_evaluation(stage) if experiment.mode == BENCH else stage
     return with_server(stage, experiment, notes) if experiment.mode == SERVE else stage
 
 
 def _tasksets(
     experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
 ) -> tuple[TasksetSpec, ...]:
+    """Returns the tasksets to explore; none in mode bench, and clients' conversations in mode serve."""
     if experiment.mode == BENCH:
         return ()
     if experiment.mode == SERVE:
@@ -171,6 +173,7 @@ def _tasksets(
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:
+    """Returns what the stage does (`both`, `explore` or `train`); a mode impossible for the algorithm is an issue."""
     mode = experiment.mode
     algorithm = experiment.algorithm.algorithm_type
     # Serving explores and trains on conversations; benchmarking explores held-out tasksets.
@@ -205,6 +208,7 @@ def _total_steps(experiment: Experiment, notes: Notes) -> int:
 def _batches(
     experiment: Experiment, algorithm: AlgorithmSpec, definition: AlgorithmDefinition, notes: Notes
 ) -> tuple[int, int]:
+    """Returns the tasks of an explore step, and the experiences or rows of a training step."""
     batch = experiment.buffer.batch_size
     train_batch = experiment.buffer.train_batch_size
     if definition.needs.rollouts:  # also of recorded ones: a file says as much of a step as where they are drawn
@@ -236,6 +240,7 @@ def _fits_a_record(experiment: Experiment, algorithm: AlgorithmSpec, explored: i
 
 
 def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
+    """Warns of a buffer's storage type without effect."""
     buffer = experiment.buffer.trainer_input.experience_buffer
     if kind != "both":
         return
@@ -245,6 +250,7 @@ def _replay_notes(experiment: Experiment, kind: str, notes: Notes) -> None:
 
 
 def _model(experiment: Experiment, lengths: LengthLimits, notes: Notes) -> ModelSpec:
+    """Returns the specification of the model."""
     model = experiment.model
     spec = ModelSpec(
         path=model.model_path,

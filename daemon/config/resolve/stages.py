@@ -20,7 +20,9 @@ from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.learning import engine_registry as trainer_engines
 
 _SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer", "policy")
+"""Sections that a stage may override."""
 _OF_THE_TYPE: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})
+"""Fields of `algorithm` not inherited by a stage with another algorithm."""
 _REPLACES: Final = (
     (("buffer",), "total_epochs", "total_steps"),
     (("buffer", "explorer_input"), "taskset", "tasksets"),
@@ -39,12 +41,14 @@ _ROLLOUT: Final[Mapping[str, FieldPath]] = {
     "eval_engine": ("explorer", "eval_engine"),
     "environment_values": ("explorer", "env_vars"),
 }
+"""Fields of settings that must be equal in all stages."""
 _TEMPLATE: Final = ("chat_template", "enable_thinking")
 """Fields of the model and of `explorer.rollout_model` used to open the explorers' tokenizer."""
 
 
 # Values chosen for a stage depend on these and on the host, equal for all stages.
 _NEEDS: Final = tuple(sorted(set(EngineNeeds.__struct_fields__) - {"device", "devices", "start_timeout_s"}))
+"""Requirements of the engine that must be equal in all stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,11 @@ class StageConfig:
     """One stage as a separate, valid experiment: the global sections with the stage's own merged over them."""
 
     name: str
+    """Name of the stage."""
     prefix: FieldPath
     """Path of the stage in the file; () without `stages`."""
     experiment: Experiment
+    """The experiment as if the stage were its only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,11 @@ class StageTree:
     """One stage as a separate file, in plain data as written by the user."""
 
     name: str
+    """Name of the stage."""
     prefix: FieldPath
     """Path of the stage in the file; () without `stages`."""
     tree: dict[str, Any]
+    """The file as if the stage were its only one."""
 
 
 def stage_trees(config: Mapping[str, Any]) -> list[StageTree]:
@@ -115,6 +123,7 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
 
 
 def _belongs_to_type(key: str) -> bool:
+    """True for a field whose default depends on the algorithm."""
     return key in _OF_THE_TYPE or "_fn" in key or key.endswith("_args")
 
 
@@ -131,6 +140,7 @@ def _belongs_to_another(key: str, section: dict[str, Any], stage_section: dict[s
 
 
 def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+    """Returns the mapping at a path; empty if absent."""
     for key in path:
         below = tree.get(key)
         if not isinstance(below, dict):
@@ -140,6 +150,7 @@ def _at(tree: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _without(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    """Returns a copy of a tree without the field at a path."""
     head, *remaining = path
     if not remaining:
         return {key: child for key, child in tree.items() if key != head}
@@ -223,5 +234,6 @@ def _compare(
 
 
 def _refuse(path: FieldPath, mine: Any, theirs: Any, first: StageSpec, notes: Notes) -> None:
+    """Adds an issue for a setting that differs from the first stage's."""
     problem = f"is {mine!r} here and {theirs!r} in stage {first.name!r}, but one engine serves all stages"
     notes.wrong(path, problem, "write it only in the global section, or submit the stages as separate experiments")

@@ -32,7 +32,9 @@ from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import agent_source, source_name
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
+"""Section of the tasks."""
 _FALLBACK_WORKFLOW = "math_workflow"
+"""Workflow of tasksets without a written one."""
 _OF_BOXED: Final = ("with_think", "format_score_coef")
 """Arguments common to a workflow and its reward."""
 _BOXED: Final = (
@@ -43,10 +45,12 @@ _BOXED: Final = (
     "async_math_eval_workflow",
 )
 _BESIDE: Final = dict.fromkeys(_BOXED, ("format_score_coef",))
+"""Arguments passed to the reward as well, by workflow."""
 _OF_ROWS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
     *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
 )
+"""Fields of a format used only for rows."""
 
 
 def placed_tasksets(stage: StageSpec) -> Iterator[tuple[TasksetSpec, FieldPath]]:
@@ -103,6 +107,7 @@ def training_tasksets(
 
 
 def _add(spec: TasksetSpec, specs: list[TasksetSpec], path: FieldPath, kind: str, notes: Notes) -> None:
+    """Appends a taskset; a name used before is an issue."""
     if any(spec.name == earlier.name for earlier in specs):
         notes.wrong((*path, "name"), f"two {kind} are named {spec.name!r}", "choose unique names")
     specs.append(spec)
@@ -157,6 +162,9 @@ def _spec(
     repeat_times: int,
     workflow: str | None,
 ) -> TasksetSpec | None:
+    """Returns one taskset with rows, workflow, reward, selector and sampling; None, with an issue, if its path is
+    missing.
+    """
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
         _check_queue(taskset, path, experiment, notes)
@@ -273,6 +281,7 @@ def _arguments(
 
 
 def _check_registered(path: FieldPath, kind: str, name: str | None, sources: Mapping[str, str], notes: Notes) -> None:
+    """Refuses an unknown workflow or reward, or a Python file that is missing or unfit."""
     if name is None:
         return
     if (source := source_name(name)) is not None:

@@ -22,7 +22,9 @@ from rftd.workers.weights.service import SERVICE
 TINKER: Final = "tinker"
 """Name of both engines, of the required package, and of the extra."""
 _AT: Final[FieldPath] = ("model", "tinker")
+"""Section of the service."""
 _HOW: Final = how_to_install(TINKER)
+"""Advice for the missing package."""
 
 
 def as_tinker(experiment: Experiment, host: Host, notes: Notes) -> Experiment:
@@ -111,6 +113,7 @@ def _threads(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _warn_replaced(experiment: Experiment, notes: Notes) -> None:
+    """Warns of settings that have no effect with the service."""
     method = experiment.synchronizer.sync_method
     if "sync_method" in as_section(experiment.synchronizer).model_fields_set and method not in (SERVICE, "checkpoint"):
         notes.warn(f"synchronizer.sync_method {method} has no effect: weights stay at the service")

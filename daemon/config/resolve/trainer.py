@@ -31,10 +31,13 @@ from rftd.workers.learning.losses.registry import POLICY_LOSSES
 from rftd.workers.learning.token_advantages.token_advantage import PassField, token_advantage
 
 TORCH_DTYPE: Final = "float32"
+"""Default number format of forward passes."""
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
+"""Field of the engine's arguments."""
 _GUIDES: Final = ("verl", "tinker")
 """Engines of the guide."""
 _TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")
+"""Number formats in which built-in engines train."""
 
 MIN_MICRO_BATCH_TOKENS: Final = 4096
 """Lower bound of the default, twice the model's length: a tiny model would otherwise get many tiny micro-batches."""
@@ -42,7 +45,9 @@ _CRITIC_ARGS: Final = critic_arguments()
 """Fields of `trainer.trainer_config.critic`, and the engine's names for them."""
 
 _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_items", "shuffle": "shuffle"}
+"""Fields of the optimizer steps, with their names in the specification."""
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
+"""Field of veRL's tree."""
 
 
 def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes: Notes) -> TrainerSpec:
@@ -196,10 +201,12 @@ def _check_size(settings: Mapping[str, Any], path: FieldPath, train_batch: int, 
 
 
 def _spec(base: UpdatesSpec, settings: Mapping[str, Any]) -> UpdatesSpec:
+    """Returns the optimizer steps with the settings applied."""
     return msgspec.structs.replace(base, **{_FIELDS[name]: setting for name, setting in settings.items()})
 
 
 def _warn(updates: UpdatesSpec, algorithm: AlgorithmSpec, train_batch: int, notes: Notes) -> None:
+    """Warns of optimizer steps that are unbounded or unmixed."""
     parts = 0 < updates.mini_batch_items < train_batch
     if parts and algorithm.sample_strategy == "mix" and not updates.shuffle:
         notes.warn(

@@ -66,6 +66,7 @@ CORRECTION_KINDS: Final[dict[str, type[AnyCorrection]]] = {
     **{kind: _section_of(kind) for kind in CORRECTIONS.ours()},
     "plugin": PluginCorrection,
 }
+"""Sections of corrections, by kind."""
 
 
 if TYPE_CHECKING:

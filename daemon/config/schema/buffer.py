@@ -30,7 +30,9 @@ from rftd.streams.spec.sections import Format
 from rftd.workers.generation.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _EPOCHS = "epochs are counted over all data together"
+"""Reason for refusing a dataset's own number of epochs."""
 _AS_ALL = "write buffer.total_epochs"
+"""Advice for the number of epochs."""
 
 
 if not TYPE_CHECKING:
@@ -50,6 +52,7 @@ def _raw(setting: Any) -> Any:
 
 
 Logprobs = Annotated[Literal["raw", "processed"], word(), BeforeValidator(_raw)]
+"""Which log-probabilities are recorded."""
 
 
 class RolloutArgs(Section):

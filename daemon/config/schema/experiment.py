@@ -35,6 +35,7 @@ from rftd.streams.spec.stage_parts import MOST_SAMPLES
 from rftd.workers.workflows.source import FILE as SOURCE_FILE
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
+"""What an experiment does."""
 
 
 class Cluster(Section):
@@ -52,6 +53,7 @@ Level = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
     BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
 ]
+"""Level of log lines, in any case."""
 
 
 class Log(Section):
@@ -66,6 +68,7 @@ class Log(Section):
 MonitorType: TypeAlias = Annotated[
     Literal["tensorboard", "wandb", "mlflow", "swanlab", "trackio", "jsonl", "console"], word()
 ]
+"""Names of built-in trackers."""
 
 
 class Monitor(Section):
@@ -112,10 +115,14 @@ if not TYPE_CHECKING:
 
 
 SourceFile: TypeAlias = Annotated[str, Field(pattern=rf"^{SOURCE_FILE.pattern}$")]
+"""Name of a Python file sent with the experiment."""
 SourceText: TypeAlias = Annotated[str, Field(max_length=SOURCE_SIZE_BYTES)]
+"""Text of a Python file sent with the experiment."""
 
 _OPERATORS: Final = "there are no data operators"
+"""Reason for refusing operators."""
 _BEFORE: Final = "leave it out, and prepare the dataset before submitting"
+"""Advice for operators."""
 
 
 class Operator(Section):

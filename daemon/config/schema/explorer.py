@@ -31,10 +31,15 @@ from rftd.workers.generation.sampling import HIGHEST_PENALTY
 Engine = Annotated[str, word(vllm_async="vllm")]
 """A registered rollout engine, or the guide's name of an engine."""
 _LENGTHS = "explorers and trainer share the same lengths"
+"""Reason for refusing lengths of an engine."""
 _ASKED = "set per request by the calling workflow or reward"
+"""Reason for refusing sampling settings of an auxiliary model."""
 _FORMS = "answers are passed to programs as text, with tool calls in Hermes format"
+"""Reason for refusing parsers of an auxiliary model."""
 _SMALL = "not supported for auxiliary models"
+"""Reason for settings of an auxiliary model without effect."""
 _ALWAYS = "the log-probability of each sampled token is always recorded"
+"""Reason for the setting of log-probabilities without effect."""
 
 
 class RolloutModel(Section):

@@ -22,7 +22,9 @@ from rftd.streams.spec.declaration import ARGUMENTS, CODE, PLAIN, URL, VARIABLE,
 from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 _ROTATION = "rotary embeddings are read from the model's config.json"
+"""Reason for refusing settings of rotary embeddings."""
 _IN_FOLDER = "set it in config.json in the model's folder"
+"""Advice for settings of rotary embeddings."""
 
 
 class Lora(Section):

@@ -10,13 +10,19 @@ from pydantic_core import PydanticCustomError
 
 # A file name has 255 bytes on common file systems: enough for a prefix and a suffix.
 _NAME_BYTES: Final = 120
+"""Maximum size of a name in UTF-8."""
 _LABEL_CHARS: Final = 120
+"""Maximum length of a label's name."""
 _TEXT_CHARS: Final = 500
+"""Maximum length of a label's text."""
 _NAME_SIGNS: Final = frozenset("_-.+")
+"""Signs allowed in names."""
 _LABEL_SIGNS: Final = _NAME_SIGNS | frozenset(" /:,=")
+"""Signs allowed in names of labels."""
 _TEXT_SIGNS: Final = _LABEL_SIGNS | frozenset("@#%()!?&*~;'\"${}\\")
 """Signs allowed in texts never typed as an argument; none of the signs begins markup of a terminal or a page."""
 _LETTERS: Final = frozenset("LMN")
+"""Unicode categories of letters, marks and numbers."""
 _UNSEEN: Final = frozenset(map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0xFE00, 0xFE10))))
 """Letters and marks invisible in every font."""
 
@@ -36,7 +42,8 @@ def _folder(name: str) -> str:
     return name
 
 
-def _present(name: str) -> str:
+def _nonempty_folder(name: str) -> str:
+    """Validates a word as a folder's name, and refuses an empty one."""
     if not name:
         raise PydanticCustomError("folder_name", "must not be empty")
     return _folder(name)
@@ -64,6 +71,7 @@ def _text(text: str) -> str:
 
 
 def _short(text: str, limit: int) -> str:
+    """Refuses a text longer than `limit` characters."""
     if len(text) > limit:
         raise PydanticCustomError(
             "label", "stands in events, logs and metrics: at most {limit} characters", {"limit": limit}
@@ -72,6 +80,7 @@ def _short(text: str, limit: int) -> str:
 
 
 def _begins(text: str) -> bool:
+    """True if the text begins with a letter, a number or an underscore."""
     return text[0] == "_" or unicodedata.category(text[0])[0] in "LN"
 
 
@@ -84,7 +93,7 @@ def _consists(text: str, signs: frozenset[str]) -> bool:
     )
 
 
-Name: TypeAlias = Annotated[str, AfterValidator(_present)]
+Name: TypeAlias = Annotated[str, AfterValidator(_nonempty_folder)]
 """Name of an experiment, a project or a stage."""
 OptionalName: TypeAlias = Annotated[str, AfterValidator(_folder)]
 """A name allowed to be empty."""

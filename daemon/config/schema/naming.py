@@ -19,8 +19,11 @@ class NamedValue(NamedTuple):
     """A value written in an experiment file that names something outside it, such as a path, URL or variable."""
 
     kind: NameKind
+    """Kind of thing named by the value."""
     path: FieldPath
+    """Path of the field."""
     value: Any
+    """Value as written."""
 
 
 def kind_of(field: FieldInfo) -> NameKind | None:
@@ -43,6 +46,7 @@ def named_values(section: Section, path: FieldPath = ()) -> Iterator[NamedValue]
 
 
 def _below(node: Any, path: FieldPath) -> Iterator[NamedValue]:
+    """Yields the marked values below a section, a list or a mapping."""
     if isinstance(node, Section):
         yield from named_values(node, path)
     elif isinstance(node, list | dict):

@@ -63,6 +63,7 @@ POLICY_KINDS: Final[dict[str, type[AnyPolicy]]] = {
     **{kind: section_of(kind, policy) for kind in BUILT_IN if (policy := built_in(kind)) is not None},
     "plugin": PluginPolicy,
 }
+"""Sections of policies, by kind."""
 
 
 if TYPE_CHECKING:

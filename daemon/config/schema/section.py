@@ -43,14 +43,23 @@ from rftd.daemon.config.grammar import EnvText, read_scalar
 from rftd.streams.spec.declaration import ACTS, FieldEffect, InUnit, OlderWords
 
 S = TypeVar("S", bound=msgspec.Struct)
+"""Type of a declared struct."""
 Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
+"""Whole number of at least 1."""
 Natural: TypeAlias = Annotated[int, Field(ge=0, le=10**9)]
+"""Whole number of at least 0."""
 Tokens: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("tokens")]
+"""Number of tokens, at least 1."""
 Steps: TypeAlias = Annotated[int, Field(ge=1, le=10**9), InUnit("steps")]
+"""Number of steps, at least 1."""
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=10**9), InUnit("s")]
+"""Duration in seconds, above 0."""
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+"""Fraction from 0 to 1."""
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
+"""Seed of random numbers."""
 Args: TypeAlias = dict[str, Any]
+"""Arguments by name."""
 _BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 """Bounds with equal names in msgspec and pydantic."""
 
@@ -59,6 +68,7 @@ class LocalPath:
     """Marks a field holding a path on the client's machine, or arguments with the path in `argument`."""
 
     def __init__(self, argument: str = "") -> None:
+        """Marks a path, or with `argument` a mapping of arguments with the path under that name."""
         self.argument = argument
 
 
@@ -76,6 +86,9 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _read(cls, content: Any, info: ValidationInfo) -> Any:
+        """Prepares the content of a field: an environment variable's text becomes a number where needed, an absent
+        section its defaults.
+        """
         text, empty = _expects(cls, info.field_name or "")
         # An environment variable is always text: in a numeric field the text stands for a number.
         if isinstance(content, EnvText):
@@ -109,6 +122,7 @@ def _expects(cls: type[Section], name: str) -> tuple[bool, type[dict[str, Any]] 
 
 
 def _members(annotation: Any) -> Iterator[Any]:
+    """Yields a type and the members of its unions, without the elements of lists and mappings."""
     if get_origin(annotation) in (dict, list):
         return
     yield annotation
@@ -147,6 +161,7 @@ def acts_later(default: Any, *, why: str) -> Any:
 
 
 def _marked(default: Any, mark: FieldEffect) -> Any:
+    """Declares a field with a default and a mark."""
     extra: dict[str, Any] = {"mark": asdict(mark)}
     if isinstance(default, dict | list):
         return Field(default_factory=default.copy, json_schema_extra=extra)
@@ -182,7 +197,7 @@ def word(**older: str) -> BeforeValidator:
 def argument_field(hint: Any, default: Any) -> tuple[Any, Any]:
     """Returns type and default of the field for an argument declared by a built-in extension; `...` means required."""
     descriptions = [meta.description for meta in get_args(hint) if isinstance(meta, msgspec.Meta) and meta.description]
-    return _readable(hint), Field(default=default, description=descriptions[0] if descriptions else None)
+    return _pydantic_type(hint), Field(default=default, description=descriptions[0] if descriptions else None)
 
 
 def declared(kind: type[msgspec.Struct]) -> type[Section]:
@@ -193,13 +208,14 @@ def declared(kind: type[msgspec.Struct]) -> type[Section]:
         hint = hints[field.name]
         effect = next((mark for mark in get_args(hint) if isinstance(mark, FieldEffect)), ACTS)
         extra: dict[str, Any] = {"mark": asdict(effect)}
-        fields[field.name] = (_readable(hint), Field(default=_default(field), json_schema_extra=extra))
+        fields[field.name] = (_pydantic_type(hint), Field(default=_default(field), json_schema_extra=extra))
     derived = create_model(kind.__name__, __base__=Section, __doc__=kind.__doc__, **fields)
     derived.declaration = kind
     return derived
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
+    """Returns the default of a declared field, in pydantic's form; `...` for a required one."""
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     if field.required:
@@ -221,7 +237,7 @@ def as_declared(section: Section | msgspec.Struct, kind: type[S]) -> S:
     )
 
 
-def _readable(hint: Any) -> Any:
+def _pydantic_type(hint: Any) -> Any:
     """Returns the type with bounds in pydantic's form, and words in any case."""
     if get_origin(hint) is Annotated:
         kind, *marks = get_args(hint)
@@ -229,20 +245,20 @@ def _readable(hint: Any) -> Any:
         bounds = {name: bound for meta in metas for name in _BOUNDS if (bound := getattr(meta, name)) is not None}
         plain_marks = [mark for mark in marks if not isinstance(mark, msgspec.Meta)]
         older = [word(**mark.words) for mark in plain_marks if isinstance(mark, OlderWords)]
-        return Annotated[(_readable(kind), Field(**bounds), *plain_marks, *older)]
+        return Annotated[(_pydantic_type(kind), Field(**bounds), *plain_marks, *older)]
     if get_origin(hint) is Literal:
         return Annotated[hint, word()]
     if get_origin(hint) is tuple:
-        return _listed(*get_args(hint))
+        return _list_type(*get_args(hint))
     if get_origin(hint) in (Union, UnionType):
-        return reduce(or_, (_readable(member) for member in get_args(hint)))
+        return reduce(or_, (_pydantic_type(member) for member in get_args(hint)))
     return hint
 
 
-def _listed(element: Any, *further_elements: Any) -> Any:
+def _list_type(element: Any, *further_elements: Any) -> Any:
     """Returns the list type for a declared tuple, of any length if the second element is `...`."""
     length = None if further_elements == (...,) else 1 + len(further_elements)
-    return Annotated[GenericAlias(list, (_readable(element),)), Field(min_length=length, max_length=length)]
+    return Annotated[GenericAlias(list, (_pydantic_type(element),)), Field(min_length=length, max_length=length)]
 
 
 def any_of(kinds: Mapping[str, type[Section]]) -> Any:
@@ -253,10 +269,12 @@ def any_of(kinds: Mapping[str, type[Section]]) -> Any:
 
 
 def _kind(node: Any) -> Any:
+    """Returns the `kind` of a section, written or validated."""
     return node.get("kind") if isinstance(node, dict) else getattr(node, "kind", None)
 
 
 def _url(content: Any) -> Any:
+    """Validates a text, or `{env: NAME}`."""
     named = isinstance(content, dict) and set(content) == {"env"} and isinstance(content["env"], str)
     if content is None or isinstance(content, str) or named:
         return str(content) if isinstance(content, str) else content
@@ -264,6 +282,7 @@ def _url(content: Any) -> Any:
 
 
 def _source(content: Any) -> Any:
+    """Validates a text, a list of texts, or `{env: NAME}`."""
     if isinstance(content, list) and all(isinstance(text, str) for text in content):
         return [str(text) for text in content]
     try:
@@ -273,6 +292,7 @@ def _source(content: Any) -> Any:
 
 
 def _number_or_text(content: Any) -> Any:
+    """Validates a number or a text."""
     if isinstance(content, str | int | float) and not isinstance(content, bool):
         return content
     raise PydanticCustomError("number_or_text", "expected a number or text")

@@ -24,8 +24,11 @@ from rftd.streams.spec.declaration import ARGUMENTS, PATH, PLAIN, PLUGIN, InUnit
 Metric: TypeAlias = Annotated[str, Field(min_length=1, max_length=256), PLAIN]
 """A figure of an evaluation: `eval/TASKSET/FIGURE`, or `FIGURE` with a single held-out taskset."""
 Mode: TypeAlias = Annotated[Literal["max", "min"], word()]
+"""Direction of a figure: whether higher or lower is better."""
 Bound: TypeAlias = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""Threshold of a figure."""
 ChangeShare: TypeAlias = Annotated[float, Field(gt=0, le=1000)]
+"""Relative change of a figure."""
 
 
 class BestCheckpoint(Section):
@@ -72,7 +75,9 @@ class EvalRule(Section):
 
 
 _NO_STAGES: Final = "pipeline parallelism is not supported: values above 1 are refused with the strategy megatron"
+"""Reason for refusing pipeline parallelism."""
 _NO_EXPERTS: Final = "expert parallelism is not supported: values above 1 are refused with the strategy megatron"
+"""Reason for refusing expert parallelism."""
 
 
 class Megatron(Section):

@@ -12,6 +12,7 @@ from rftd.daemon.config.loading import read_text
 _MOST_LEVELS: Final = 6
 """Number of folders above the script searched for a relative `--config-path`."""
 _RECIPES: Final = "recipe"
+"""Folder of veRL's repository that became a separate repository."""
 _OF_THE_PROGRAM: Final = ("", "config", "./config")
 """Values of `--config-path` meaning veRL's own folder beside the program."""
 
@@ -52,6 +53,7 @@ class ConfigFiles:
 
     def _folders(self, folder: str, program: str) -> list[Path]:
         # The folder before the last variable is unknown: only the remainder of the path is searched for.
+        """Returns the folders to search for the value of `--config-path`, the most likely first."""
         relative = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
         named = [self.folder] if self.folder is not None else []
         if self.script is None:

@@ -16,6 +16,7 @@ from rftd.daemon.config.verl.table import VerlKey, canonical, find
 from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
+"""What became of a key, as printed in the report."""
 
 
 _MOST_SHOWN: Final = 8
@@ -34,8 +35,11 @@ class ImportLine:
     place: SourcePlace | None
     """Position of the key in the script or file; None for a line about no single key."""
     outcome: Outcome
+    """What became of the key."""
     key: str
+    """The key, with its value if set."""
     text: str
+    """Explanation, or the fields set from the key."""
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
@@ -47,9 +51,11 @@ class ExperimentDraft:
     """The experiment file being made: fields by path, with a report line for each of veRL's keys."""
 
     settings: VerlSettings
+    """Keys set for the run of veRL."""
     fields: dict[FieldPath, tuple[Any, str]] = field(default_factory=dict)
     """Value and comment of each field."""
     lines: list[ImportLine] = field(default_factory=list)
+    """Report lines in the order of the rules."""
     done: dict[str, list[FieldPath]] = field(default_factory=dict)
     """Fields set from each key."""
     working: Mapping[str, Any] = field(default_factory=dict)
@@ -60,8 +66,8 @@ class ExperimentDraft:
     """A note for the report on one key, in addition to the fields set."""
 
     def given(self, name: str) -> VerlSetting | None:
-        """Returns the key's setting if the user set it, and not to null; None otherwise. An unknown value is replaced
-        by an assumed one.
+        """Returns the key's setting if the user set the key, and not to null; None otherwise. An unknown value is
+        replaced by an assumed one.
         """
         setting = self.settings.given.get(name)
         if setting is not None and setting.unknown:
@@ -147,7 +153,7 @@ class ExperimentDraft:
 
     def drop(self, name: str, why: str) -> None:
         """Adds a report line with the reason `why` a key is left out, if the key is set."""
-        self._say(name, "dropped", why)
+        self._add_line(name, "dropped", why)
 
     def ask(self, name: str, why: str) -> None:
         """Adds a report line with the decision (`why`) that a person has to make about a key, if the key is set and not
@@ -155,13 +161,16 @@ class ExperimentDraft:
         """
         setting = self.settings.given.get(name)
         if setting is not None and (setting.value is not None or setting.unknown):
-            self._say(name, "needs a person", why)
+            self._add_line(name, "needs a person", why)
 
     def remark(self, outcome: Outcome, key: str, text: str, position: SourcePlace | None = None) -> None:
         """Adds a report line not tied to a single key."""
         self.lines.append(ImportLine(position, outcome, key, text))
 
-    def _say(self, name: str, outcome: Outcome, why: str) -> None:
+    def _add_line(self, name: str, outcome: Outcome, why: str) -> None:
+        """Adds a report line about a key, if the key is set and has no line yet; no line for a dropped key of veRL's
+        own configurations.
+        """
         setting = self.settings.given.get(name)
         if setting is not None and name not in self.done:
             self.done[name] = []
@@ -180,18 +189,20 @@ class ExperimentDraft:
                 note = f" ({self.notes[name]})" if name in self.notes else ""
                 self.lines.append(ImportLine(setting.place, "mapped", setting.shown, f"-> {targets}{note}"))
             elif name not in self.done and not (setting.inherited and _has_no_target(name)):
-                self._by_row(name, setting)
+                self._handle_by_table_row(name, setting)
         for position, text, why in self.settings.remarks:
             self.remark("dropped", text, f"({why})", position)
         self.lines.sort(key=lambda line: (line.place.line, line.place.column) if line.place else (1 << 30, 0))
 
     def _gap_line(self, setting: VerlSetting, paths: Sequence[FieldPath]) -> ImportLine:
+        """Returns the report line of a key that made gaps in these fields."""
         targets = ", ".join(dict.fromkeys(show(path) for path in paths))
         why = f"({setting.unknown}) " if setting.unknown else ""
         shown = setting.written if setting.unknown else setting.shown
         return ImportLine(setting.place, "needs a person", shown, f"{why}-> a gap: {targets}")
 
-    def _by_row(self, name: str, setting: VerlSetting) -> None:
+    def _handle_by_table_row(self, name: str, setting: VerlSetting) -> None:
+        """Converts, drops or reports a key without a rule, as its row in the table says."""
         row = find(name)
         if setting.unknown and (row is None or row.fate != "dropped"):
             self.remark("needs a person", setting.written, f"({setting.unknown})", setting.place)
@@ -227,6 +238,7 @@ class ExperimentDraft:
         return ""
 
     def _is_off(self, switch: str) -> bool:
+        """True if a key enabling others is known to have its default, or False."""
         row = find(switch)
         assert row is not None, switch
         setting = self.given(switch)
@@ -241,7 +253,7 @@ class ExperimentDraft:
             for key in path[:-1]:
                 node = node.setdefault(key, {})
             node[path[-1]] = leaf
-        return "".join(f"{line}\n" for line in (f"# {heading}", *_lines(root, (), 0)))
+        return "".join(f"{line}\n" for line in (f"# {heading}", *_yaml_lines(root, (), 0)))
 
     def contradict(self, name: str, problem: str, fix: str) -> None:
         """Adds an issue for keys that contradict each other and therefore cannot be imported."""
@@ -254,18 +266,19 @@ def _has_no_target(name: str) -> bool:
     return row is None or row.fate not in ("field", "tree")
 
 
-def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator[str]:
+def _yaml_lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator[str]:
+    """Yields the lines of a tree of fields as YAML, with comments, in the order of the schema."""
     indent = "  " * depth
     for key, child in sorted(node.items(), key=lambda pair: _rank((*above, pair[0]))):
         path = (*above, key) if isinstance(key, str) else above
         if isinstance(key, int):
-            block = list(_lines(child, path, depth + 1))
+            block = list(_yaml_lines(child, path, depth + 1))
             yield f"{indent}- {block[0].lstrip()}"
             yield from block[1:]
         elif isinstance(child, dict):
             yield f"{indent}{scalar(key)}:"
             # Elements of a list are indented only by the dash.
-            yield from _lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
+            yield from _yaml_lines(child, path, depth if next(iter(child)) in (0,) else depth + 1)
         else:
             leaf, comment = child
             shown = GAP if isinstance(leaf, Gap) else scalar(leaf)
@@ -273,6 +286,7 @@ def _lines(node: dict[str | int, Any], above: FieldPath, depth: int) -> Iterator
 
 
 _RANKS: Final = {path: rank for rank, path in enumerate(all_fields())}
+"""Position of each field in the schema."""
 
 
 def _rank(path: FieldPath) -> tuple[int, int]:

@@ -10,37 +10,53 @@ from rftd.daemon.config.verl.pacing import Program
 from rftd.ops import limits
 
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
+"""Section of the rollout engine in veRL's configuration."""
 _ACTOR: Final = "actor_rollout_ref.actor"
+"""Section of the actor in veRL's configuration."""
 _ENGINE: Final = "explorer.rollout_model"
+"""Section of the explorers' engine in the experiment file."""
 _BESIDE: Final = "explorer.auxiliary_models[0]"
+"""Section of the reward model in the experiment file."""
 _PARALLEL: Final = f"{_ROLLOUT}.tensor_model_parallel_size"
+"""Key for the tensor-parallel GPUs of an engine."""
 _SHARED: Final = (f"{_ROLLOUT}.data_parallel_size", f"{_ROLLOUT}.pipeline_model_parallel_size")
+"""Keys for the other GPUs of an engine."""
 _ULYSSES: Final = f"{_ACTOR}.ulysses_sequence_parallel_size"
+"""Key for the ranks that share a sequence."""
 _SPREAD: Final = f"{_ACTOR}.fsdp_config.fsdp_size"
+"""Key for the ranks over which the weights are spread."""
 _TENSORS: Final = f"{_ACTOR}.megatron.tensor_model_parallel_size"
+"""Key for Megatron's tensor-parallel ranks."""
 _NODES: Final = "trainer.nnodes"
+"""Key for the number of nodes."""
 _PER_NODE: Final = "trainer.n_gpus_per_node"
+"""Key for the GPUs of a node."""
 _NODE_GPUS: Final = 8
 """Maximum number of GPUs per node for two halves on the same nodes."""
 _EXPLORING: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")
+"""Keys for the nodes and GPUs of separate explorers."""
 
 
 class GpuSplit(NamedTuple):
     """A division of a cluster's GPUs: engines first, the remainder for the trainer."""
 
     engines: int
+    """Number of the explorers' engines."""
     per_engine: int
     """GPUs of one engine."""
     beside: int
     """Number of engines for the reward model."""
     trainer: int
+    """GPUs of the trainer."""
 
 
 class GpuGrid(NamedTuple):
     """A cluster of equal nodes, whose GPUs are to be divided."""
 
     nodes: int
+    """Number of nodes."""
     per_node: int
+    """GPUs of each node."""
 
     @property
     def total(self) -> int:
@@ -102,6 +118,7 @@ def put_gpus(draft: ExperimentDraft, program: Program) -> None:
 
 
 def _shares(split: GpuSplit, beside: int) -> str:
+    """Returns a comment naming the GPUs of explorers, reward model and trainer."""
     reward_share = f"the reward model {split.beside * beside}, " if beside else ""
     return f"GPUs: explorers {split.engines * split.per_engine}, {reward_share}the trainer {split.trainer}"
 
@@ -156,6 +173,7 @@ def _put_smaller(draft: ExperimentDraft, target: str, name: str, size: int) -> N
 
 
 def _put_engines(draft: ExperimentDraft, split: GpuSplit, per_engine: int, beside: int) -> None:
+    """Sets the number and size of the explorers' engines, and the number of the reward model's."""
     names = [_PARALLEL, *(name for name in _SHARED if draft.given(name))]
     if draft.given(_PARALLEL) or split.per_engine > 1:
         by_tensors = split.per_engine == per_engine and len(names) > 1

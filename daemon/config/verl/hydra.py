@@ -7,10 +7,15 @@ import re
 from typing import Any, Final
 
 _INT: Final = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,18})")
+"""A whole number."""
 _FLOAT: Final = re.compile(r"[-+]?(?:\d[\d_]*\.?[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d{1,4})?")
+"""A decimal number, with or without an exponent."""
 _FLOAT_LOOKS: Final = re.compile(r"[.eE]")
+"""Characters of which a float has at least one."""
 _FUNCTION: Final = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag|extend_list)\(")
+"""Beginning of a sweep or function of Hydra."""
 _DEPTH: Final = 16
+"""Maximum nesting of lists and mappings."""
 
 
 class HydraProblem(ValueError):
@@ -88,6 +93,7 @@ class _Values:
         return self._plain(stops)
 
     def _list(self, depth: int) -> list[Any]:
+        """Parses a list from its opening bracket on."""
         self.at += 1
         elements: list[Any] = []
         while True:
@@ -99,6 +105,7 @@ class _Values:
             self._next("]", "the list")
 
     def _mapping(self, depth: int) -> dict[str, Any]:
+        """Parses a mapping from its opening brace on."""
         self.at += 1
         pairs: dict[str, Any] = {}
         while True:
@@ -114,6 +121,7 @@ class _Values:
             self._next("}", "the mapping")
 
     def _next(self, end: str, noun: str) -> None:
+        """Moves past a comma; at the closing `end` stays. Raises HydraProblem for anything else."""
         self.blanks()
         if self.text.startswith(",", self.at):
             self.at += 1
@@ -121,6 +129,7 @@ class _Values:
             raise HydraProblem(f"never ends: {noun} is not closed", f"close it with {end}, and quote it for the shell")
 
     def _quoted(self) -> str:
+        """Parses a quoted text, and returns it without quotes."""
         quote = self.text[self.at]
         end = self.at + 1
         while end < len(self.text) and self.text[end] != quote:
@@ -132,6 +141,7 @@ class _Values:
         return inside
 
     def _plain(self, stops: str) -> Any:
+        """Parses an unquoted word up to a character of `stops`, references `${...}` kept whole."""
         start = self.at
         stops = stops or ","
         depth = 0

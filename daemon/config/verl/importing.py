@@ -26,6 +26,7 @@ from rftd.daemon.config.verl.table import TABLES, VerlKey, find
 from rftd.daemon.config.yaml_source import parse_yaml
 
 _COMMAND: Final = "<command line>"
+"""Name of the source in positions of a command line."""
 _SCRIPT_CHARS: Final = 1 << 17
 """Maximum length of a script; veRL's own scripts have a tenth of it."""
 
@@ -35,7 +36,9 @@ class ImportedExperiment:
     """An experiment file made from veRL's configuration, with a report line per key."""
 
     text: str
+    """The experiment file, as YAML."""
     lines: tuple[ImportLine, ...]
+    """Report lines, one for each key."""
     reward: VerlReward | None = None
     """The reward function named by the script, without a counterpart in rftd."""
 
@@ -79,7 +82,7 @@ def import_script(
         settings = script_settings(read_script(text, source, choices), source, files)
     except ShellProblem as problem:
         raise report([problem.issue], source) from None
-    return _imported(settings, words, sync_offset)
+    return _import_settings(settings, words, sync_offset)
 
 
 def import_tree(
@@ -92,20 +95,21 @@ def import_tree(
         raise report([*issues, Issue((), problem, "is it veRL's?", SyntaxIssue)], source)
     settings = tree_settings(tree, source, files)
     settings.issues[:0] = issues
-    return _imported(settings, words, sync_offset)
+    return _import_settings(settings, words, sync_offset)
 
 
 def import_command(words: Sequence[str], *, sync_offset: int = 0, config_dir: Path | None = None) -> ImportedExperiment:
     """Imports the experiment of a command line already split by a shell. Raises ConfigErrors."""
     settings = command_settings(_given_words(words), SourceMap(_COMMAND), ConfigFiles(folder=config_dir))
-    return _imported(settings, (), sync_offset)
+    return _import_settings(settings, (), sync_offset)
 
 
 def _given_words(words: Sequence[str]) -> list[ShellWord]:
+    """Returns the words of a command line with their positions."""
     return [ShellWord(word, SourcePlace(f"{_COMMAND}, word {number}")) for number, word in enumerate(words, start=1)]
 
 
-def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) -> ImportedExperiment:
+def _import_settings(settings: VerlSettings, words: Sequence[str], sync_offset: int) -> ImportedExperiment:
     """Applies the rules, then the table row of each remaining key. Raises all issues together."""
     over = command_settings(_given_words(words), settings.source)
     settings.given.update(over.given)
@@ -123,7 +127,7 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
         put_learning(draft, pace)
         put_running(draft, pace, sync_offset=sync_offset)
 
-    draft = drafted(settings, rules)
+    draft = make_draft(settings, rules)
     draft.finish()
     if settings.issues:
         raise report(settings.issues, settings.source)
@@ -132,12 +136,14 @@ def _imported(settings: VerlSettings, words: Sequence[str], sync_offset: int) ->
 
 
 _MOST_DRAFTS: Final = 48
+"""Maximum number of drafts with other candidates for unknown values."""
 _IMAGES: Final = "data.image_key"
+"""Key of the rows' image column."""
 _NUMBERS: Final = (1, 2, 4, 8, 64, 256, 1024)
 """Candidates for an unknown number."""
 
 
-def drafted(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) -> ExperimentDraft:
+def make_draft(settings: VerlSettings, rules: Callable[[ExperimentDraft], None]) -> ExperimentDraft:
     """Applies the rules to the settings, and returns the draft with a gap for each field that depends on an unknown
     value.
 
@@ -188,6 +194,7 @@ def _unknown(settings: VerlSettings) -> Mapping[str, VerlSetting]:
 def _attempt(
     settings: VerlSettings, working: Mapping[str, Any], rules: Callable[[ExperimentDraft], None]
 ) -> tuple[ExperimentDraft, list[Issue]]:
+    """Applies the rules with assumed values for unknown keys; returns the draft and the issues of this attempt."""
     before = settings.issues
     settings.issues = []
     draft = ExperimentDraft(settings, working=working)
@@ -213,6 +220,7 @@ def _candidates(setting: VerlSetting, row: VerlKey | None) -> tuple[Any, ...]:
 
 
 def _note_differences(draft: ExperimentDraft, setting: VerlSetting, drafts: list[tuple[Any, ExperimentDraft]]) -> None:
+    """Makes gaps of fields that differ between the drafts with different candidates of a key."""
     paths = dict.fromkeys(path for _, variant in drafts for path in variant.fields)
     for path in (*draft.fields, *(path for path in paths if path not in draft.fields)):
         leaves = [variant.fields.get(path, (None, ""))[0] for _, variant in drafts]
@@ -221,6 +229,7 @@ def _note_differences(draft: ExperimentDraft, setting: VerlSetting, drafts: list
 
 
 def _note_named(draft: ExperimentDraft, name: str, setting: VerlSetting) -> None:
+    """Makes gaps of the fields that rules or the table set from a key with an unknown value."""
     for path in draft.done.get(name, []):
         if path in draft.fields:
             _make_gap(draft, path, setting, ())
@@ -232,6 +241,7 @@ def _note_named(draft: ExperimentDraft, name: str, setting: VerlSetting) -> None
 
 
 def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, leaves: Any) -> None:
+    """Makes a gap of a field because of a key with an unknown value, unless the gap names the key already."""
     before = draft.fields.get(path)
     if before is not None and isinstance(before[0], Gap) and setting.written in before[1]:
         return
@@ -240,6 +250,7 @@ def _make_gap(draft: ExperimentDraft, path: FieldPath, setting: VerlSetting, lea
 
 
 def _note_undecided(draft: ExperimentDraft) -> None:
+    """Makes gaps of fields whose keys need a decision by a person."""
     for name, setting in list(draft.settings.given.items()):
         if _is_dumped(draft.settings, name):
             continue

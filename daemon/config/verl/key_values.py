@@ -9,7 +9,9 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.verl.table import VerlKey
 
 _ACTOR: Final = "actor_rollout_ref.actor"
+"""Section of the actor in veRL's configuration."""
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
+"""Section of the rollout engine in veRL's configuration."""
 _WORKED_OUT: Final[Mapping[str, Callable[[Experiment], Any]]] = {
     "algorithm.use_kl_in_reward": lambda experiment: _has(experiment.algorithm.kl_penalty_fn),
     f"{_ACTOR}.use_kl_loss": lambda experiment: _has(experiment.algorithm.kl_loss_fn),
@@ -38,4 +40,5 @@ def verl_value(experiment: Experiment, key: VerlKey) -> Any:
 
 
 def _has(name: str | None) -> bool | None:
+    """Returns whether a part is named, other than `none`; None if the name is not set."""
     return None if name is None else name != "none"

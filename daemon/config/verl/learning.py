@@ -16,10 +16,15 @@ from rftd.workers.learning.losses.registry import POLICY_LOSSES
 from rftd.workers.learning.token_advantages.penalised import check_penalised
 
 _ACTOR: Final = "actor_rollout_ref.actor"
+"""Section of the actor in veRL's configuration."""
 _MODEL: Final = "actor_rollout_ref.model"
+"""Section of the model in veRL's configuration."""
 _CORRECTION: Final = "algorithm.rollout_correction"
+"""Section of the rollout correction in veRL's configuration."""
 _LOSSES: Final = TABLES.words["losses"]
+"""rftd's policy losses by veRL's names."""
 _PENALTIES: Final = TABLES.words["penalties"]
+"""rftd's estimators of the KL by veRL's names."""
 
 
 def put_learning(draft: ExperimentDraft, pace: VerlPace) -> None:
@@ -35,6 +40,7 @@ def put_learning(draft: ExperimentDraft, pace: VerlPace) -> None:
 
 
 def _takes(plugins: Plugins[Any], name: str | None, argument: str) -> bool:
+    """True if a part of this name has an argument `argument`."""
     return name is not None and argument in (plugins.arguments(name) or ())
 
 
@@ -213,6 +219,7 @@ def _from_rewards(advantage: str) -> bool:
 
 
 def _put_trainer(draft: ExperimentDraft, pace: VerlPace) -> None:
+    """Sets the passes over a batch, the micro-batches and the arguments of the trainer."""
     epochs = f"{_ACTOR}.ppo_epochs"
     draft.put_given("trainer.ppo_epochs", epochs)
     if draft.value(epochs) != 1 and pace.update > 1:
@@ -278,6 +285,7 @@ def _put_adapter(draft: ExperimentDraft) -> None:
 
 
 def _put_critic(draft: ExperimentDraft, pace: VerlPace, *, has_critic: bool) -> None:
+    """Sets the critic's fields, or drops all keys of the critic if the algorithm has none."""
     critic_keys = [name for name in draft.settings.given if name.startswith("critic.")]
     if not has_critic:
         for name in critic_keys:

@@ -10,13 +10,16 @@ from rftd.daemon.config.issue import Unsupported, WrongValue
 from rftd.daemon.config.verl.draft import ExperimentDraft
 
 _ACTOR: Final = "actor_rollout_ref.actor"
+"""Section of the actor in veRL's configuration."""
 _OPTIM: Final = f"{_ACTOR}.optim"
+"""Section of the optimizer in veRL's configuration."""
 _STRATEGIES: Final[Mapping[str, str]] = {
     **{"fsdp": "fsdp", "fsdp2": "fsdp2", "fsdp_turbo": "fsdp2", "megatron": "megatron"},
     **{"veomni": "fsdp2", "torchtitan": "fsdp2", "automodel": "fsdp2", "mlite": "fsdp2", "dp": ""},
 }
 """veRL's engines, and rftd's equivalent strategy; `dp` defers to `actor.strategy`."""
 _SCHEDULES: Final = tuple(f"{_OPTIM}.{key}" for key in ("lr_scheduler_type", "warmup_style", "lr_decay_style"))
+"""Keys for the schedule of the learning rate, under the names of several engines."""
 _DECAYS: Final[Mapping[str, str]] = {"veomni": "cosine", "torchtitan": "linear", "automodel": "cosine"}
 """Default schedules of engines."""
 _SIZES: Final = ("pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size")

@@ -7,19 +7,32 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from rftd.daemon.config.verl.draft import ExperimentDraft
 
 Program: TypeAlias = Literal["synchronous", "one_step_off", "fully_async"]
+"""veRL's programs: synchronous, one step off, or fully asynchronous."""
 
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
+"""Section of the rollout engine in veRL's configuration."""
 _MINI: Final = "actor_rollout_ref.actor.ppo_mini_batch_size"
+"""Key for the tasks of a mini-batch."""
 _BATCH: Final = "data.train_batch_size"
+"""Key for the tasks of a batch."""
 _N: Final = f"{_ROLLOUT}.n"
+"""Key for the answers of a task."""
 _AGENTS: Final = f"{_ROLLOUT}.n_agent"
+"""Key for the agents of a task."""
 _ASYNC: Final = "async_training"
+"""Section of the asynchronous programs."""
 _WINDOW: Final = f"{_ASYNC}.trigger_parameter_sync_step"
+"""Key for the steps between two synchronisations."""
 _UPDATE: Final = f"{_ASYNC}.require_batches"
+"""Key for the mini-batches of an update."""
 _STALE: Final = f"{_ASYNC}.staleness_threshold"
+"""Key for the threshold of staleness."""
 _PARTIAL: Final = f"{_ASYNC}.partial_rollout"
+"""Key for rollouts that continue across a synchronisation."""
 _APART: Final = "rollout.n_gpus_per_node"
+"""Key for the GPUs of separate explorers."""
 _BYPASS: Final = "algorithm.rollout_correction.bypass_mode"
+"""Key for the bypass mode."""
 _OLDER: Final = {f"{_ASYNC}.use_rollout_log_probs": True, f"{_ASYNC}.compute_prox_log_prob": False}
 """Keys selecting the bypass mode in older releases, with the selecting value of each."""
 _TIMEOUT_S: Final = 1200
@@ -30,6 +43,7 @@ class VerlPace(NamedTuple):
     """Numbers converting veRL's steps to rftd's: a step of rftd is one mini-batch of veRL."""
 
     program: Program
+    """veRL's program."""
     mini: int
     """Tasks per step."""
     answers: int

@@ -11,7 +11,9 @@ from typing import Any, Final
 from rftd.daemon.config.verl.settings import VerlSettings
 
 _SECTIONS: Final = ("custom_reward_function", "reward.custom_reward_function")
+"""Sections naming a reward function, in older and newer releases."""
 _DEFAULT: Final = "compute_score"
+"""Name of the function if none is set."""
 _MODULE: Final = '''\
 """The reward `{function}` of veRL's, which is in {module}.py beside this file."""
 
@@ -34,6 +36,7 @@ class {title}:
         )
         return float(said["score"] if isinstance(said, dict) else said)
 '''
+"""Template of the plug-in's module."""
 _PROJECT: Final = """\
 [build-system]
 requires = ["setuptools"]
@@ -49,6 +52,7 @@ version = "0"
 [tool.setuptools]
 py-modules = ["{module}", "{plugin}"]
 """
+"""Template of the plug-in's pyproject.toml."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,9 @@ class VerlReward:
     path: str
     """Path of the Python file, as in the script."""
     function: str
+    """Name of the function."""
     arguments: Mapping[str, Any]
+    """Arguments of the function, by name."""
 
     @property
     def module(self) -> str:

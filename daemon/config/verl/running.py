@@ -12,15 +12,20 @@ from rftd.daemon.config.verl.optimizer import times
 from rftd.daemon.config.verl.pacing import VerlPace, put_pace
 
 _ROLLOUT: Final = "actor_rollout_ref.rollout"
+"""Section of the rollout engine in veRL's configuration."""
 _INPUT: Final = "buffer.explorer_input"
+"""Section of the tasks in the experiment file."""
 _SPLITS: Final = ("train", "test", "val", "validation")
+"""File names that are splits of a dataset."""
 _TRACKERS: Final[Mapping[str, str]] = {
     **{word: word for word in ("wandb", "tensorboard", "mlflow", "swanlab", "trackio")},
     "file": "jsonl",
 }
 """rftd's tracker for each logger of veRL."""
 _CONSOLE: Final = "console"
+"""veRL's logger on the terminal."""
 _MOST_FILES: Final = 100
+"""Maximum number of files of a dataset."""
 _MANAGERS: Final = ("naive", "dapo", "prime")
 """veRL's reward managers passing each answer to a reward function; dapo's length penalty is a separate key."""
 
@@ -44,6 +49,7 @@ def put_running(draft: ExperimentDraft, pace: VerlPace, *, sync_offset: int) -> 
 
 
 def _put_names(draft: ExperimentDraft) -> None:
+    """Sets project, name and folder of the experiment."""
     for name, target in (("trainer.project_name", "project"), ("trainer.experiment_name", "name")):
         draft.put(target, str(draft.value(name)), name)
     below = f"{draft.value('trainer.project_name')}/{draft.value('trainer.experiment_name')}"
@@ -68,6 +74,7 @@ def _put_names(draft: ExperimentDraft) -> None:
 
 
 def _files(draft: ExperimentDraft, name: str) -> list[str]:
+    """Returns the paths of a key, at most `_MOST_FILES`; more are an issue."""
     setting = draft.value(name)
     files = [str(file) for file in (setting if isinstance(setting, list) else [setting])]
     if len(files) > _MOST_FILES:
@@ -126,6 +133,7 @@ def _local(path: str) -> str:
 
 
 def _put_order(draft: ExperimentDraft, count: int) -> None:
+    """Sets the order, number and sampling of the rows, for each of `count` tasksets."""
     shuffle = "data.shuffle"
     rows = "data.train_max_samples"
     for index in range(count):
@@ -150,6 +158,7 @@ def _put_order(draft: ExperimentDraft, count: int) -> None:
 
 
 def _put_evaluations(draft: ExperimentDraft, pace: VerlPace) -> None:
+    """Sets the interval of evaluations, and the sampling of held-out tasksets."""
     frequency = "rollout.test_freq" if draft.given("rollout.test_freq") else "trainer.test_freq"
     if draft.given(frequency):
         if draft.number(frequency) > 0:

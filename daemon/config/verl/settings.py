@@ -28,15 +28,20 @@ from rftd.daemon.config.verl.table import TABLES, canonical, find, meant
 from rftd.daemon.config.yaml_source import parse_yaml
 
 _PROGRAM: Final = re.compile(r"(?:^|[./])(?:main_(?:ppo|dapo)|fully_async_main)(?:\.py)?$")
+"""Name of one of veRL's programs that can be imported."""
 _OTHER_PROGRAM: Final = re.compile(r"^verl\.|(?:^|[./])(?:main_\w+|\w*sft_trainer\w*)(?:\.py)?$")
+"""Name of another program of veRL."""
 _OVERRIDE: Final = re.compile(r"(\+\+|\+|~)?([\w./@-]+)(?:=(.*))?\Z", re.DOTALL)
+"""An override: prefix, key and value."""
 _CUT_OFF: Final = re.compile(r"\+{0,2}[a-z_]\w*(?:\.\w+)+=")
 """Matches a key at the position of a command."""
 _OPTIONS: Final = {
     **dict.fromkeys(("--config-name", "-cn"), "name"),
     **dict.fromkeys(("--config-path", "-cp", "--config-dir", "-cd"), "folder"),
 }
+"""Hydra's options that name a configuration or a folder."""
 _CHOOSE: Final = "choose with --assume NAME=VALUE, --take LINE or --skip LINE"
+"""Advice for an undecidable script."""
 _PARTS: Final[Mapping[str, Mapping[str, str]]] = {
     "megatron_actor": {"actor_rollout_ref.actor.strategy": "megatron"},
     "megatron_critic": {"critic.strategy": "megatron"},
@@ -44,6 +49,7 @@ _PARTS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Groups of a `defaults` list selecting an engine, and the keys set by the group."""
 _CHAIN: Final = 12
+"""Maximum length of a chain of references or configurations."""
 _MOST_CHARS: Final = 1 << 17
 """Maximum size of all texts with references, counted as often as followed: a few references could multiply without
 end."""
@@ -56,8 +62,11 @@ class VerlSetting:
     name: str
     """Name in the table's spelling."""
     written: str
+    """Key as written by the user."""
     value: Any
+    """Value, without references once resolved."""
     place: SourcePlace
+    """Position in the script or file."""
     unknown: str = ""
     """Reason why the value is unknown; empty for a known value."""
     candidates: tuple[Any, ...] = ()
@@ -77,9 +86,11 @@ class VerlSettings:
     """All keys set for a run of veRL, with the issues found while reading them."""
 
     source: SourceMap
+    """Positions and lines of the script or file."""
     given: dict[str, VerlSetting] = field(default_factory=dict)
     """Settings by name, in the table's spelling."""
     issues: list[Issue] = field(default_factory=list)
+    """Errors found while reading."""
     remarks: list[tuple[SourcePlace, str, str]] = field(default_factory=list)
     """Texts left out for not being keys of veRL: position, text, reason."""
     program: str = ""
@@ -91,6 +102,7 @@ class VerlSettings:
     depth: int = 0
     """Number of configurations followed to this one, limited against cycles."""
     _spent: int = 0
+    """Characters of all texts with references so far."""
 
     def wrong(self, position: SourcePlace, name: str, problem: str, fix: str | None, kind: type[FieldError]) -> None:
         """Adds an issue at the position of a key, with advice and the kind of error."""
@@ -185,7 +197,7 @@ class VerlSettings:
             self.put(word, choice, position)
         elif choice in _PARTS:
             self.inherit(_PARTS[choice], position)
-        elif choice not in TABLES.groups and not self._configured(choice, position):
+        elif choice not in TABLES.groups and not self._apply_configuration(choice, position):
             names = [*TABLES.groups, *TABLES.configurations]
             near = difflib.get_close_matches(choice, names, 1, 0.8)
             fix = f"did you mean {near[0]!r}?" if near else "name the folder that it is in by --config-dir"
@@ -194,19 +206,20 @@ class VerlSettings:
                 position, "", f"the default {shown!r} is unknown: its values are in no file here", fix, Unsupported
             )
 
-    def _configured(self, choice: str, position: SourcePlace) -> bool:
+    def _apply_configuration(self, choice: str, position: SourcePlace) -> bool:
         """Applies the values of a whole configuration; False if there is none of the name."""
         configuration = TABLES.configurations.get(choice)
         if configuration is None or self.files.names_another(self.folder):
             file = self.files.find(choice, self.folder, self.program)
             if file is not None:
-                self._from_file(*file, position)
+                self._apply_file(*file, position)
                 return True
         if configuration is not None:
             self.inherit(configuration, position)
         return configuration is not None
 
-    def _from_file(self, text: str, origin: str, position: SourcePlace) -> None:
+    def _apply_file(self, text: str, origin: str, position: SourcePlace) -> None:
+        """Applies the values of a user's file, below the values already set."""
         if self.depth >= _CHAIN:
             self.wrong(position, "", f"{origin} includes itself", "break the chain of `defaults`", Contradiction)
             return
@@ -229,7 +242,7 @@ class VerlSettings:
         """Replaces each `${...}` by the key's value; `${oc.env:...}` stays, to be resolved by the client."""
         for name in list(self.given):
             setting = self.given[name]
-            resolved, why = self._resolved(setting.value, name, (name,))
+            resolved, why = self._resolve_references(setting.value, name, (name,))
             if why:
                 self.given[name] = replace(setting, value=None, unknown=why)
                 continue
@@ -240,10 +253,10 @@ class VerlSettings:
                 problem = f"is {setting.value}, that is {resolved!r}, but veRL expects {wants}"
                 self.wrong(setting.place, setting.written, problem, None, WrongValue)
 
-    def _resolved(self, content: Any, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+    def _resolve_references(self, content: Any, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
         """Returns the value without references, and the reason if one cannot be followed."""
         if isinstance(content, list):
-            pairs = [self._resolved(element, name, way) for element in content]
+            pairs = [self._resolve_references(element, name, way) for element in content]
             return [element for element, _ in pairs], next((why for _, why in pairs if why), "")
         if not isinstance(content, str) or not has_interpolation(content):
             return content, ""
@@ -263,6 +276,7 @@ class VerlSettings:
         return "".join(str(text) for text, _ in resolved), ""
 
     def _piece(self, piece: Piece, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        """Returns the value of one `${...}`, and the reason if it cannot be followed."""
         if isinstance(piece, FieldReference):
             return self._reference("".join(map(str, piece.target)), name, way)
         assert isinstance(piece, Call)
@@ -275,6 +289,9 @@ class VerlSettings:
         return None, f"`${{{piece.resolver}:...}}` is worked out by veRL while it runs"
 
     def _reference(self, text: str, name: str, way: tuple[str, ...]) -> tuple[Any, str]:
+        """Returns the value of a key referred to (relative if `text` begins with dots), and the reason if it cannot be
+        followed.
+        """
         dots = len(text) - len(text.lstrip("."))
         parts = name.split(".")
         target = canonical(".".join([*parts[: len(parts) - dots], text[dots:]]) if dots else text)
@@ -285,7 +302,11 @@ class VerlSettings:
             return None, "it refers to itself"
         setting = self.given.get(target)
         if setting is not None:
-            return (None, setting.unknown) if setting.unknown else self._resolved(setting.value, target, (*way, target))
+            return (
+                (None, setting.unknown)
+                if setting.unknown
+                else self._resolve_references(setting.value, target, (*way, target))
+            )
         row = find(target)
         if row is not None and row.name == target and row.default is not None:
             return row.default, ""
@@ -325,6 +346,7 @@ def command_settings(words: Sequence[ShellWord], source: SourceMap, files: Confi
 
 
 def _value_or_gap(text: str) -> Any:
+    """Returns a text parsed as a Hydra value; a text that is none stays as it is."""
     try:
         return read_value(text)
     except HydraProblem:
@@ -371,7 +393,7 @@ def tree_settings(
     issue.
     """
     settings = VerlSettings(source, files=files or ConfigFiles(), depth=depth)
-    for index, default in enumerate(_listed(tree.get("defaults"))):
+    for index, default in enumerate(_as_list(tree.get("defaults"))):
         position = source.locate(("defaults", index)) or SourcePlace(source.origin)
         pairs = default.items() if isinstance(default, Mapping) else [("", default)]
         for name, choice in pairs:
@@ -382,11 +404,13 @@ def tree_settings(
     return settings
 
 
-def _listed(node: Any) -> list[Any]:
+def _as_list(node: Any) -> list[Any]:
+    """Returns a list: the node itself, or the node as its only element; empty for None."""
     return node if isinstance(node, list) else [] if node is None else [node]
 
 
 def _flatten(node: Mapping[str, Any], above: tuple[str, ...], settings: VerlSettings) -> None:
+    """Sets a key for each leaf of a tree."""
     for key, child in node.items():
         path = (*above, str(key))
         if str(key) == "_target_" or child == {}:

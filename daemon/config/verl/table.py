@@ -20,7 +20,9 @@ from rftd.daemon.config.grammar import has_interpolation
 from rftd.ops.decoding import json_decoder
 
 Kind: TypeAlias = Literal["bool", "count", "int", "number", "text", "texts", "any"]
+"""Type of a key's value in veRL."""
 Fate: TypeAlias = Literal["field", "tree", "rule", "dropped", "person"]
+"""How a key is converted, as described at `VerlKey`."""
 
 _TYPES: Final = {
     "bool": "true or false",
@@ -30,6 +32,7 @@ _TYPES: Final = {
     "text": "text",
     "texts": "text, or a list of texts",
 }
+"""Types in words."""
 
 
 class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,12 +46,15 @@ class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """Name of the key; a name ending with `.*` is a whole section."""
     fate: Fate
+    """How the key is converted."""
     kind: Kind = "any"
+    """Type of the value."""
     default: Any = None
     """veRL's default; None if there is none, or if derived from another key."""
     goes: str = msgspec.field(default="", name="target")
     """Field receiving the value, as text; empty if there is none."""
     note: str = ""
+    """Reason for dropping the key, or the decision required of a person."""
     argument: str = ""
     """Argument of the trainer engine set below `trainer.trainer_config`."""
     read: bool = False
@@ -69,6 +75,7 @@ class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _fits(kind: Kind, setting: Any) -> bool:
+    """True if the value has the type."""
     if kind == "bool":
         return isinstance(setting, bool)
     if kind in ("count", "int"):
@@ -92,7 +99,9 @@ class VerlUndecided(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: str
     """Regular expression matching the full names of the keys."""
     target: str
+    """Field that becomes a gap."""
     note: str
+    """Decision required of a person."""
     asks: Literal["given", "on"] = "given"
     """`given` if every value needs a decision, `on` if only values enabling the feature do."""
     but: tuple[str, ...] = ()
@@ -117,6 +126,7 @@ class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: dict[str, dict[str, Any]]
     """Values of keys, or names of arguments, mapped to rftd's equivalents."""
     undecided: tuple[VerlUndecided, ...]
+    """Keys that need a decision by a person."""
     keys: dict[str, tuple[VerlKey, ...]]
     """Rows by origin. Of two nested sections, the longer name wins."""
     configurations: dict[str, dict[str, Any]]
@@ -124,19 +134,26 @@ class VerlTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FILE: Final = Path(__file__).with_name("tables.json")
+"""Path of `tables.json`."""
 TABLES: Final = json_decoder(VerlTables).decode(FILE.read_bytes())
+"""Content of `tables.json`."""
 TABLE: Final[tuple[VerlKey, ...]] = tuple(key for rows in TABLES.keys.values() for key in rows)
+"""Rows of all keys and sections."""
 _EXACT: Final = {key.name: key for key in TABLE if not key.name.endswith(".*")}
+"""Rows of single keys, by name."""
 _SECTIONS: Final = {key.name.removesuffix("*"): key for key in TABLE if key.name.endswith(".*")}
+"""Rows of whole sections, by the section's name with a dot."""
 _WORDS: Final = frozenset(
     {word for key in TABLE for word in key.name.split(".")}
     | {"offload_policy", "full_determinism", "free_cache_engine", "total_training_steps", "wrap_policy", "rollout_n"}
     | {"model_dtype", "use_orig_params", "entropy_from_logits_chunk_size", "pad_to_length_bucket", "load_contents"}
     | {"forward_micro_batch_size", "adapter_path", "module", "lr_warmup_init"}
 )
+"""Words that occur in names of veRL's keys."""
 _LIKELY: Final = 0.75
 """Similarity above which a word counts as a misspelling of a key in the same section."""
 _SURE: Final = 0.85
+"""Similarity above which a whole name counts as a misspelling."""
 _ALL_BUT: Final = 0.96
 """Similarity for whole names consisting only of words known to veRL."""
 
@@ -221,4 +238,5 @@ def read_elsewhere() -> frozenset[FieldPath]:
 
 
 def _of_critic(key: VerlKey) -> bool:
+    """True for a key of the critic."""
     return key.name.startswith("critic.")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.issue import ConfigErrors, Issue
-from rftd.daemon.config.resolve.experiment import placed
+from rftd.daemon.config.resolve.experiment import relocated
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
@@ -79,10 +79,10 @@ def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str
         shared = _SHARED.get(str(path[2]), {}) if path[:2] == INPUT and path[2:] else {}
         names = [name for name in shared.get(below, ()) if _is_set(spec.config, prefix, (*INPUT, name))]
         if names:
-            return show(placed(Issue((*INPUT, names[0]), ""), prefix, spec.config).path)
+            return show(relocated(Issue((*INPUT, names[0]), ""), prefix, spec.config).path)
     if path[:3] == (*INPUT, "taskset") and _of_list(spec.config, prefix):
         path = (*INPUT, "tasksets", 0)
-    return show(placed(Issue((*path, *parts), ""), prefix, spec.config).path)
+    return show(relocated(Issue((*path, *parts), ""), prefix, spec.config).path)
 
 
 def _is_set(config: Mapping[str, Any], prefix: FieldPath, path: FieldPath) -> bool:

@@ -20,7 +20,7 @@ from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import HALF_OF, ROLES
-from rftd.workers.control.hold import REFUSALS, WORKER_FAILS, Obstacle, Trouble, of_refusal
+from rftd.workers.control.hold import REFUSALS, WORKER_FAILS, Obstacle, Trouble, trouble_of_refusal
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.hosts.executor import (
     UNFIT_PLACE,
@@ -321,7 +321,7 @@ class Fleet:
         executor = self._executor
         remote = isinstance(executor, RemoteExecutor) and executor.is_remote(refused.role)
         is_local = not remote and (not refused.host or refused.host == self._here.host)
-        self.trouble = self.trouble or of_refusal(refused, ours=is_local)
+        self.trouble = self.trouble or trouble_of_refusal(refused, ours=is_local)
         for berth in role_berths:  # each is retried once the experiment continues
             berth.refused = None
             berth.start_at_s = 0.0

@@ -26,7 +26,7 @@ from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.fencing import FenceView, Role
 from rftd.streams.log.role import RoleLease
 from rftd.streams.log.topics import partition_of
-from rftd.workers.control.hold import RESUMABLE, of_error
+from rftd.workers.control.hold import RESUMABLE, obstacle_of_error
 
 PLACES = 64
 """Maximum number of waiting commands; further callers get an error worth a retry."""
@@ -240,7 +240,7 @@ def requeued(event: Event) -> Event:
 
 def paused_for(error: BaseException, experiment: UUID, fences: FenceView, writer: Writer, owner: UUID) -> list[Draft]:
     """Returns the records pausing an experiment whose run ended with `error`: a controller's fence, then the pause."""
-    trouble = of_error("daemon", error)
+    trouble = obstacle_of_error("daemon", error)
     role = Role(experiment, "controller")
     # A separate fence, although nothing runs: otherwise a run of another daemon still believing to be the controller
     # could resume right after this pause.

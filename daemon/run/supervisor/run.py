@@ -46,7 +46,7 @@ from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.split_submission import ROLES
 from rftd.workers.control.budgets import reader_record_is_due
 from rftd.workers.control.deciders import Deciders
-from rftd.workers.control.hold import Trouble, of_decision
+from rftd.workers.control.hold import Trouble, trouble_of_decision
 from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01
@@ -154,7 +154,7 @@ class Run(Tending):
 
     def waits(self) -> list[Wait]:
         """Returns the waits of each role at this moment."""
-        snapshot = self._watch.snapshot(self._phase, self._deciders.said, appends_since_s=self._writer.appending_s)
+        snapshot = self._watch.snapshot(self._phase, self._deciders.last, appends_since_s=self._writer.appending_s)
         return self._watch.waits(snapshot)
 
     def _need_bytes(self) -> int:
@@ -179,7 +179,7 @@ class Run(Tending):
 
     def _note_trouble(self, role: str, error: BaseException) -> Trouble:
         """Returns the trouble of a role's error, logged once; it concerns only this experiment."""
-        trouble = of_decision(role, error)
+        trouble = trouble_of_decision(role, error)
         if trouble.reason != self._last_logged_reason:  # the error may recur in each turn
             self._last_logged_reason = trouble.reason
             self._logger.error("run.error", experiment=str(self.state.experiment), role=role, exc_info=error)

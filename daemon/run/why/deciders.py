@@ -16,7 +16,7 @@ from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.group import Lease
 from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import task_place, tasksets_of
-from rftd.workers.control.deciders import asked
+from rftd.workers.control.deciders import current_answers
 from rftd.workers.control.hold import Hold, NoStage, Paused
 from rftd.workers.control.holds import ClosesGroups, Collects, TooFewExperiences
 from rftd.workers.control.leasing import LEASE_GRACE_S
@@ -30,7 +30,9 @@ _UNKNOWN_S: Final = 60.0
 
 def deciders_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each decider, one for the slowest task holding up the planner, one for an evaluation."""
-    decided = snapshot.said or asked(snapshot.state, snapshot.liveness, now_s=snapshot.now_s, now_ns=snapshot.now_ns)
+    decided = snapshot.said or current_answers(
+        snapshot.state, snapshot.liveness, now_s=snapshot.now_s, now_ns=snapshot.now_ns
+    )
     if decided.controller is not None:
         hold = decided.controller.hold
         # The next stage is begun by the controller itself.

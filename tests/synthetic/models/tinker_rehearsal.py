@@ -242,19 +242,19 @@ class RehearsalService:
         try:
             made = self.ask("new_run", lambda: self.service.new_run(base_model))
         except Unknown as error:
-            raise self.access.unknown_model(base_model, str(error)) from None
+            raise self.access.unknown_model_error(base_model, str(error)) from None
         return RehearsalRun(self, made)
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> RehearsalRun:
         try:
             made = self.ask("run_from", lambda: self.service.run_from(path, optimizer=optimizer))
         except Unknown as error:
-            raise self.access.forgotten(path, str(error)) from None
+            raise self.access.forgotten_error(path, str(error)) from None
         return RehearsalRun(self, made)
 
     def sampler(self, path: str) -> RehearsalSampler:
         if not self.ask("sampler", lambda: path in self.service.saved):
-            raise RolloutError(self.access.forgotten(path, "no weights").what)
+            raise RolloutError(self.access.forgotten_error(path, "no weights").what)
         return RehearsalSampler(self, path)
 
     def has(self, path: str) -> bool:

@@ -50,13 +50,13 @@ class WatchedWorker(RolloutWorker):
         runner.sample_tokens = ends(runner.sample_tokens)
         pid = super().prepare_rollouts(folder)
         self.rollout_opened = 0
-        whole = self.rollout_weights._whole
+        whole = self.rollout_weights._merge_adapter
 
         def opened(*given: Any) -> Any:
             self.rollout_opened += 1
             return whole(*given)
 
-        self.rollout_weights._whole = opened  # type: ignore[method-assign]
+        self.rollout_weights._merge_adapter = opened  # type: ignore[method-assign]
         return pid
 
     def swap_rollout_weights(self) -> dict[str, Any]:

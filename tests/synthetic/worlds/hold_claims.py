@@ -21,7 +21,7 @@ from rftd.workers.control import holds
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.registry import make_policy
-from rftd.workers.control.windows import as_admitted
+from rftd.workers.control.windows import admission_view
 
 
 class Claims:
@@ -145,7 +145,7 @@ class Claims:
     def _PolicyFull(self, hold: holds.PolicyFull) -> bool:
         in_flight = sum(group.repeat_times - len(group.failed) for group in self._leased_groups())
         waiting = sum(1 for entry in self._entries() if not entry.uses)
-        view = as_admitted(self._stage, view_of(self._state, self._stage))
+        view = admission_view(self._stage, view_of(self._state, self._stage))
         admitted = make_policy(self._stage.policy).admit(view)
         return (hold.waiting, hold.in_flight) == (waiting, in_flight) and admitted <= 0
 

@@ -27,7 +27,7 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.deciders import LastDecided
 from rftd.workers.control.dispatcher import Dispatcher
-from rftd.workers.control.hold import of_error
+from rftd.workers.control.hold import obstacle_of_error
 from rftd.workers.control.holds import Dispatched
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -75,7 +75,7 @@ class HoldWorld:
             assert events or claims.true(hold), hold
 
     def _control(self) -> None:
-        trouble = of_error("planner", ZeroDivisionError()) if self._chance(0.02) else None
+        trouble = obstacle_of_error("planner", ZeroDivisionError()) if self._chance(0.02) else None
         said = self._controller.decide(trouble, now_ns=self.desk.recorder.clock.now_ns())
         self._said.controller = said
         assert bool(said.events) != (said.hold is not None), "the life of an experiment has one next event, or a hold"

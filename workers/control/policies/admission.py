@@ -26,6 +26,7 @@ class ArealArgs(PolicyArguments, frozen=True, kw_only=True):
         int,
         Meta(ge=0, le=10**9, description="maximum number of rollouts in flight; 0: as many as explorers have slots"),
     ] = 0
+    """Maximum number of rollouts in flight; 0: no limit besides the explorers' slots."""
 
 
 class Areal(Paced):
@@ -46,7 +47,7 @@ class Areal(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Reads `max_concurrent`."""
+        """Reads the bound and the capacity from the specification, and the argument `max_concurrent`."""
         super().__init__(spec)
         self._max_concurrent = read_args(spec, ArealArgs).max_concurrent
 
@@ -86,6 +87,7 @@ class VerlWindowArgs(PolicyArguments, frozen=True, kw_only=True):
             description="maximum number of rollouts dispatched beyond one window, as a share of the window",
         ),
     ] = 0.5
+    """Maximum number of rollouts dispatched beyond one window, as a share of the window."""
     trigger_parameter_sync_step: int = 1
     """Steps between two synchronisations."""
 
@@ -111,13 +113,13 @@ class VerlWindow(Paced):
         return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Reads `staleness_threshold`, and the length of the queue."""
+        """Reads the bound from the specification, the argument `staleness_threshold`, and the length of the queue."""
         super().__init__(spec)
         self._args = read_args(spec, VerlWindowArgs)
         self._queue = spec.capacity if spec.evict_when_full else 0
 
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the experiences dispatched up to the last synchronisation, plus (1 + threshold) windows."""
+        """Returns one batch for each step before the last synchronisation, plus (1 + threshold) windows of batches."""
         synced_steps = view.published_version - view.first_version
         window = (1 + self._args.staleness_threshold) * self._args.trigger_parameter_sync_step * view.batch_size
         return synced_steps * view.batch_size + int(window)
@@ -132,6 +134,7 @@ class SampleLagArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of the policy `sample_lag` in section `policy`."""
 
     max_lag_samples: Annotated[int, Meta(ge=0, le=10**9, description="samples ahead of the weights; 0: one batch")] = 0
+    """Samples that may be generated ahead of the weights; 0: one batch."""
 
 
 class SampleLag(Paced):
@@ -150,7 +153,7 @@ class SampleLag(Paced):
     )
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Reads `max_lag_samples`."""
+        """Reads the bound from the specification, and the argument `max_lag_samples`."""
         super().__init__(spec)
         self._max_lag = read_args(spec, SampleLagArgs).max_lag_samples
 

@@ -29,8 +29,9 @@ class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of `hard_bound` and `weight_fifo`."""
 
     abort_inflight: AbortInflight = False
+    """Whether groups that have become too old in flight are given up."""
     wait: Wait = False
-    """verl's field of this name.
+    """Whether a batch waits for groups in flight that would be too old for the batch after it; a field of verl, too.
 
     Trained lengths then equal generated lengths; the price is that training waits for the longest rollout. With
     `weight_fifo` the groups that arrived last are trained first.
@@ -82,7 +83,8 @@ class HardBound(Paced):
 
 
 class InOrder(HardBound):
-    """`HardBound` in the order of the dataset: a batch takes groups in the order of their leases, not of their return.
+    """`HardBound` in the order of the dataset: a batch takes groups in the order of their leases, not of their
+    completion.
 
     With `sync_style: fixed` and offset 0 exactly the groups of one batch are under way, and none of the next; so the
     experiences of batch n, and their order, do not depend on the speed of any rollout.
@@ -122,7 +124,9 @@ class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of the policy `windowed` in section `policy`."""
 
     freshest_first: Annotated[bool, Meta(description="true: use the newest version first")] = False
+    """Whether the newest weight version is trained first."""
     abort_inflight: AbortInflight = True
+    """Whether groups that began before the window are given up."""
 
 
 class Windowed(Paced):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rftd.streams.folds.replay_buffer import BufferEntry, Changes
 
 T = TypeVar("T")
+"""Type of the members of `Buckets`."""
 
 
 class Buckets(Generic[T]):
@@ -191,7 +192,9 @@ class BufferIndex:
         self.change({experience: None})
 
     def awake(self, now_ns: int) -> None:
-        """Ends the cooldowns over by `now_ns`; after the clock was set back, experiences return to their cooldown."""
+        """Advances the index to time `now_ns`: experiences whose cooldown is over become ready. After the clock was set
+        back, experiences return to their cooldown.
+        """
         # Every group is examined then: the buckets tell whose cooldown has ended, and not whose has begun again.
         back = now_ns < self._now_ns
         self._now_ns = now_ns
@@ -218,14 +221,14 @@ class BufferIndex:
             )
 
     def _group(self, id: UUID) -> _Group:
-        """Returns the group with this id, a new one if unknown."""
+        """Returns the group with this id, creating an empty one if absent."""
         group = self._groups.get(id.int)
         if group is None:
             group = self._groups[id.int] = _Group(id)
         return group
 
     def _reorder(self, groups: Iterable[_Group]) -> None:
-        """Reorders groups after changes to their experiences or ended cooldowns."""
+        """Recomputes the ready experiences and the sort position of groups after a change or an ended cooldown."""
         now_ns = self._now_ns
         moved = list[ReadyGroup]()
         for group in groups:
@@ -266,7 +269,9 @@ class BufferIndex:
         return ready
 
     def _urgency(self, experiences: list[BufferEntry]) -> float:
-        """Returns the highest priority; NaN counts as the lowest, because NaN has no position in any order."""
+        """Returns the highest priority among the experiences; NaN counts as the lowest, because NaN has no position in
+        any order.
+        """
         priorities = list(map(self._priority, experiences))
         # NaN is neither smaller nor larger than any number, so a sorted list containing one finds nothing any more.
         if any(map(math.isnan, priorities)):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rftd.streams.folds.replay_buffer import BufferEntry
 
 A = TypeVar("A", bound=msgspec.Struct)
+"""Type of a policy's arguments."""
 
 
 class PolicyArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -45,7 +46,7 @@ class PolicyPage(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Framework or paper that the policy comes from."""
     admits: str
-    """Supply below which groups are admitted, in the symbols of the page."""
+    """Supply up to which groups are admitted, as a formula in the symbols of docs/concepts.md."""
     purpose: str
     """When to use the policy."""
 
@@ -77,7 +78,7 @@ class Paced(ABC):
 
     @abstractmethod
     def most_supply(self, view: PolicyView) -> int:
-        """Returns the supply (see `PolicyView.supply`) up to which groups may start now."""
+        """Returns the number of experiences planned, waiting or in flight up to which groups may start now."""
 
     def admit(self, view: PolicyView) -> int:
         """Returns how many groups may start now, within the supply, the stage's total and the buffer's capacity."""
@@ -105,7 +106,9 @@ class Paced(ABC):
         return list(islice(fresh, size))
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
-        """Yields the experiences over the bound as `stale`, else the lowest ones beyond the capacity."""
+        """Yields the experiences too old for the bound, with reason `stale`; without any, those of lowest priority
+        beyond the capacity.
+        """
         if self.sweeps and (stale := list(buffer.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)
         elif self._evicts and self._capacity and (more := len(buffer) - self._capacity) > 0:

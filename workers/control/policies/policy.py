@@ -1,4 +1,4 @@
-"""`StalenessPolicy` decides which groups start, and which experiences are next, or never (DESIGN, "Policies")."""
+"""`StalenessPolicy` decides which groups start, and which experiences are trained next, or never."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     starting_version: int | None = None
     """Weight version of a group started now; None if the synchronisation schedule decides."""
     total_steps: int
+    """Number of steps of the stage."""
     planned_steps: int
-    """Number of the stage's batches planned until now."""
+    """Number of the stage's batches planned so far."""
     batch_size: int
     """Experiences of one batch."""
     repeat_times: int
@@ -35,7 +36,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     planned_experiences: int
     """Experiences of this stage planned at least once."""
     waiting_experiences: int
-    """Number of experiences never planned until now."""
+    """Number of experiences never planned so far."""
     cooling_experiences: int = 0
     """Experiences planned before, and free to be planned again after their cooldown."""
     inflight_rollouts: int
@@ -43,7 +44,7 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps_done(self) -> int:
-        """Returns the number of trained steps of the stage."""
+        """Number of trained steps of the stage."""
         return self.version - self.first_version
 
     @property
@@ -85,6 +86,7 @@ class Flight(msgspec.Struct, frozen=True):
     """An open group with unfinished rollouts."""
 
     group: UUID
+    """Id of the group."""
     oldest_version: int
     """Oldest version at the beginning of one of the group's rollouts."""
 
@@ -93,7 +95,9 @@ class Retirement(msgspec.Struct, frozen=True):
     """Experiences that no later batch may use, with the reason."""
 
     reason: str
+    """Reason recorded in experience.retired, such as `stale` or `capacity`."""
     entries: Sequence[BufferEntry]
+    """Experiences to retire."""
 
 
 class StalenessPolicy(Protocol):

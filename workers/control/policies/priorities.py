@@ -1,4 +1,4 @@
-"""Priority functions: the order in which waiting experiences are trained (the guide, "replay_buffer").
+"""Priority functions: the order in which waiting experiences are trained (`replay_buffer` in the experiment file).
 
 Third parties add one through the entry-point group `rftd.priorities`: a factory with the arguments of the experiment
 file, returning a function of `BufferEntry`. The function must depend on that entry alone, because it is called again on
@@ -29,9 +29,11 @@ PRIORITIES: Final = Plugins[Priority](
         "decay_limit_randomization": "rftd.workers.control.policies.priorities:decay_limit_randomization",
     },
 )
+"""Priority functions by name: built-in ones, and plug-ins of the entry-point group `rftd.priorities`."""
 
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+"""Type of an argument that may not be negative."""
 
 
 def make_priority(spec: PrioritySpec) -> Priority:
@@ -43,7 +45,7 @@ def tag() -> Priority:
     """Returns the default function: an experience's tag, set by a workflow or by `rftd experiences prioritize`; 0 by
     default.
     """
-    return _tag
+    return _tag_of
 
 
 def linear_decay(decay: NotNegative = 2.0) -> Priority:
@@ -65,7 +67,8 @@ def decay_limit_randomization(
     return priority
 
 
-def _tag(experience: BufferEntry) -> float:
+def _tag_of(experience: BufferEntry) -> float:
+    """Returns the priority tag of an experience."""
     return experience.priority
 
 

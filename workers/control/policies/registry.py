@@ -9,24 +9,27 @@ from rftd.streams.spec.spec import PolicySpec
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.policies.policy import StalenessPolicy
 
-_HERE: Final = "rftd.workers.control.policies"
+_PACKAGE: Final = "rftd.workers.control.policies"
+"""Package of the modules named in the table."""
 
 BUILT_IN: Final = {
-    "hard_bound": f"{_HERE}.bounded:HardBound",
-    "in_order": f"{_HERE}.bounded:InOrder",
-    "areal": f"{_HERE}.admission:Areal",
-    "verl_window": f"{_HERE}.admission:VerlWindow",
-    "windowed": f"{_HERE}.bounded:Windowed",
-    "weight_fifo": f"{_HERE}.bounded:WeightFifo",
-    "ready_first": f"{_HERE}.admission:ReadyFirst",
-    "sample_lag": f"{_HERE}.admission:SampleLag",
+    "hard_bound": f"{_PACKAGE}.bounded:HardBound",
+    "in_order": f"{_PACKAGE}.bounded:InOrder",
+    "areal": f"{_PACKAGE}.admission:Areal",
+    "verl_window": f"{_PACKAGE}.admission:VerlWindow",
+    "windowed": f"{_PACKAGE}.bounded:Windowed",
+    "weight_fifo": f"{_PACKAGE}.bounded:WeightFifo",
+    "ready_first": f"{_PACKAGE}.admission:ReadyFirst",
+    "sample_lag": f"{_PACKAGE}.admission:SampleLag",
 }
 """Built-in policies by kind. Adding one takes its class and a line here: configuration, checks and tables follow."""
 
 POLICIES: Final = Plugins[StalenessPolicy]("staleness policy", group="rftd.policies", table=BUILT_IN)
+"""Policies by kind: built-in ones, and plug-ins of the entry-point group `rftd.policies`."""
 
-_MOST_OPENED: Final = 64
-_opened: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
+_MAX_OPEN_POLICIES: Final = 64
+"""Maximum number of policies in the cache of `policy_of`."""
+_open_policies: dict[int, tuple[PolicySpec, StalenessPolicy]] = {}
 """Policies by the identity of their spec."""
 
 
@@ -52,10 +55,10 @@ def policy_of(spec: PolicySpec) -> StalenessPolicy:
     """
     # By identity, because a spec holds a mapping and has no hash. The spec is stored beside its policy: an id is used
     # again once its object is freed.
-    opened = _opened.get(id(spec))
+    opened = _open_policies.get(id(spec))
     if opened is None or opened[0] is not spec:
-        if len(_opened) >= _MOST_OPENED:
+        if len(_open_policies) >= _MAX_OPEN_POLICIES:
             # All at once: few specs are in use at a time, and making a policy again is quick.
-            _opened.clear()
-        opened = _opened[id(spec)] = spec, make_policy(spec)
+            _open_policies.clear()
+        opened = _open_policies[id(spec)] = spec, make_policy(spec)
     return opened[1]

@@ -60,8 +60,8 @@ class PassRates:
         failed = np.zeros(len(self._anchors))
         passed[rows] = self._tries * rates
         failed[rows] = self._tries * (1 - rates)
-        self.alphas = self._counted_on(self.alphas, passed, predicted)
-        self.betas = self._counted_on(self.betas, failed, 1 - predicted)
+        self.alphas = self._updated_counts(self.alphas, passed, predicted)
+        self.betas = self._updated_counts(self.betas, failed, 1 - predicted)
 
     def means(self) -> NDArray[np.float64]:
         """Returns the mean of each row's distribution  # [rows]."""
@@ -71,7 +71,7 @@ class PassRates:
         """Returns a draw from each row's distribution  # [rows]."""
         return chance.beta(self.alphas, self.betas)
 
-    def _counted_on(
+    def _updated_counts(
         self, former: NDArray[np.float64], observed: NDArray[np.float64], predicted: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Returns beta parameters after one step: the former ones decayed, plus observed and predicted counts."""
@@ -92,7 +92,9 @@ class DifficultyBased:
     """
 
     follows_rewards: ClassVar[bool] = True
+    """True: draws depend on the rewards of earlier groups."""
     once_an_epoch: ClassVar[bool] = False
+    """False: a row may be drawn again before every other row was drawn."""
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class DifficultyBased:
 
     def draw(self, view: DrawView) -> Sequence[int]:
         """Returns the rows of this draw, the likeliest first."""
-        estimate = self._estimated(view)
+        estimate = self._estimate_for(view)
         chance = np.random.default_rng(view.seed + view.first)
         rates = estimate.sampled(chance) if self._samples else estimate.means()
         scores = -np.abs(self._target - rates)
@@ -140,14 +142,14 @@ class DifficultyBased:
             scores = scores / self._tau + chance.gumbel(size=view.rows)
         return [int(row) for row in np.argsort(-scores, kind="stable")[: view.size]]
 
-    def _estimated(self, view: DrawView) -> PassRates:
+    def _estimate_for(self, view: DrawView) -> PassRates:
         """Returns the estimate for the view; steps observed in an earlier draw are not observed again."""
         steps = view.rewards.count // view.size
         if self._estimate is None or steps < self._steps:
             self._span = self._span_of(view.size)
             self._block = max(0, steps // self._span - 1)
             self._steps = self._block * self._span
-            self._estimate, self._following = self._begun(view), self._begun(view)
+            self._estimate, self._following = self._new_estimate(view), self._new_estimate(view)
         while self._steps < steps:
             self._step(view)
         return self._estimate
@@ -163,10 +165,10 @@ class DifficultyBased:
         if self._steps == (self._block + 2) * self._span:
             self._block += 1
             self._estimate = self._following
-            self._following = self._begun(view)
+            self._following = self._new_estimate(view)
 
-    def _begun(self, view: DrawView) -> PassRates:
-        """Returns an estimate without observations."""
+    def _new_estimate(self, view: DrawView) -> PassRates:
+        """Returns the prior estimate of all rows, without observations."""
         return PassRates(view.columns, tries=self._tries, forgets=self._forgets, trusts=self._trusts)
 
     def _span_of(self, size: int) -> int:

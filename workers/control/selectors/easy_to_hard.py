@@ -20,7 +20,9 @@ class EasyToHard:
     """
 
     follows_rewards: ClassVar[bool] = False
+    """False: the order depends on columns alone."""
     once_an_epoch: ClassVar[bool] = True
+    """True: every row is drawn once in an epoch."""
 
     def __init__(self) -> None:
         self._order = lru_cache(maxsize=1)(_order_of)

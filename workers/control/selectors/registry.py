@@ -10,14 +10,15 @@ from rftd.streams.spec.spec import TasksetSpec
 from rftd.streams.spec.stage_tasks import SELECTORS as BY_PLACE
 from rftd.workers.control.selectors.selector import TaskSelector
 
-_HERE: Final = "rftd.workers.control.selectors"
+_PACKAGE: Final = "rftd.workers.control.selectors"
+"""Package of the modules named in the table."""
 
 SELECTORS: Final = Plugins[TaskSelector](
     "data selector",
     group="rftd.selectors",
     table={
-        "offline_easy2hard": f"{_HERE}.easy_to_hard:EasyToHard",
-        "difficulty_based": f"{_HERE}.difficulty:DifficultyBased",
+        "offline_easy2hard": f"{_PACKAGE}.easy_to_hard:EasyToHard",
+        "difficulty_based": f"{_PACKAGE}.difficulty:DifficultyBased",
     },
 )
 """Registered selectors that draw rows. `sequential`, `shuffle` and `random` compute the row from the position, without

@@ -7,6 +7,6 @@ unit         one rollout unit: its slots, queue and weights; groups under way, b
 clerk        the folds and the planner, fed with events absent from any log
 simulation   the course of events in virtual time
 report       policies side by side, and the synchronous modes for comparison
-asked        from options of the command to stages and machines
+options      from options of the command to stages and machines
 outcome      the figures of a run: throughput, staleness, idle fractions, drops
 """

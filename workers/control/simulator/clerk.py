@@ -27,15 +27,20 @@ from rftd.workers.control.planner import Planner, view_of
 from rftd.workers.control.policies.policy import PolicyView
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.control.simulator.unit import Flights
-from rftd.workers.control.windows import Ask, Begin, as_admitted, beginnings, request_of
+from rftd.workers.control.windows import Ask, Begin, admission_view, beginnings, request_of
 
 _EXPERIMENT: Final = UUID(int=1)
+"""Id of the simulated experiment."""
 _TASKS: Final = Partition(topics.TASKS, 0)
+"""Partition of the simulated dispatcher's events."""
 _WEIGHTS: Final = partition_of(topics.WEIGHTS, _EXPERIMENT)
+"""Partition of the simulated publications and answers."""
 _SPINE: Final = partition_of(topics.EXPERIMENTS, _EXPERIMENT)
+"""Partition of the simulated experiment's spine."""
 _GROUP_IDS: Final = 1 << 64
+"""First integer of the ids of groups; ids of experiences begin with 0."""
 _EVENT_IDS: Final = 2 << 64
-"""Ids of groups and of events begin here, so that no two kinds share an id; ids of experiences begin with 0."""
+"""First integer of the ids of events, so that no two kinds of ids overlap."""
 _EPOCH_NS: Final = 1_700_000_000_000_000_000
 """Reading of the clock at second 0."""
 
@@ -61,7 +66,7 @@ class Clerk:
 
     @property
     def version(self) -> int:
-        """Returns the number of trained steps."""
+        """Number of trained steps."""
         return self.state.spine.version
 
     def view(self, inflight_rollouts: int) -> PolicyView:
@@ -70,7 +75,7 @@ class Clerk:
 
     def admit(self, view: PolicyView) -> int:
         """Returns the number of groups that may start now."""
-        return self._policy.admit(as_admitted(self.stage, view))
+        return self._policy.admit(admission_view(self.stage, view))
 
     def beginnings(self, view: PolicyView, outstanding: int) -> Iterator[Begin | Ask | WindowHold]:
         """Yields how the next groups begin, for schedules with sync points; `outstanding` is the number of unfinished
@@ -78,7 +83,7 @@ class Clerk:
         """
         return beginnings(self.state, self.stage, view, outstanding=outstanding)
 
-    def begun(self, begin: Begin) -> None:
+    def record_begin(self, begin: Begin) -> None:
         """Records a started group's weights and window."""
         # A real run folds this from the lease, which is never written in a simulation.
         self.state.groups.windows[0] = GroupWindow(begin.window, begin.place, begin.version)
@@ -140,7 +145,7 @@ class Clerk:
         # Like a real channel with `_kept` versions: a window on dropped weights must not begin.
         self.state.weights.published.pop((version - 1 - self._kept, 0), None)
 
-    def stuck(self, now_s: float) -> WorkError:
+    def stuck_error(self, now_s: float) -> WorkError:
         """Returns the error of a simulation in which nothing runs and nothing can begin."""
         books = self.state.replay_buffer.books
         return WorkError(

@@ -20,7 +20,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one training step, with totals since the beginning of the simulation."""
 
     step: int
+    """Number of the step, from 1."""
     end_s: float
+    """Virtual time of the end of the step, in seconds."""
     busy_slots_s: float
     """Slots times seconds with a rollout, since the beginning."""
     training_s: float
@@ -28,7 +30,9 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     """Experiences waiting to be planned at that moment."""
     items: int = 0
+    """Number of experiences trained by the step."""
     staleness_mean_versions: float = 0.0
+    """Mean staleness of the experiences trained by the step, in weight versions."""
 
 
 class Window:
@@ -55,8 +59,11 @@ class Staleness(msgspec.Struct, frozen=True, kw_only=True):
     """Staleness of trained experiences, in weight versions."""
 
     mean: float
+    """Mean staleness after the warm-up."""
     p95: float
+    """95th percentile of the staleness after the warm-up."""
     max: int
+    """Largest staleness after the warm-up."""
     counts: dict[int, int]
     """Number of experiences by staleness."""
     over_bound: int
@@ -71,7 +78,9 @@ class DropBias(msgspec.Struct, frozen=True, kw_only=True):
     p: float
     """P-value; below 0.05 the dropped rollouts differ from the rest."""
     generated_mean_s: float
+    """Mean length of the generated rollouts, in seconds."""
     trained_mean_s: float
+    """Mean length of the experiences at their first training, in seconds."""
 
 
 class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,9 +89,13 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     """The policy's kind, and its own arguments if they are not the defaults."""
     bound: int
+    """Staleness bound of the policy, in weight versions."""
     system: System
+    """Simulated machines, with their division between generation and training."""
     steps: int
+    """Number of simulated training steps."""
     virtual_s: float
+    """Virtual time at the end of the last step, in seconds."""
     throughput_per_s: float
     """Experiences trained per second."""
     optimum_per_s: float
@@ -90,18 +103,23 @@ class SimulationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     of_optimum: float
     """Throughput divided by `optimum_per_s`."""
     staleness: Staleness
+    """Staleness of the trained experiences."""
     idle_explorers: float
     """Fraction of the slots' time without a rollout."""
     idle_trainer: float
     """Fraction of the time in which the trainer trains no step."""
     produced: int
+    """Number of experiences of closed groups, including the warm-up."""
     dropped: dict[str, float]
     """Retired fraction of the produced experiences, by reason."""
     drop_bias: DropBias
+    """Comparison of trained lengths with generated lengths."""
     course: tuple[Step, ...]
+    """All steps, including the warm-up."""
     lengths_generated_s: tuple[float, ...] = ()
-    """101 evenly spaced quantiles of the lengths, from the shortest to the longest."""
+    """101 evenly spaced quantiles of the generated lengths in seconds, from the shortest to the longest."""
     lengths_trained_s: tuple[float, ...] = ()
+    """101 evenly spaced quantiles of the trained lengths in seconds, from the shortest to the longest."""
 
 
 def outcome_of(

@@ -18,6 +18,7 @@ from rftd.workers.control.simulator.system import LongTail, System
 MOST_STEPS: Final = 30
 """Most steps simulated: all synchronous steps are alike, so 30 give the rate to about one per cent."""
 _TRIAL_BATCHES: Final = 4
+"""Number of batches by which a split of the units is tried."""
 
 
 class Synchronous(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,17 +80,23 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Figures printed by `rftd sim async`."""
 
     system: System
+    """Simulated machines."""
     lengths: LongTail
+    """Distribution of rollout durations."""
     mean_s: float
     """Mean duration of a rollout."""
     batch: int
     """Experiences of a training step."""
     repeat_times: int
+    """Rollouts of a group."""
     seed: int
+    """Seed of all drawn durations."""
     best_train_units: int
     """Training units of the split with the highest optimum."""
     best_optimum_per_s: float
+    """Experiences per second of the best split without any waiting."""
     synchronous: Synchronous
+    """Outcomes of the synchronous modes, as the baseline."""
     runs: tuple[SimulationOutcome, ...]
     """Outcomes of the policies, in the order of the options."""
 

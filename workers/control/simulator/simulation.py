@@ -26,14 +26,18 @@ from rftd.workers.control.simulator.unit import Flights, SimulatedGroup, Unit
 from rftd.workers.control.windows import Ask, Begin
 
 _DRAWN_AT_ONCE: Final = 4096
+"""Number of durations drawn by one call."""
 _TOKENS_PER_MEDIAN: Final = 1000
+"""Tokens of a simulated rollout of median duration."""
 
 
 class Simulation:
     """A simulated stage in virtual seconds. `run` may be called once."""
 
     def __init__(self, stage: StageSpec, system: System, lengths: LongTail, *, steps: int, seed: int) -> None:
-        """`steps` are the first of a longer stage: its end, with explorers running dry, is in no figure."""
+        """Prepares a run of `steps` training steps, the first ones of a longer stage: explorers never run dry at an
+        end.
+        """
         ahead = stage.policy.max_staleness_versions + stage.policy.max_inflight_batches + 2
         self._stage = msgspec.structs.replace(stage, total_steps=steps + ahead)
         self._system = system
@@ -68,7 +72,7 @@ class Simulation:
         self._dispatch()
         while self._clerk.version < self._steps:
             if not self._events:
-                raise self._clerk.stuck(self._now_s)
+                raise self._clerk.stuck_error(self._now_s)
             at_s, _, event = heapq.heappop(self._events)
             # Before the event: this many slots were busy since the one before.
             self._busy_s += self._running * (at_s - self._now_s)
@@ -85,7 +89,7 @@ class Simulation:
     # Rollouts
 
     def _dispatch(self) -> None:
-        """Leases groups admitted by the policy and with their weights available, while a unit has room for a lease."""
+        """Opens the groups admitted by the policy with available weights, and leases them while a unit has room."""
         if not self._give_out() or self._most_credits().credits < self._part:
             return
         view = self._clerk.view(self._inflight)
@@ -99,7 +103,7 @@ class Simulation:
             pinned = begin.window >= 0
             self._open(SimulatedGroup(self._groups, self._stage.algorithm.repeat_times, begin.version, pinned))
             if pinned:
-                self._clerk.begun(begin)
+                self._clerk.record_begin(begin)
             if not self._give_out():
                 return
 
@@ -120,7 +124,7 @@ class Simulation:
         )
 
     def _give_out(self) -> bool:
-        """Gives each part of the open groups to the unit with the most room; False if a part finds none."""
+        """Assigns each part of the open groups to the unit with the most room; False if a part finds no room."""
         while self._to_lease:
             group, indices = self._to_lease[0]
             unit = self._most_credits()
@@ -138,7 +142,7 @@ class Simulation:
         return max(self._units, key=_credits)
 
     def _begin(self, unit: Unit) -> None:
-        """Begins rollouts queued at the unit, as far as it has slots and the right weights."""
+        """Begins rollouts queued at the unit, as far as free slots and weights allow."""
         while unit.queue and unit.free:
             group, index = unit.queue[0]
             if not unit.may_begin(group):
@@ -166,20 +170,20 @@ class Simulation:
             if end_s + (late_s := unit.stood_still_s - stood_still_s) > self._now_s:
                 self._at(end_s + late_s, ended)  # the unit stood still meanwhile
                 return
-            self._ended(unit, group, index, version, duration_s)
+            self._end_rollout(unit, group, index, version, duration_s)
 
         stood_still_s = unit.stood_still_s
         self._at(end_s, ended)
 
-    def _ended(self, unit: Unit, group: SimulatedGroup, index: int, version: int, duration_s: float) -> None:
-        """Records a finished rollout; closes its group after the last one, and starts whatever became possible."""
+    def _end_rollout(self, unit: Unit, group: SimulatedGroup, index: int, version: int, duration_s: float) -> None:
+        """Records a finished rollout, closes its group after the last one, and starts the work that became possible."""
         number = len(self._durations)
         self._durations.append(duration_s)
         self._began_with.append(version)
         tokens = max(1, round(duration_s / self._lengths.median_s * _TOKENS_PER_MEDIAN))
         member = Member(UUID(int=number), index, 0, number, 0.0, 0.0, tokens, version, unit.version)
         group.members.append(member)
-        self._inflight_ended(unit)
+        self._free_slot(unit)
         if len(group.members) == group.repeat_times:
             self._inflight -= group.repeat_times
             self._open_groups -= 1
@@ -190,14 +194,14 @@ class Simulation:
         self._begin(unit)
         self._dispatch()
 
-    def _inflight_ended(self, unit: Unit) -> None:
+    def _free_slot(self, unit: Unit) -> None:
         """Frees a slot of the unit, and loads new weights into a unit drained by now."""
         unit.running -= 1
         unit.free += 1
         unit.credits += 1
         self._running -= 1
         if unit.draining and not unit.running:
-            self._drained(unit)
+            self._load_if_drained(unit)
 
     # Training
 
@@ -206,18 +210,18 @@ class Simulation:
         if self._clerk.decide(self._now_s):
             wait_s = self._stage.max_read_timeout_s
             # Without another event an incomplete batch after its time-out would never be examined.
-            self._at(self._now_s + wait_s, self._look_again)
+            self._at(self._now_s + wait_s, self._decide_and_dispatch)
         if self._step_began_s is None and (plan := self._clerk.next_plan()) is not None:
             self._step_began_s = self._now_s
-            self._at(self._now_s + self._system.step_s, lambda: self._trained(plan))
+            self._at(self._now_s + self._system.step_s, lambda: self._end_step(plan))
 
-    def _look_again(self) -> None:
+    def _decide_and_dispatch(self) -> None:
         """Plans and leases again after a time-out for incomplete batches."""
         self._decide()
         self._dispatch()
 
-    def _trained(self, plan: BatchPlanned) -> None:
-        """Records a finished step, and publishes the weights if due."""
+    def _end_step(self, plan: BatchPlanned) -> None:
+        """Records a finished training step, publishes the weights if due, and lets trainer and explorers continue."""
         duration_s = self._system.step_s
         self._trained_s += duration_s
         self._step_began_s = None
@@ -239,9 +243,9 @@ class Simulation:
         )
         if publish_due(self._stage, plan.step):
             if self._system.publish_s:
-                self._at(self._now_s + self._system.publish_s, lambda: self._arrived(plan.step))
+                self._at(self._now_s + self._system.publish_s, lambda: self._receive_weights(plan.step))
             else:
-                self._arrived(plan.step)
+                self._receive_weights(plan.step)
         self._answer()
         self._decide()
         self._dispatch()
@@ -249,7 +253,9 @@ class Simulation:
     # Weights
 
     def _answer(self) -> None:
-        """Answers the explorers' request with the version available, once the trainer is between two steps."""
+        """Answers the explorers' request with the trainer's current version; does nothing without a request, or during
+        a step.
+        """
         request = self._open_request
         version = self._clerk.version
         if request is None or self._step_began_s is not None:
@@ -258,14 +264,14 @@ class Simulation:
 
         def deliver() -> None:
             if version not in self._published:
-                self._arrived(version)
+                self._receive_weights(version)
             self._clerk.answer(request, version, self._now_s)
             self._dispatch()
 
         self._at(self._now_s + (0.0 if version in self._published else self._system.publish_s), deliver)
 
-    def _arrived(self, version: int) -> None:
-        """Lets units load the weights of `version`, just arrived."""
+    def _receive_weights(self, version: int) -> None:
+        """Publishes the arrived weights of `version`, and lets units load them."""
         self._published.add(version)
         self._clerk.publish(version, self._now_s)
         self._newest = max(self._newest, version)
@@ -284,8 +290,10 @@ class Simulation:
         """True while units wait for the last rollout of any unit before loading weights."""
         return self._system.updates is SimulatedUpdates.DRAIN_ALL and self._running > 0
 
-    def _drained(self, unit: Unit) -> None:
-        """Lets a unit load new weights after its last rollout, or all units if they load together."""
+    def _load_if_drained(self, unit: Unit) -> None:
+        """Loads the newest weights into a unit without running rollouts; with `drain_all`, into all units once none has
+        any.
+        """
         together = self._system.updates is SimulatedUpdates.DRAIN_ALL
         if together and self._running:
             return
@@ -302,4 +310,5 @@ class Simulation:
 
 
 def _credits(unit: Unit) -> int:
+    """Returns the number of rollouts that a unit can still take."""
     return unit.credits

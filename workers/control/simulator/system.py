@@ -41,6 +41,7 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     swap_s: float = 0.0
     """Seconds of standstill of a unit's rollouts while new weights are loaded."""
     updates: SimulatedUpdates = SimulatedUpdates.INFLIGHT
+    """How generating units load new weights."""
     colocated: bool = False
     """True: every unit generates, and every unit trains, for a policy that never does both at once."""
 
@@ -54,12 +55,12 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rollout_units(self) -> int:
-        """Returns the number of generating units."""
+        """Number of generating units."""
         return self.units if self.colocated else self.units - self.train_units
 
     @property
     def step_s(self) -> float:
-        """Returns the seconds of a training step on the training units."""
+        """Seconds of a training step on the training units."""
         return self.train_s if self.colocated else self.train_s * self.units / self.train_units
 
     def split(self, train_units: int) -> System:
@@ -83,13 +84,16 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NORMAL: Final = NormalDist()
+"""Standard normal distribution."""
 _P99: Final = _NORMAL.inv_cdf(0.99)
+"""99th percentile of the standard normal distribution."""
 
 
 class LongTail(msgspec.Struct, frozen=True, kw_only=True):
     """Durations of rollouts, drawn independently from a log-normal distribution. A tail of 1 makes all equal."""
 
     median_s: float = 1.0
+    """Median duration in seconds."""
     tail: float = 10.0
     """99th percentile divided by the median, before the cut."""
     cut: float = 10.0
@@ -97,12 +101,12 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sigma(self) -> float:
-        """Returns the standard deviation of the logarithm."""
+        """Standard deviation of the duration's logarithm."""
         return math.log(self.tail) / _P99
 
     @property
     def mean_s(self) -> float:
-        """Returns the mean in seconds, in closed form."""
+        """Mean duration in seconds, in closed form."""
         sigma = self.sigma
         if sigma == 0:
             return self.median_s * min(1.0, self.cut)
@@ -112,7 +116,7 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
         return self.median_s * (below + self.cut * (1 - _NORMAL.cdf(reach / sigma)))
 
     def draw(self, random: np.random.Generator, count: int) -> npt.NDArray[np.float64]:
-        """Returns `count` durations, in seconds."""
+        """Draws `count` durations in seconds."""
         multiples: npt.NDArray[np.float64] = np.exp(self.sigma * random.standard_normal(count))
         durations: npt.NDArray[np.float64] = self.median_s * np.minimum(multiples, self.cut)
         return durations

@@ -15,11 +15,13 @@ class SimulatedGroup:
     number: int
     """Number of the group in the stage, from 0."""
     repeat_times: int
+    """Number of rollouts of the group."""
     min_version: int
     """Oldest weight version with which its rollouts may begin."""
     pinned: bool
     """True: the rollouts run on exactly `min_version`."""
     members: list[Member] = field(default_factory=list)
+    """Finished rollouts of the group."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,7 @@ class Unit:
     free: int
     """Slots without a rollout."""
     version: int = 0
+    """Weight version loaded by the unit."""
     ready_s: float = 0.0
     """End of the standstill for loading weights."""
     stood_still_s: float = 0.0
@@ -40,6 +43,7 @@ class Unit:
     queue: deque[tuple[SimulatedGroup, int]] = field(default_factory=deque)
     """Rollouts (group, index) given to the unit and not begun."""
     running: int = 0
+    """Number of running rollouts."""
 
     def may_begin(self, group: SimulatedGroup) -> bool:
         """True if a rollout of the group fits the unit's weights now."""
@@ -71,7 +75,7 @@ class Flights:
             self._counts[oldest] += 1
 
     def land(self, group: SimulatedGroup) -> None:
-        """Removes a finished group."""
+        """Removes a finished group from the counts."""
         self._forget(self._versions.pop(group.number))
 
     @property

@@ -74,7 +74,9 @@ class TrainerBench:
         )
 
     def opened(self, stage: StageSpec, model: Path | None = None) -> TrainerEngine:
-        """Opens an engine for an experiment of one stage; `TrainerBench.close` closes it."""
+        """Opens an engine on the base model (or `model`) for an experiment of one stage; `TrainerBench.close` closes
+        the engine.
+        """
         engine = make_engine(stage.trainer)
         self._open.callback(engine.close)
         experiment = ExperimentSpec(project="contract", name="n", job_dir="/nowhere", stages=(stage,), config={})
@@ -92,6 +94,7 @@ class TrainerBench:
 
 
 Check: TypeAlias = Callable[[TrainerBench], None]
+"""Function checking one promise of the bench's engines. Raises AssertionError."""
 
 
 def make_batch(step: int, *, repeat: int = 4) -> TrainBatch:
@@ -119,7 +122,7 @@ def make_batch(step: int, *, repeat: int = 4) -> TrainBatch:
 
 
 def trained(engine: TrainerEngine, stage: StageSpec, steps: range) -> list[str]:
-    """Trains the steps and returns the checksum after each; step 1 begins the stage."""
+    """Trains the steps, and returns the checksum after each; begins the stage first if the steps start with 1."""
     if steps.start == 1:
         engine.begin_stage(stage)
     checksums = []
@@ -176,7 +179,9 @@ def a_continued_run_equals_an_uninterrupted_one(bench: TrainerBench) -> None:
 
 
 def another_stage_takes_the_weights_only(bench: TrainerBench) -> None:
-    """Checks that a new stage has a fresh optimizer, whether the engine continued or was opened again."""
+    """Checks that a new stage continues the weights with a fresh optimizer, in a running engine as in a reopened
+    one.
+    """
     stage = bench.stage("sft")
     after = bench.stage("rft")
     first = bench.opened(stage)
@@ -265,6 +270,7 @@ def the_hugging_face_folder_holds_equal_weights(bench: TrainerBench) -> None:
 
 
 def _read(folder: Path) -> Weights:
+    """Reads the weights in a folder's model.safetensors."""
     return safetensors.read(folder / "model.safetensors")
 
 

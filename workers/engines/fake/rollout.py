@@ -27,13 +27,16 @@ from rftd.workers.weights.registry import Channels
 _LATENCY_STREAM: Final = 0x6C6174
 """Second seed word of the latency's draw, independent of the answer's."""
 _SUM = re.compile(r"(\d+)\s*\+\s*(\d+)\s*=?\s*$")
+"""Prompt ending in a sum to compute, such as `12+3=`."""
 
 
 class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`engine_args` of the fake engine."""
 
     skill: float = 0.3
+    """Probability of the right answer with weight version 0."""
     gain: float = 0.05
+    """Increase of that probability with each weight version."""
     latency_s: float = 0.0
     """Seconds per response; with `latency_sigma` the median."""
     latency_sigma: float = 0.0
@@ -49,7 +52,7 @@ class FakeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FakeRolloutEngine:
-    """Implements `RolloutEngine`; weights come through a channel, from the fake trainer engine."""
+    """Implements `RolloutEngine` without a model; weights come through a channel, from the fake trainer engine."""
 
     def __init__(self, arguments: FakeArgs, clock: Clock) -> None:
         """Makes an engine without weights."""
@@ -65,10 +68,14 @@ class FakeRolloutEngine:
 
     @property
     def version(self) -> tuple[int, int]:
+        """Version and generation loaded last; version -1 before the first load."""
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        self._alive()
+        """Returns an answer after the drawn latency, with both versions in its spans if weights changed meanwhile.
+        Raises RolloutError without weights, and after `close`.
+        """
+        self._check_not_closed()
         if self._version[0] < 0:
             raise RolloutError("the engine has no weights")
         self._running += 1
@@ -81,7 +88,7 @@ class FakeRolloutEngine:
                 await self._clock.sleep(latency_s)
         finally:
             self._running -= 1
-        self._alive()
+        self._check_not_closed()
         tokens = [*self._tokenizer.encode(self._answer(request)), *self._tokenizer.eos_ids[:1]]
         text_tokens = min(round(latency_s * self._args.tokens_per_s), request.sampling.max_tokens)
         tokens = [*self._tokenizer.encode(" " * (text_tokens - len(tokens))), *tokens][: request.sampling.max_tokens]
@@ -101,6 +108,9 @@ class FakeRolloutEngine:
         )
 
     async def load_weights(self, weights: WeightsRef) -> str:
+        """Verifies published weights, and answers with their version from now on. Raises RolloutError for unusable
+        weights.
+        """
         began_s = self._clock.monotonic_s()
         await asyncio.to_thread(self._open, weights)
         self.transfer_s = self._clock.monotonic_s() - began_s
@@ -108,16 +118,20 @@ class FakeRolloutEngine:
         return weights.checksum
 
     def stats(self) -> EngineStats:
+        """Returns the counters of this engine's requests; nothing ever waits."""
         return EngineStats(tokens_total=self._tokens, requests_total=self._requests, running=self._running, waiting=0)
 
     async def close(self) -> None:
+        """Closes the engine: hanging requests end, and later ones raise RolloutError."""
         self._closed.set()
 
-    def _alive(self) -> None:
+    def _check_not_closed(self) -> None:
+        """Raises RolloutError after `close`."""
         if self._closed.is_set():
             raise RolloutError("the engine was closed")
 
     def _open(self, weights: WeightsRef) -> None:
+        """Opens published weights through their channel, as a check of their bytes. Raises RolloutError."""
         try:
             with self._channels.of(weights.method).open(weights):
                 return
@@ -129,6 +143,9 @@ class FakeRolloutEngine:
     def _answer(self, request: GenerationRequest) -> str:
         # Drawn from the seed and the version alone, never from the order of requests: a replay must draw the same
         # answers.
+        """Returns the text of an answer: the right sum with probability `skill`, or at temperature 0; otherwise a
+        random digit.
+        """
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
         if self._args.silent:
             return ""
@@ -148,7 +165,9 @@ def latency_of(args: FakeArgs, seed: int) -> float:
 
 
 async def _open(opening: EngineOpening[FakeArgs]) -> RolloutEngine:
+    """Makes the engine for an explorer."""
     return FakeRolloutEngine(opening.arguments, opening.clock)
 
 
 ENGINE: Final = RolloutEngineDefinition(arguments=FakeArgs, open=_open)
+"""Definition of the engine for the registry."""

@@ -49,21 +49,28 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a checkpoint of the fake engine."""
 
     weights: str
+    """Digest of all training data, in hex: the engine's weights."""
     optimizer: str
+    """Digest of the data since the optimizer began, or `fresh`."""
     stage: str
+    """Name of the stage under training; empty between stages."""
     nonfinite_in_a_row: int = 0
+    """Number of consecutive steps skipped for a loss that is not finite."""
 
 
 class FakeSnapshot:
     """Implements `WeightsSnapshot`: the digest at one step, as a single tensor of bytes."""
 
     kind = BYTES
+    """Kind of the snapshot: bytes of tensors."""
     exact = True
+    """True: nothing is rounded."""
 
     def __init__(self, weights: str) -> None:
         self._weights = weights
 
     def weights(self) -> Weights:
+        """Returns the digest as a single tensor of bytes."""
         return _weights(self._weights)
 
 
@@ -71,7 +78,7 @@ class FakeTrainerEngine:
     """Implements `TrainerEngine` without a model: deterministic, and fast enough for tests of recovery."""
 
     def __init__(self, arguments: FakeTrainerArgs | None = None, *, rank: int = 0) -> None:
-        """`rank`: among several identical ranks, only rank 0 writes checkpoints."""
+        """Makes an engine without weights; among several identical ranks, only `rank` 0 writes checkpoints."""
         self._args = arguments or FakeTrainerArgs()
         self._rank = rank
         self._state = FakeState(weights="", optimizer="", stage="")
@@ -80,21 +87,26 @@ class FakeTrainerEngine:
 
     @property
     def deterministic(self) -> bool:
+        """True: equal training data give equal weights."""
         return True
 
     def environment(self) -> dict[str, str]:
+        """Returns the engine's name, the only fact that its weights depend on."""
         return {"engine": "fake"}
 
     def open(self, experiment: ExperimentSpec, model_path: str) -> None:
+        """Begins with a digest of the experiment's seed; the model's folder is not read."""
         self._state = FakeState(weights=_digest(b"base", str(experiment.seed).encode()), optimizer="", stage="")
 
     def begin_stage(self, stage: StageSpec) -> None:
+        """Begins a stage with a fresh optimizer and the current weights."""
         self._args = converted(dict(stage.trainer.engine_args), FakeTrainerArgs)
         self._limit = stage.trainer.max_nonfinite_steps
         self._rate = stage.algorithm.optimizer.lr
         self._state = FakeState(weights=self._state.weights, optimizer="fresh", stage=stage.name)
 
     def train(self, batch: TrainBatch) -> StepResult:
+        """Adds the batch to the digest, after `step_s` seconds; a step with a NaN loss is skipped."""
         if self._args.step_s:
             time.sleep(self._args.step_s)
         bad = range(self._args.nan_at_step, self._args.nan_at_step + self._args.nan_steps)
@@ -127,15 +139,19 @@ class FakeTrainerEngine:
         return StepResult(tokens=tokens, metrics=figures | {"actor/lr": self._rate})
 
     def checksum(self) -> str:
+        """Returns the checksum of the weights, as compared by explorers."""
         return checksum(_weights(self._state.weights))
 
     def sha256(self) -> str:
+        """Returns the digest that is the engine's weights."""
         return self._state.weights
 
     def snapshot(self) -> FakeSnapshot:
+        """Returns a copy of the current weights."""
         return FakeSnapshot(self._state.weights)
 
     def save(self, folder: Path, *, hf: bool) -> None:
+        """Writes the state into `actor/state.json`, from rank 0 alone; with `hf`, a config for transformers as well."""
         if self._rank:
             return
         actor = folder / "actor"
@@ -146,6 +162,9 @@ class FakeTrainerEngine:
             _write(actor / "huggingface" / "config.json", b'{"model_type": "fake"}')
 
     def load(self, folder: Path, stage: StageSpec | None) -> None:
+        """Loads the state of a checkpoint; only its weights if `stage` is None. Raises DataError for a missing or
+        damaged file.
+        """
         path = folder / "actor" / "state.json"
         try:
             state = json_decoder(FakeState).decode(path.read_bytes())
@@ -158,15 +177,18 @@ class FakeTrainerEngine:
             self._rate = stage.algorithm.optimizer.lr
 
     def close(self) -> None:
+        """Does nothing: the engine has no resources."""
         return
 
 
 def _weights(digest: str) -> Weights:
+    """Returns a digest as a single tensor of bytes."""
     digest_bytes = bytes.fromhex(digest)
     return {"digest": TensorBytes("uint8", (len(digest_bytes),), memoryview(digest_bytes))}
 
 
 def _digest(*parts: bytes) -> str:
+    """Returns the sha256, in hex, over the parts with their lengths."""
     digest = hashlib.sha256()
     for piece in parts:
         # Lengths first: without them two histories could have the same bytes, split differently.
@@ -176,6 +198,7 @@ def _digest(*parts: bytes) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Writes a file and syncs it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -183,11 +206,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def make_rank(rank: RankPlace) -> TrainerEngine:
-    """Makes the engine of one rank."""
+    """Makes the engine of one rank, in the rank's process."""
     return FakeTrainerEngine(converted(dict(rank.trainer.engine_args), FakeTrainerArgs), rank=rank.rank)
 
 
 def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:
+    """Makes the engine in the trainer process, or an engine of several ranks if `ranks` is set."""
     arguments = opening.arguments
     if not arguments.ranks:
         return FakeTrainerEngine(arguments)
@@ -206,3 +230,4 @@ def _make(opening: TrainerOpening[FakeTrainerArgs]) -> TrainerEngine:
 ENGINE: Final = TrainerEngineDefinition(
     arguments=FakeTrainerArgs, make=_make, opened_with=("ranks", "nodes", "rank_timeout_s")
 )
+"""Definition of the engine for the registry."""

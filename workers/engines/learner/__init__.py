@@ -3,11 +3,14 @@
 In reading order:
 
 backend.py    the interface to one model: forward passes, gradients, parameters and state; the models of a stage
-learner.py    `ModelLearner`: policy, reference, critic and teacher of a stage over their backends critic.py
-`ModelCritic`: the expected return at each token optimizer.py  AdamW or SGD: clipped, stepped, saved by parameter name
-policy.py     the interface to the model under training: opened, published, saved, restored low_rank.py   low-rank
-matrices added to linear layers (peft), and a policy that trains only them engine.py     `ModelEngine`: stages, digests
-and checkpoints of a trainer engine saving.py     the files of a checkpoint snapshot.py   the weights of one version for
-explorers model.py      model folders: read, written opening.py    torch's switches, the memory check, and facts that
-influence the weights' bits
+learner.py    `ModelLearner`: policy, reference, critic and teacher of a stage over their backends
+critic.py     `ModelCritic`: the expected return at each token
+optimizer.py  AdamW or SGD: clipped, stepped, saved by parameter name
+policy.py     the interface to the model under training: opened, published, saved, restored
+low_rank.py   low-rank matrices added to linear layers (peft), and a policy that trains only them
+engine.py     `ModelEngine`: stages, digests and checkpoints of a trainer engine
+saving.py     the files of a checkpoint
+snapshot.py   the weights of one version for explorers
+model.py      model folders: read, written
+opening.py    torch's switches, the memory check, and facts that influence the weights' bits
 """

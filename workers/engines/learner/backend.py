@@ -18,8 +18,8 @@ from rftd.workers.learning.stage.learner import M, M_contra, Terms
 Figure: TypeAlias = Literal["logprobs", "entropies", "entropy_signals", "squares", "values"]
 """A value computed for each trained token by one model: `values` by a critic, all others by a language model."""
 LossOver: TypeAlias = Callable[[int, Mapping[str, Tensor]], Terms]
-"""Function of a micro-batch's number in the call and its figures  # [N] each, with gradient: the loss of the
-micro-batch.
+"""Function from a micro-batch's number in the call and the figures of its tokens  # [N] each, with gradient  to the
+terms of its loss.
 """
 
 
@@ -63,9 +63,7 @@ class Backend(Protocol[M_contra]):
 
 
 class StageModels(Protocol[M]):
-    """The models of a stage on one engine: the policy is loaded already, critic and teacher are loaded by their
-    methods.
-    """
+    """The models of a stage on one engine: the policy is loaded already; `critic` and `teacher` load theirs."""
 
     @property
     def device(self) -> torch.device:

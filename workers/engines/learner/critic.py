@@ -16,6 +16,7 @@ from rftd.workers.learning.critic_arguments import CriticArgs
 from rftd.workers.learning.stage.learner import M, Terms, ValueLossOver
 
 _VALUES: Final[frozenset[Figure]] = frozenset({"values"})
+"""Figures computed by a critic."""
 
 
 class ModelCritic(Generic[M]):

@@ -16,7 +16,7 @@ from rftd.workers.engines.learner.backend import StageModels
 from rftd.workers.engines.learner.learner import ModelLearner
 from rftd.workers.engines.learner.opening import Determinism
 from rftd.workers.engines.learner.policy import Policy
-from rftd.workers.engines.ranks.collectives import this_rank, together
+from rftd.workers.engines.ranks.collectives import raise_on_all_ranks, this_rank
 from rftd.workers.learning.engine import StepResult, TrainBatch
 from rftd.workers.learning.losses.objective import Objective
 from rftd.workers.learning.stage.learner import Learner, M
@@ -26,6 +26,7 @@ from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.tensor_digests import TensorDigests
 
 P = TypeVar("P", bound=Policy)
+"""Type of an engine's policy."""
 
 
 class ModelEngine(ABC, Generic[P, M]):
@@ -35,6 +36,7 @@ class ModelEngine(ABC, Generic[P, M]):
     """
 
     def __init__(self, *, threads: int = 1) -> None:
+        """Makes an engine without a model, with `threads` threads for digests."""
         self._threads = threads
         self._device = torch.device("cpu")
         self._experiment: ExperimentSpec | None = None
@@ -69,7 +71,9 @@ class ModelEngine(ABC, Generic[P, M]):
         return own
 
     def awake(self) -> AbstractContextManager[Any]:
-        """Returns a context with all tensors on the device."""
+        """Returns a context in which all tensors are on the device; without offloading, the tensors are there
+        always.
+        """
         return nullcontext()
 
     def begin_stage(self, stage: StageSpec) -> None:
@@ -114,7 +118,7 @@ class ModelEngine(ABC, Generic[P, M]):
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
         with self.awake():
-            self._opened.write(actor, hf=hf, writers=0 if self._learner is None else self._learner.models.writers)
+            self._open_policy.write(actor, hf=hf, writers=0 if self._learner is None else self._learner.models.writers)
             if self._learner is not None:
                 self._learner.write(folder)
         # Last: a folder without trainer_state.json is no checkpoint that `load` would take.
@@ -129,9 +133,9 @@ class ModelEngine(ABC, Generic[P, M]):
         """
         actor = folder / "actor"
         # What one rank cannot read is an error of all, and none of them waits for it.
-        with together():
+        with raise_on_all_ranks():
             state = TrainerState.read(actor)
-        self._opened.restore(actor)
+        self._open_policy.restore(actor)
         self._weights_changed()
         self._learner = None
         self._training = None
@@ -155,25 +159,31 @@ class ModelEngine(ABC, Generic[P, M]):
 
     @property
     def _form(self) -> Form:
+        """Form of the checksum on this device: `xxh3` on a CPU, `bits` on a GPU."""
         return "xxh3" if self._device.type == "cpu" else "bits"
 
     def _digest(self, form: Form) -> str:
+        """Returns the digest of the current weights in the form, from a cache until the weights change."""
         if form not in self._digests:
             self._digests[form] = self.digest(form)
         return self._digests[form]
 
     @property
     def _state(self) -> TrainerState:
+        """Stage and step of the current weights."""
         return self._outside if self._training is None else self._training.state
 
     @property
-    def _opened(self) -> P:
+    def _open_policy(self) -> P:
+        """The loaded policy. Raises AssertionError before `open`."""
         assert self._policy is not None, "used before open"
         return self._policy
 
     @property
     def _seed(self) -> int:
+        """Seed of the experiment; 0 before `open`."""
         return self._experiment.seed if self._experiment is not None else 0
 
     def _weights_changed(self) -> None:
+        """Forgets the digests of the former weights."""
         self._digests.clear()

@@ -24,7 +24,9 @@ from rftd.workers.learning.stage.learner import M, PolicyLossOver, PolicyValues,
 from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 _LOGPROBS: Final[frozenset[Figure]] = frozenset({"logprobs"})
+"""Figures of a pass for log-probabilities alone."""
 _POLICY: Final[frozenset[Figure]] = frozenset({"logprobs", "entropies"})
+"""Figures of the policy's pass for a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,17 @@ class ModelLearner(Generic[M]):
     """Implements `Learner` with the backends of a stage's models; all ranks of an engine make equal calls."""
 
     spec: StageSpec
+    """Specification of the stage."""
     models: StageModels[M]
+    """Models of the stage, on the engine's devices."""
     optimizer: StageOptimizer
+    """Optimizer of the policy."""
     reference: Backend[M] | None
+    """Frozen policy of the stage's beginning; None for an objective without a reference."""
     critic: ModelCritic[M] | None
+    """Critic with its optimizer; None for an objective without one."""
     teacher: Backend[M] | None
+    """Frozen model to learn from; None for an objective without a teacher."""
     on_change: Callable[[], None]
     """Called after each change of the policy's weights."""
 
@@ -166,6 +174,7 @@ class ModelLearner(Generic[M]):
 
 
 def _critic(spec: StageSpec, models: StageModels[M]) -> ModelCritic[M]:
+    """Loads the critic of a stage, from `critic_path` or else the policy's folder, with a fresh optimizer."""
     arguments = models.critic_arguments
     schedule = arguments.optimizer(rate_steps(spec), decay_all=spec.algorithm.optimizer.decay_all)
     folder = Path(spec.trainer.critic_path or spec.model.path)
@@ -173,6 +182,7 @@ def _critic(spec: StageSpec, models: StageModels[M]) -> ModelCritic[M]:
 
 
 def _teacher(spec: StageSpec, models: StageModels[M]) -> Backend[M]:
+    """Loads the teacher of a stage. Raises ConfigError if none is named."""
     if not spec.trainer.teacher_path:
         raise ConfigError(
             "the algorithm learns from a teacher, and none is named",

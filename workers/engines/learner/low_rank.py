@@ -17,14 +17,18 @@ from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import LoraSpec
 from rftd.workers.engines.learner import saving
 from rftd.workers.engines.learner.model import write_tokenizer
-from rftd.workers.engines.ranks.collectives import together
+from rftd.workers.engines.ranks.collectives import raise_on_all_ranks
 from rftd.workers.engines.ranks.spread import copy_shards
 from rftd.workers.weights.adapter import A, B
 
 FOLDER: Final = "lora_adapter"
+"""Folder of an adapter within a checkpoint's `actor`."""
 _TENSORS: Final = "adapter_model.safetensors"
+"""File of an adapter's matrices."""
 _NAME: Final = "default"
+"""peft's name of the only adapter in a model."""
 _BASE: Final = ".base_layer."
+"""Part of a parameter's name inserted by peft for an adapted layer."""
 
 
 class LowRankLayers:
@@ -104,8 +108,8 @@ class LowRankPolicy:
     """
 
     def __init__(self, model: Any, layers: LowRankLayers, base: Path, *, merged: bool) -> None:
-        """`model` runs the forward passes; `layers` are the adapted layers in it; `base` is the folder of the frozen
-        model.
+        """`model` runs the forward passes, with the adapted `layers` in it; `base` is the folder of the frozen model;
+        `merged` publishes complete weights.
         """
         self.model = model
         self.base = base
@@ -123,7 +127,7 @@ class LowRankPolicy:
         return self.whole() if self.merged else self.alone()
 
     def alone(self) -> dict[str, Tensor]:
-        """Returns the matrices of each adapted module by explorers' names, with the scale multiplied into B."""
+        """Returns the adapter's matrices by explorers' names, with the scale multiplied into B."""
         tensors = {}
         for module in self.layers.modules:
             tensors[module + A] = self.layers.low(module)
@@ -134,12 +138,12 @@ class LowRankPolicy:
     def restore(self, actor: Path) -> None:
         """Loads the adapter from `lora_adapter/`. Raises DataError, on all ranks, if it is missing or unfit."""
         folder = actor / FOLDER
-        with together():
+        with raise_on_all_ranks():
             saving.copy_weights(self.layers.saved(), read_adapter(folder), folder)
 
 
 class EarlierNumbers:
-    """A copy of an adapter's numbers at one moment, for the reference; the frozen base needs no copy."""
+    """Copy of an adapter's numbers at one moment, for the reference of a stage; the frozen base needs no copy."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         """Copies the current numbers of the parameters."""
@@ -183,6 +187,7 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
 
 
 def _peft() -> Any:
+    """Imports peft. Raises ConfigError if the package is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -195,6 +200,7 @@ def _peft() -> Any:
 
 
 def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
+    """Returns an adapter's settings in peft's form."""
     targets: Any = "all-linear" if spec.target_modules == ("all-linear",) else list(spec.target_modules)
     return peft.LoraConfig(
         r=spec.rank,

@@ -28,8 +28,10 @@ TOKENIZER_FILES: Final = (
     "vocab.json",
     "vocab.txt",
 )
+"""Names of the files of a tokenizer, copied as they are."""
 
 _GENERATION: Final = "generation_config.json"
+"""File with a model's default sampling settings."""
 
 SHARED_PREFIX_ARCHITECTURES: Final = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """Decoders that honour any attention mask and any positions in every layer."""
@@ -158,7 +160,9 @@ def try_description(model: Any, base: Path) -> None:
 
 @contextmanager
 def _plain_generation(model: Any) -> Iterator[None]:
-    """Has the model without generation settings, for transformers refuses to save some of the settings in use."""
+    """Removes the model's generation settings within the context, because transformers refuses to save some settings in
+    use.
+    """
     own = getattr(model, "generation_config", None)
     if own is None:
         yield

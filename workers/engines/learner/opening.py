@@ -20,8 +20,10 @@ from rftd.workers.devices.device_memory import check_memory
 from rftd.workers.learning.memory_needs import FIX, held_need, training_needs
 
 log = structlog.get_logger(__name__)
+"""Log of this module."""
 
 _CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
+"""Environment variable that makes cuBLAS deterministic."""
 _LACKING: Final = "does not have a deterministic implementation"
 """A part of torch's error for a GPU operation without a deterministic kernel."""
 
@@ -34,6 +36,7 @@ class Determinism:
     """
 
     def __init__(self) -> None:
+        """Begins with torch's switch unchanged."""
         self._before: bool | None = None
         self._in_steps = False
         self._lacking = ""
@@ -75,9 +78,9 @@ class Determinism:
         finally:
             torch.use_deterministic_algorithms(before)
 
-    def given_up(self, error: RuntimeError) -> bool:
-        """True if the error is about a GPU operation without a deterministic kernel; the switch then stays off, and a
-        log line tells so.
+    def disable_if_unsupported(self, error: RuntimeError) -> bool:
+        """Returns whether the error is about a GPU operation without a deterministic kernel; if so, switches
+        deterministic steps off, with a log line.
         """
         if not self._in_steps or _LACKING not in str(error):
             return False
@@ -116,7 +119,7 @@ def environment(device: torch.device, *, threads: int, deterministic: bool) -> d
 
 
 def _processor() -> str:
-    """The model of the processor, as the kernel names it; else as Python does."""
+    """Returns the model name of the processor, from the kernel; else from Python."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

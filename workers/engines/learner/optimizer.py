@@ -14,6 +14,7 @@ from rftd.streams.spec.sections import Optimizer
 from rftd.workers.engines.ranks.torch_shards import is_spread
 
 Parameters = Mapping[str, torch.nn.Parameter]
+"""Trained parameters of a model, by name."""
 _SPARED: Final = re.compile(r"bias$|(^|\.)ln(_?[a-z0-9]+)?\.|norm(_?[0-9]+)?(\.|$)", re.IGNORECASE)
 """Names of biases (two-dimensional with several experts) and of parameters of norms, exempt from weight decay."""
 _FUSED: Final = ("cpu", "cuda")
@@ -105,6 +106,7 @@ class StageOptimizer:
         return self.tensors()
 
     def _zeros(self, kind: str, parameter: torch.nn.Parameter) -> Tensor:
+        """Returns a tensor of zeros for one part of a parameter's state; the `step` count is a single number."""
         if kind != "step":
             return torch.zeros_like(parameter, requires_grad=False)
         # Fused AdamW counts its steps on the parameter's device, any other optimizer on the host.
@@ -112,6 +114,7 @@ class StageOptimizer:
         return torch.zeros((), device=parameter.device if fused else "cpu")
 
     def _wake(self) -> None:
+        """Moves an offloaded model to the device."""
         if self._offloaded is not None:
             self._offloaded.wake()
 
@@ -149,7 +152,7 @@ def decays(name: str, parameter: torch.nn.Parameter) -> bool:
 
 
 def _groups(spec: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
-    """The parameters that are decayed, and the others; a group without any is left out."""
+    """Returns torch's parameter groups: with weight decay and without; an empty group is omitted."""
     # Decay is a property of the name and shape, so a resumed run groups the parameters as the first one did.
     decayed = {name: spec.decay_all or decays(name, parameter) for name, parameter in parameters.items()}
     groups = [
@@ -163,5 +166,5 @@ def _groups(spec: Optimizer, parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def same_kind(saved: str, present: str) -> bool:
-    """True for kinds with interchangeable states; `adam` and `adamw` are equal in rftd."""
+    """True if two kinds of optimizer have interchangeable states; `adam` and `adamw` are equal in rftd."""
     return saved == present or {saved, present} == {"adam", "adamw"}

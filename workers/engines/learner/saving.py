@@ -2,11 +2,12 @@
 
 model.safetensors      weights and buffers; missing if huggingface/ has equal numbers, or if an adapter is trained
 config.json, ...       description and tokenizer for model.safetensors: `actor` is then a model for transformers
-lora_adapter/          the adapter for peft, with the tokenizer huggingface/           the model for transformers, in
-the base model's dtype, an adapter merged optimizer.safetensors  the optimizer's tensors, by parameter
-reference.safetensors  the frozen reference of an objective with one NAME.shards.json       in place of NAME.safetensors
-after several ranks: the list of their parts (`ranks.torch_shards`) trainer_state.json     stage and step of the files,
-and adaptive coefficients
+lora_adapter/          the adapter for peft, with the tokenizer
+huggingface/           the model for transformers, in the base model's dtype, an adapter merged
+optimizer.safetensors  the optimizer's tensors, by parameter
+reference.safetensors  the frozen reference of an objective with one
+NAME.shards.json       in place of NAME.safetensors after several ranks: the list of their parts (`ranks.torch_shards`)
+trainer_state.json     stage and step of the files, and adaptive coefficients
 
 Nothing is pickled.
 """
@@ -36,7 +37,7 @@ from rftd.workers.learning.stage.trainer_state import unreadable
 from rftd.workers.weights.shards import ShardedTensors, is_sharded
 
 OWN: Final = "float32"
-"""The dtype of the tensors that a trainer resumes from, whatever the model's."""
+"""The dtype of weights saved for resuming the training, whatever the model's own dtype."""
 
 
 def exported_dtype(base: Path) -> str:

@@ -23,9 +23,10 @@ class TorchSnapshot:
     """Implements `WeightsSnapshot` with copies on the device."""
 
     kind = BYTES
+    """Kind of the snapshot: bytes of tensors."""
 
     def __init__(self, tensors: Mapping[str, Tensor], *, exact: bool) -> None:
-        """To be created by `of`."""
+        """Wraps copied tensors; `exact` is False if some were rounded. To be called by `of`."""
         self.exact = exact
         self._tensors = tensors
 
@@ -74,10 +75,11 @@ class SpreadTensors:
 
 
 def rounded_for(experiment: ExperimentSpec | None, model: Any, tensors: Mapping[str, Tensor]) -> frozenset[str]:
-    """Returns the names of tensors that all explorers round to bfloat16, so that they can be published in half the
-    bytes; often none.
+    """Returns the names of tensors that all explorers round to bfloat16, and that therefore can be published in half
+    the bytes; often empty.
 
-    None for an adapter, because explorers round its sum with the base; nor transformers' float32 modules.
+    Empty for an adapter, because explorers round its sum with the base; without the modules that transformers keeps in
+    float32.
     """
     stages = experiment.stages if experiment is not None else ()
     dtypes = {stage.rollout.dtype for stage in stages if stage.kind != "train"}

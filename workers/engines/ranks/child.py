@@ -51,7 +51,7 @@ class RankChild(Protocol):
     takes_files: bool
     """True if open files can be sent to the process: it runs on this machine."""
     where: str
-    """Process id, and machine if another one, in words."""
+    """Process id of the rank as text, with the machine if not the trainer's own."""
 
     def last_lines(self) -> str:
         """Returns the last lines of the rank's output, for the error of a lost rank."""
@@ -74,12 +74,12 @@ class RankChild(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes the connections to the rank; to be called after the process was told to end."""
+        """Closes the connections to the rank, whose process must have been told to end."""
         ...
 
 
-class _Written:
-    """A rank's output: copied to standard error, the worker's log, with the last lines remembered."""
+class _RankOutput:
+    """Output of a rank: copied to standard error (the worker's log), with the last lines stored."""
 
     def __init__(self) -> None:
         """Begins without lines."""
@@ -113,7 +113,7 @@ class LocalRank:
         self.pipe = Pipe(mine)
         self.pid = self._process.pid
         self.where = f"pid {self.pid}"
-        self._output = _Written()
+        self._output = _RankOutput()
         self._reader = threading.Thread(target=self._copy_output, name=f"rank-{rank}-output", daemon=True)
         self._reader.start()
 
@@ -125,7 +125,7 @@ class LocalRank:
     def ended(self) -> str:
         """Returns how the process ended, as a clause of a message."""
         try:
-            return _ended(self._process.wait(END_S))
+            return _end_clause(self._process.wait(END_S))
         except subprocess.TimeoutExpired:
             return "closed its connection"
 
@@ -173,14 +173,14 @@ class RemoteRank:
         """
         hello = RankHello(key=host.key, crew=crew, rank=rank, ranks=ranks, starts=False)
         self.rank = rank
-        self._output = _Written()
+        self._output = _RankOutput()
         self._code: int | None = None
         self._has_ended = threading.Event()
         opened: list[socket.socket] = []
         try:
-            call_connection = _connected(host, hello)
+            call_connection = _connect(host, hello)
             opened.append(call_connection)
-            self._control = _connected(host, msgspec.structs.replace(hello, starts=True))
+            self._control = _connect(host, msgspec.structs.replace(hello, starts=True))
             opened.append(self._control)
             self._control.settimeout(_CONNECT_S)
             self._news = self._control.makefile("rb")
@@ -207,7 +207,7 @@ class RemoteRank:
     def ended(self) -> str:
         """Returns how the process ended, as a clause of a message."""
         self._has_ended.wait(END_S)
-        return "was lost with its node, or closed its connection" if self._code is None else _ended(self._code)
+        return "was lost with its node, or closed its connection" if self._code is None else _end_clause(self._code)
 
     def state(self) -> str:
         """Returns the process's state in a word."""
@@ -242,9 +242,9 @@ class RemoteRank:
         self._has_ended.set()
 
 
-def started(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: float) -> RankChild:
-    """Starts the process of a rank, on its node. `crew` is the random id of the trainer's set of ranks. Raises OSError,
-    or RankError for another node.
+def start_rank(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: float) -> RankChild:
+    """Starts the process of a rank on the rank's node. `crew` is the random id of the trainer's set of ranks. Raises
+    OSError, or RankError for another node.
     """
     machine = rank // nodes.local_ranks(ranks)
     if machine == 0:
@@ -252,8 +252,8 @@ def started(rank: int, ranks: int, nodes: RankNodes, *, crew: str, timeout_s: fl
     return RemoteRank(rank, ranks, nodes.hosts[machine - 1], crew=crew, timeout_s=timeout_s)
 
 
-def _connected(host: RankHostPlace, hello: RankHello) -> socket.socket:
-    """Returns a connection to a host of ranks, after the greeting."""
+def _connect(host: RankHostPlace, hello: RankHello) -> socket.socket:
+    """Opens a connection to a host of ranks, and sends the greeting."""
     connection = socket.create_connection((host.address, host.port), timeout=_CONNECT_S)
     connection.sendall(msgspec.json.encode(hello) + b"\n")
     connection.settimeout(None)
@@ -267,8 +267,8 @@ def _limit_sending(connection: socket.socket, timeout_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s) + 1, 0))
 
 
-def _ended(code: int) -> str:
-    """Returns an exit code as a clause of a message."""
+def _end_clause(code: int) -> str:
+    """Returns an exit code as the end of a sentence, such as "ended with exit code 1"."""
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name

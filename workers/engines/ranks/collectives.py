@@ -18,10 +18,8 @@ def this_rank() -> tuple[int, int]:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def gathered(payload: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
-    """Returns the bytes of all ranks, or of the ranks in `group`, in the order of ranks. All ranks must call it at the
-    same time.
-    """
+def gather_bytes(payload: bytes, *, group: distributed.ProcessGroup | None = None) -> list[bytes]:
+    """Collects bytes from all ranks (or the ranks of `group`), in their order; all must call at the same time."""
     # Not all_gather_object, which pickles.
     if not distributed.is_initialized():
         return [payload]
@@ -43,7 +41,7 @@ def gathered(payload: bytes, *, group: distributed.ProcessGroup | None = None) -
     return [bytes(received[:length].cpu().numpy()) for received, length in zip(all_received, lengths, strict=True)]
 
 
-def at_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
+def move_to_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
     """Moves the tensor of rank `source` to rank 0, where it is returned; the sending rank gets its argument back.
 
     Called by rank `source` and rank 0 only, with tensors of one shape and dtype.
@@ -60,7 +58,7 @@ def at_first(tensor: torch.Tensor, source: int) -> torch.Tensor:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def raise_on_all_ranks() -> Iterator[None]:
     """Raises a DataError of any rank on all ranks at the end of the block; the block itself must not call collectives.
 
     Otherwise one rank would continue, or wait for ever, while another has no data.
@@ -70,7 +68,7 @@ def together() -> Iterator[None]:
         yield
     except DataError as error:
         own_error = error
-    failed = [rank for rank, failure in enumerate(gathered(b"x" if own_error else b"")) if failure]
+    failed = [rank for rank, failure in enumerate(gather_bytes(b"x" if own_error else b"")) if failure]
     if own_error is not None:
         raise own_error
     if failed:

@@ -200,12 +200,12 @@ class RankedEngine:
 
     @property
     def _open_crew(self) -> RankCrew:
-        """The running ranks; only used after `open`."""
+        """The running ranks. Raises AssertionError before `open`."""
         assert self._crew is not None, "used before open"
         return self._crew
 
     def _place_of(self, rank: int) -> RankPlace:
-        """Returns number, machine and maker of a rank, for its process."""
+        """Returns the number, machine and engine settings of a rank, for its process."""
         plan = self._plan
         local_ranks = self._nodes.local_ranks(plan.ranks)
         return RankPlace(

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from rftd.ops.decoding import UNREADABLE
 from rftd.ops.errors import RankError, RftdError
-from rftd.workers.engines.ranks.child import END_S, RankChild, started
+from rftd.workers.engines.ranks.child import END_S, RankChild, start_rank
 from rftd.workers.engines.ranks.messages import CloseCall, RankAnswer, RankCall, RankDone, RankFailed, RankPart
 from rftd.workers.engines.ranks.nodes import ONE_NODE, RankNodes
 
@@ -24,12 +24,14 @@ _GRACE_S: Final = 10.0
 
 
 def _refuse_part(weights_part: RankPart) -> None:
-    """Raises OSError for a part of weights that no call requested."""
+    """Raises OSError: the default receiver of weight parts, for calls that request none."""
     raise OSError(errno.EPROTO, f"a rank sent an unrequested part of {weights_part.name}")
 
 
 class RankCrew:
-    """N processes, each executing every call. Calls come from one thread; any thread may close or watch."""
+    """The processes of all ranks, each executing every call. Calls come from one thread; any thread may close or
+    watch.
+    """
 
     def __init__(self, ranks: int, *, timeout_s: float, nodes: RankNodes = ONE_NODE) -> None:
         """Starts the processes, equally many on each node. A call may take at most `timeout_s`.
@@ -49,7 +51,7 @@ class RankCrew:
             # A unique number for the crew's connections to a host, which may still have those of an earlier crew.
             number = secrets.token_hex(8)
             for rank in range(ranks):
-                child = started(rank, ranks, nodes, crew=number, timeout_s=timeout_s)
+                child = start_rank(rank, ranks, nodes, crew=number, timeout_s=timeout_s)
                 self._children.append(child)
                 threading.Thread(target=self._receive, args=(child,), name=f"rank-{rank}-answers", daemon=True).start()
         except BaseException:
@@ -97,7 +99,7 @@ class RankCrew:
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
         failed = {rank: answer for rank, answer in sorted(answers.items()) if isinstance(answer, RankFailed)}
         if len(failed) == len(self._children):
-            raise _joint(list(failed.values()))
+            raise _joint_error(list(failed.values()))
         if failed:
             self._fail_alone(method, failed, answers.keys())
         if len(answers) < len(self._children):
@@ -142,7 +144,7 @@ class RankCrew:
         self._stopped.set()
 
     def _accept(self, weights_part: RankPart) -> RankFailed | None:
-        """Passes on a part of weights; returns the failure of its receiver, if any."""
+        """Passes on a part of weights to the caller; returns an OSError of the caller as a failure, else None."""
         try:
             self._take_part(weights_part)
         except OSError as error:
@@ -158,7 +160,7 @@ class RankCrew:
         ending = child.ended()
         raise self._set_lost(
             RankError(
-                f"{self._named(child)} {ending}{f' in {method}' if method else ''}{child.last_lines()}",
+                f"{self._name_of(child)} {ending}{f' in {method}' if method else ''}{child.last_lines()}",
                 fix="nothing: the trainer restarts from the newest checkpoint",
             )
         )
@@ -170,7 +172,7 @@ class RankCrew:
         where = f"rank {' and '.join(map(str, failed))} of {len(self._children)} failed alone in {method}"
         if silent:
             waits = "; ".join(
-                f"{self._named(silent_child)}, {silent_child.state()}, did not answer" for silent_child in silent
+                f"{self._name_of(silent_child)}, {silent_child.state()}, did not answer" for silent_child in silent
             )
             where += f"; {waits}"
         self._set_lost(RankError(f"{where}: {error}", fix="nothing: the trainer restarts"))
@@ -181,7 +183,7 @@ class RankCrew:
     def _abandon(self, method: str, answered: Collection[int]) -> NoReturn:
         """Ends all ranks because some did not answer in time, and raises the error with their stack traces."""
         silent = [child for child in self._children if child.rank not in answered]
-        states = [f"{self._named(child)}, {child.state()}" for child in silent]
+        states = [f"{self._name_of(child)}, {child.state()}" for child in silent]
         for child in silent:
             # The last lines then have a stack trace: a rank writes it before dying of this signal.
             child.send_signal(signal.SIGABRT)
@@ -206,8 +208,8 @@ class RankCrew:
         self._kill()
         return error
 
-    def _named(self, child: RankChild) -> str:
-        """Returns a rank's number and machine, for a message."""
+    def _name_of(self, child: RankChild) -> str:
+        """Returns number and machine of a rank, for a message."""
         return f"rank {child.rank} of {len(self._children)} ({child.where})"
 
     def _end_all(self) -> None:
@@ -226,8 +228,10 @@ class RankCrew:
         self._stopped.set()
 
 
-def _joint(failed: Sequence[RankFailed]) -> Exception:
-    """Returns the joint error of all ranks: the first rank's, with differing texts of the others appended."""
+def _joint_error(failed: Sequence[RankFailed]) -> Exception:
+    """Returns the error raised when all ranks failed: the first rank's, with differing texts of the other ranks
+    appended.
+    """
     first = failed[0]
     further_texts = {failure.what for failure in failed} - {first.what}
     if further_texts:
@@ -246,13 +250,13 @@ def _error_of(failed: RankFailed) -> Exception:
     """Returns the error raised by a rank, with its original class if that is one of this project."""
     if failed.kind == "OSError":
         return OSError(failed.errno, failed.what)
-    kinds = {kind.__name__: kind for kind in _tree(RftdError)}
+    kinds = {kind.__name__: kind for kind in _with_subclasses(RftdError)}
     kind = kinds.get(failed.kind, RankError)
     return kind(failed.what, where=failed.where, field=failed.field, fix=failed.fix)
 
 
-def _tree(kind: type[RftdError]) -> Iterator[type[RftdError]]:
-    """Yields an error class and all subclasses."""
+def _with_subclasses(kind: type[RftdError]) -> Iterator[type[RftdError]]:
+    """Yields an error class and all its subclasses."""
     yield kind
     for subclass in kind.__subclasses__():
-        yield from _tree(subclass)
+        yield from _with_subclasses(subclass)

@@ -30,7 +30,7 @@ _DTYPES: Final = {
     "versions": "<i8",
     "temperatures": "<f8",
 }
-"""Arrays of a sample, all one-dimensional."""
+"""Numpy dtypes of a sample's arrays, by field; every array is one-dimensional."""
 LOOPBACK: Final = "127.0.0.1"
 """Address of ranks on the trainer's own machine."""
 
@@ -57,7 +57,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """A `TrainSample` with arrays as raw little-endian bytes, for a message without pickle."""
+    """A `TrainSample` for a message without pickle: fields as in `TrainSample`, arrays as raw little-endian bytes."""
 
     tokens: bytes
     prompt_tokens: int
@@ -103,8 +103,8 @@ class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
     model_path: str
     """Folder of the model."""
     left_in_job: str = ""
-    """A file just created in the job's folder by the trainer process, which the rank must see; empty if the folder does
-    not exist yet.
+    """Path of a file just created in the job's folder by the trainer process, which the rank must see; empty if the
+    folder does not exist yet.
     """
 
 
@@ -346,12 +346,12 @@ class Pipe:
             return
 
     def _message(self) -> bytes | None:
-        """Returns the next message's bytes; None at the end of the connection."""
+        """Reads the next message's bytes; None at the end of the connection."""
         head = self._exactly(_LENGTH.size)
         return None if head is None else self._exactly(_LENGTH.unpack(head)[0])
 
     def _exactly(self, size: int) -> bytes | None:
-        """Returns the next `size` bytes; None at the end of the connection."""
+        """Reads the next `size` bytes, and stores descriptors received with them; None at the end of the connection."""
         while len(self._read) < size:
             try:
                 received, descriptors, _, _ = socket.recv_fds(self._end, _READ_BYTES, 4)

@@ -188,8 +188,8 @@ def _digest(engine: TrainerEngine, form: str) -> str:
     return engine.sha256() if form_of(form) in ("sha256", "tensors") else engine.checksum()
 
 
-def _failed(error: Exception) -> RankFailed:
-    """Returns the answer for an error raised by a call."""
+def _failure_answer(error: Exception) -> RankFailed:
+    """Returns an error raised by a call as the rank's answer."""
     if isinstance(error, RftdError):
         return RankFailed(
             kind=type(error).__name__, what=error.what, where=error.where, field=error.field, fix=error.fix
@@ -225,7 +225,7 @@ def main(descriptor: int) -> None:
         try:
             answer: RankDone | RankFailed = process.answer(call, descriptors)
         except Exception as error:
-            answer = _failed(error)
+            answer = _failure_answer(error)
         finally:
             for call_descriptor in descriptors:
                 os.close(call_descriptor)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.engines.ranks.collectives import at_first, gathered, this_rank
+from rftd.workers.engines.ranks.collectives import gather_bytes, move_to_first, this_rank
 from rftd.workers.engines.ranks.torch_shards import LocalBox, box_of, is_spread
 from rftd.workers.weights.checksum import Form, TensorDigest, digest_of
 from rftd.workers.weights.shards import Shard
@@ -44,10 +44,10 @@ def one_by_one(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         yield name, whole(tensor)
 
 
-def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
+def pieces_on_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
     """Yields each tensor in small pieces on rank 0; other ranks must iterate to the end, and get nothing.
 
-    Rank 0 holds at most one piece of another rank's part at a time.
+    Rank 0 stores at most one piece of another rank's part at a time.
     """
     rank, _ = this_rank()
     for name, tensor in tensors.items():
@@ -57,7 +57,7 @@ def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
             box = box_of(tensor)
         whole_one = TensorLayout(dtype_name(tensor), tuple(tensor.shape))
         own_box = _HeldBox(box.offset, tuple(local_part.shape), box.first_copy)
-        for source, encoded in enumerate(gathered(msgspec.json.encode(own_box))):
+        for source, encoded in enumerate(gather_bytes(msgspec.json.encode(own_box))):
             source_box = json_decoder(_HeldBox).decode(encoded)
             if not source_box.first_copy or rank not in (0, source):
                 continue
@@ -66,7 +66,7 @@ def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
                 size = (rows, *source_box.size[1:]) if source_box.size else ()
                 if source != rank:
                     piece = local_part.new_empty(size)
-                received = at_first(piece, source)
+                received = move_to_first(piece, source)
                 if rank == 0:
                     offset = (source_box.offset[0] + begin, *source_box.offset[1:]) if source_box.size else ()
                     yield Shard(name, whole_one, offset, size, partial(memory, received))
@@ -75,7 +75,7 @@ def to_first(tensors: Mapping[str, Tensor]) -> Iterator[Shard]:
 
 
 class _HeldBox(msgspec.Struct, frozen=True, array_like=True):
-    """Position of a rank's part of a tensor."""
+    """Position of a rank's part of a tensor, as sent to rank 0."""
 
     offset: tuple[int, ...]
     """Index of the part's first number in the tensor, by dimension."""
@@ -134,4 +134,4 @@ def digest(form: Form, tensors: Mapping[str, Tensor], digester: TensorDigests) -
             lines += digester.each(form, {name: tensor})
         del tensor  # before the next one is gathered
     own_digest = digest_of(form, lines) if lines else ""
-    return gathered(own_digest.encode())[0].decode()
+    return gather_bytes(own_digest.encode())[0].decode()

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rftd.ops.decoding import json_decoder
-from rftd.workers.engines.ranks.collectives import gathered, this_rank, together
+from rftd.workers.engines.ranks.collectives import gather_bytes, raise_on_all_ranks, this_rank
 from rftd.workers.weights.shards import Shard, ShardedTensors, ShardManifest, write_manifest, write_part
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, memory, tensors_of
@@ -38,8 +38,8 @@ def save_shards(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, at_on
         if first <= rank < first + group_size:
             own_manifest = write_part(folder, kind, shards_of(tensors, rank, ranks), rank=rank, ranks=ranks)
         if group_size < ranks:
-            gathered(b"")  # a barrier before the next group
-    shares = gathered(msgspec.json.encode(own_manifest))
+            gather_bytes(b"")  # a barrier before the next group
+    shares = gather_bytes(msgspec.json.encode(own_manifest))
     if rank == 0:
         write_manifest(folder, kind, [json_decoder(ShardManifest).decode(encoded) for encoded in shares])
 
@@ -50,7 +50,7 @@ def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[st
     Raises DataError, on all ranks, if files are missing, damaged or of another model.
     """
     rank, ranks = this_rank()
-    with together():
+    with raise_on_all_ranks():
         saved = ShardedTensors.open(folder, kind)
         saved.check_fits({name: _layout(like_tensor) for name, like_tensor in likes.items()})
         saved.verify(reader=rank, readers=ranks)
@@ -61,7 +61,7 @@ def load_shards(folder: Path, kind: str, likes: Mapping[str, Tensor]) -> dict[st
 def load_whole(folder: Path, kind: str) -> dict[str, Tensor]:
     """Reads all tensors, complete and on the host of each rank. Raises DataError if files are missing or damaged."""
     rank, ranks = this_rank()
-    with together():
+    with raise_on_all_ranks():
         saved = ShardedTensors.open(folder, kind)
         saved.verify(reader=rank, readers=ranks)
         tensors = tensors_of({name: saved.whole(name) for name in saved.layouts()})

@@ -17,10 +17,13 @@ BASE_URL: Final = "TINKER_BASE_URL"
 VARIABLES: Final = (*KEYS, BASE_URL)
 """All environment variables read by the service's engines."""
 FIELD: Final = "model.tinker"
+"""Section of the experiment file with the service's settings."""
 UNREADABLE: Final = -1
 """Status passed to `Access.error` for an answer that the package could not read."""
 _SHOWN_CHARS: Final = 300
+"""Maximum characters of the service's text in an error."""
 _FITTING: Final = "install a release of tinker that fits the service"
+"""Advice for answers that the package cannot read."""
 
 
 class Access:
@@ -66,9 +69,9 @@ class Access:
         return f"the Tinker service at {self.base_url}" if self.base_url else "the Tinker service"
 
     def error(self, status: int, detail: str, doing: str) -> RftdError:
-        """Returns the error for a failed request; status 0: no answer; `UNREADABLE`: an answer unknown to the package.
+        """Builds the error for a failed request; status 0: no answer; `UNREADABLE`: an answer unknown to the package.
 
-        `detail` may quote the request: the key is masked in it.
+        `detail` may quote the request: the key is masked in it. `doing` names the request in the infinitive.
         """
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         if status in (401, 403):
@@ -92,8 +95,8 @@ class Access:
             )
         return WorkError(f"{self.place} did not {doing} ({status}): {text}", fix="nothing: the request is repeated")
 
-    def no_key(self, detail: str) -> ConfigError:
-        """Returns the error for a key refused by the package before sending."""
+    def refused_key_error(self, detail: str) -> ConfigError:
+        """Builds the error for a key refused by the package before sending."""
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return ConfigError(
             f"{self.variable} is not a valid key of the Tinker service: {text}",
@@ -101,8 +104,8 @@ class Access:
             fix=f"export a valid {self.variable} where the workers run, then restart the daemon (or the worker)",
         )
 
-    def unknown_model(self, base_model: str, detail: str) -> ConfigError:
-        """Returns the error for a model unknown to the service."""
+    def unknown_model_error(self, base_model: str, detail: str) -> ConfigError:
+        """Builds the error for a model unknown to the service."""
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return ConfigError(
             f"{self.place} does not know the model {base_model!r}: {text}",
@@ -110,8 +113,8 @@ class Access:
             fix="write the name of a model it offers, such as Qwen/Qwen3-8B",
         )
 
-    def forgotten(self, path: str, detail: str) -> DataError:
-        """Returns the error for a saved state that no longer exists at the service."""
+    def forgotten_error(self, path: str, detail: str) -> DataError:
+        """Builds the error for a saved state that no longer exists at the service."""
         text = detail.replace(self.key.reveal(), MASK)[:_SHOWN_CHARS]
         return DataError(
             f"{self.place} has forgotten {path}: {text}",

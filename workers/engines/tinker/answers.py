@@ -13,7 +13,9 @@ from rftd.ops.errors import WorkError
 from rftd.workers.engines.tinker.service import PassAnswer, SampleAnswer, TokenRow
 
 _SHOWN_CHARS: Final = 80
+"""Maximum characters of an answer quoted in an error."""
 _STOPS: Final = ("stop", "length")
+"""Accepted reasons for the end of a response."""
 
 
 class DrawnResponse(NamedTuple):
@@ -86,6 +88,7 @@ def drawn_of(answer: SampleAnswer, *, max_tokens: int) -> DrawnResponse:
 
 
 def _numbers(numbers: Any, row: int, name: str, count: int | None = None) -> NDArray[np.float32]:
+    """Returns a list of the answer as an array  # [count], any length if None. Raises WorkError for another shape."""
     field = f"loss_fn_outputs[{row}].{name}"
     try:
         array = np.asarray(numbers, np.float32)
@@ -98,19 +101,23 @@ def _numbers(numbers: Any, row: int, name: str, count: int | None = None) -> NDA
 
 
 def _is_list(answer: Any) -> bool:
+    """True for a sequence other than text or bytes."""
     return isinstance(answer, Sequence) and not isinstance(answer, str | bytes)
 
 
 def _length(answer: Any) -> str:
+    """Returns the length of a list as text, for an error; "no list of" for anything else."""
     return str(len(answer)) if _is_list(answer) else "no list of"
 
 
 def _shown(answer: Any) -> str:
+    """Returns the beginning of an answer's text, for an error."""
     text = repr(answer)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def _shape_error(field: str, problem: str) -> WorkError:
+    """Builds the error for an answer whose field has an unexpected shape."""
     return WorkError(
         f"the Tinker service gave an answer of an unexpected shape: {field} {problem}",
         field=field,

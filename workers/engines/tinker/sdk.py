@@ -30,14 +30,18 @@ from rftd.workers.engines.tinker.service import (
 )
 
 T = TypeVar("T")
+"""Type of the package's answer."""
 
 _PROBE_S: Final = 5.0
+"""Time-out of a probe of the service, in seconds."""
 _CLOSE_S: Final = 10.0
+"""Maximum seconds to wait for the end of the session."""
 _GONE: Final = (404, 410)
 """Status codes for an unknown name."""
 _REFUSED: Final = (400, *_GONE)
 """Status codes for a request with an unknown name."""
 _TELEMETRY: Final = "TINKER_TELEMETRY"
+"""Environment variable that switches off the package's reports to its makers."""
 
 
 def connect(access: Access) -> SdkService:
@@ -59,6 +63,7 @@ class SdkService:
     """Implements `TinkerService` with the clients of the `tinker` package, opened at first use."""
 
     def __init__(self, package: Any, access: Access) -> None:
+        """Prepares the service with the imported `package`; no request is sent yet."""
         self._package = package
         self._access = access
         self._client: Any = None
@@ -69,7 +74,7 @@ class SdkService:
         doing = f"begin with {base_model}"
         with self._translating_errors(
             doing,
-            lambda detail: self._access.unknown_model(base_model, detail),
+            lambda detail: self._access.unknown_model_error(base_model, detail),
             exists=lambda: self._has_model(base_model),
         ):
             client = self._service_client().create_lora_training_client(
@@ -80,32 +85,32 @@ class SdkService:
                 train_attn=shape.train_attn,
                 train_unembed=shape.train_unembed,
             )
-            return SdkRun(self, _resolved(client))
+            return SdkRun(self, _result_of(client))
 
     def run_from(self, path: str, base_model: str, *, optimizer: bool) -> SdkRun:
         """Creates a run from saved weights. Raises DataError if they are deleted at the service."""
         doing = f"load {path}"
         with self._translating_errors(
-            doing, lambda detail: self._access.forgotten(path, detail), exists=lambda: self.has(path)
+            doing, lambda detail: self._access.forgotten_error(path, detail), exists=lambda: self.has(path)
         ):
             client = self._service_client()
             if optimizer:
-                return SdkRun(self, _resolved(client.create_training_client_from_state_with_optimizer(path)))
-            return SdkRun(self, _resolved(client.create_training_client_from_state(path)))
+                return SdkRun(self, _result_of(client.create_training_client_from_state_with_optimizer(path)))
+            return SdkRun(self, _result_of(client.create_training_client_from_state(path)))
 
     def sampler(self, path: str) -> SdkSampler:
         """Creates a sampler of saved weights. Raises RolloutError if the service has none under this path."""
         with self._translating_errors(f"load {path}", self._no_weights(path)):
-            return SdkSampler(self, _resolved(self._service_client().create_sampling_client(model_path=path)), path)
+            return SdkSampler(self, _result_of(self._service_client().create_sampling_client(model_path=path)), path)
 
     def has(self, path: str) -> bool:
         """False if the service denies having the path; an unresponsive service counts as having it."""
-        run, name = _parts(path)
+        run, name = _split_path(path)
         try:
             # The list has a run's states and sampler weights; no request exists for a single path of sampler weights.
             with self._translating_errors(f"look for {path}", lambda detail: _UnknownNameError(detail), _GONE):
                 listing = self._rest_client().list_checkpoints(run).result()
-                return any(_parts(saved.tinker_path)[1] == name for saved in listing.checkpoints)
+                return any(_split_path(saved.tinker_path)[1] == name for saved in listing.checkpoints)
         except _UnknownNameError:
             return False
         except RftdError:
@@ -117,7 +122,7 @@ class SdkService:
             suppress(_UnknownNameError),
             self._translating_errors(f"delete {path}", lambda detail: _UnknownNameError(detail), _GONE),
         ):
-            run, name = _parts(path)
+            run, name = _split_path(path)
             self._rest_client().delete_checkpoint(run, name).result()
 
     def answers(self) -> bool:
@@ -138,6 +143,7 @@ class SdkService:
                 client.close("success").result(timeout=_CLOSE_S)
 
     def _service_client(self) -> Any:
+        """Returns the package's client with a session, opened at the first call."""
         if self._client is None:
             self._client = self._package.ServiceClient(
                 api_key=self._access.key.reveal(),
@@ -164,7 +170,7 @@ class SdkService:
             # An early release's client for lists lacks this request.
             early_release = not hasattr(client, "get_server_capabilities")
             capabilities = (self._service_client() if early_release else client).get_server_capabilities()
-            return any(model.model_name == base_model for model in _resolved(capabilities).supported_models)
+            return any(model.model_name == base_model for model in _result_of(capabilities).supported_models)
         return False
 
     @contextmanager
@@ -187,7 +193,7 @@ class SdkService:
         except Exception as error:
             # All errors of the package derive from TinkerError; the base class itself is raised only for the key.
             if type(error).__name__ == "TinkerError" and "api_key" in str(error):
-                raise self._access.no_key(str(error)) from None
+                raise self._access.refused_key_error(str(error)) from None
             status = _status(error)
             if status in statuses and error_of_unknown is not None and not exists():
                 raise error_of_unknown(str(error)) from None
@@ -195,15 +201,18 @@ class SdkService:
             raise self._access.error(status, f"{type(error).__name__}: {error}", doing) from None
 
     def _no_weights(self, path: str) -> Callable[[str], Exception]:
-        return lambda detail: RolloutError(self._access.forgotten(path, detail).what)
+        """Returns a function from the service's text to the error for missing weights."""
+        return lambda detail: RolloutError(self._access.forgotten_error(path, detail).what)
 
     def wait(self, doing: str, future: Any) -> Any:
         """Waits for one of the package's futures. Raises the errors of `Access.error`."""
         with self._translating_errors(doing):
             return future.result()
 
-    async def drawn(self, path: str, future: Awaitable[T] | Future[T]) -> T:
-        """Awaits an answer by the weights of a path, without a separate thread. Raises the errors of `Access.error`."""
+    async def await_response(self, path: str, future: Awaitable[T] | Future[T]) -> T:
+        """Awaits a response drawn with the weights of a path, without a separate thread. Raises the errors of
+        `Access.error`.
+        """
         # Open servers look up the weights only now.
         with self._translating_errors("generate", self._no_weights(path), _GONE):
             # Early releases return a future for threads only.
@@ -252,24 +261,29 @@ class SdkRun:
     """Implements `TrainingRun` with a training client of the package."""
 
     def __init__(self, service: SdkService, client: Any) -> None:
+        """Wraps a training client of the package."""
         self._service = service
         self._client = client
 
     @property
     def id(self) -> str:
+        """Unique name of the run at the service."""
         return str(self._client.model_id)
 
     def forward(self, rows: Sequence[TokenRow]) -> PassAnswer:
+        """Computes log-probabilities under the current weights, without a gradient."""
         datums = [self._service.datum(row) for row in rows]
         return _pass_answer(self._service.wait("compute", self._client.forward(datums, "cross_entropy")))
 
     def gradient(self, rows: Sequence[TokenRow], loss: Loss, config: Mapping[str, float]) -> PassAnswer:
+        """Adds the gradient of a loss of the service to the next step's gradient."""
         datums = [self._service.datum(row) for row in rows]
         future = self._client.forward_backward(datums, loss, dict(config) or None)
         return _pass_answer(self._service.wait("compute a gradient", future))
 
     def step(self, adam: AdamStep, rows: Sequence[TokenRow] | None = None) -> Mapping[str, Any]:
         # Both sent before the first answer: the service preserves their order, and one wait suffices.
+        """Takes one optimizer step and returns the figures; with rows, their `cross_entropy` gradient is sent along."""
         datums = [self._service.datum(row) for row in rows or ()]
         gradient = self._client.forward_backward(datums, "cross_entropy") if datums else None
         stepped = self._client.optim_step(self._service.adam(adam))
@@ -278,9 +292,11 @@ class SdkRun:
         return dict(self._service.wait("take a step", stepped).metrics or {})
 
     def save_state(self, name: str) -> Any:
+        """Saves weights and optimizer, and returns the path for loading them."""
         return self._service.wait("save the state", self._client.save_state(name)).path
 
     def save_weights(self, name: str) -> Callable[[], Any]:
+        """Requests saved weights for samplers; returns a function that waits for their path."""
         saved = self._client.save_weights_for_sampler(name)
         return lambda: self._service.wait("save weights", saved).path
 
@@ -289,14 +305,16 @@ class SdkSampler:
     """Implements `Sampler` with a sampling client of the package."""
 
     def __init__(self, service: SdkService, client: Any, path: str) -> None:
+        """Wraps a sampling client of the package, for the weights of `path`."""
         self._service = service
         self._client = client
         self._path = path
 
     async def sample(self, prompt: Sequence[int], draw: ServiceSampling) -> SampleAnswer:
+        """Draws one response. Raises RolloutError."""
         future = self._client.sample(self._service.prompt(prompt), 1, self._service.draw(draw))
         try:
-            answer = await self._service.drawn(self._path, future)
+            answer = await self._service.await_response(self._path, future)
         except RftdError as error:
             raise RolloutError(error.what, field=error.field, fix=error.fix) from None
         sequences = answer.sequences
@@ -308,6 +326,7 @@ class SdkSampler:
 
 
 def _pass_answer(output: Any) -> PassAnswer:
+    """Returns the package's answer to a pass in plain form."""
     rows = [
         {name: getattr(tensor, "data", None) for name, tensor in output_row.items()}
         for output_row in output.loss_fn_outputs
@@ -315,15 +334,15 @@ def _pass_answer(output: Any) -> PassAnswer:
     return PassAnswer(rows=rows, metrics=dict(output.metrics))
 
 
-def _parts(path: str) -> tuple[str, str]:
+def _split_path(path: str) -> tuple[str, str]:
     """Splits a path into its run, and the name with the kind of saved data."""
     run, _, name = path.removeprefix("tinker://").partition("/")
     # Open servers omit the kind of sampler weights.
     return run, name if "/" in name else f"sampler_weights/{name}"
 
 
-def _resolved(client: Any) -> Any:
-    """Returns a client of the package, given directly by early releases and as a future by later ones."""
+def _result_of(client: Any) -> Any:
+    """Returns a client of the package, waiting for it where the release returns a future."""
     return client.result() if hasattr(client, "result") else client
 
 
@@ -349,4 +368,5 @@ def _status(error: BaseException) -> int:
 
 
 def _default_base_url() -> str:
+    """Returns the package's default address of the service."""
     return str(import_module("tinker.lib.base_url").DEFAULT_BASE_URL)

@@ -2,7 +2,7 @@
 
 Numbers are returned unchecked: `answers` checks them against the request, so that every implementation, the package's
 and the tests', is checked by the same lines. A call that raised counts as not executed: its run is abandoned, and
-training continues from the newest saved state under a new generation (rule 8).
+training continues from the newest saved state under a new generation.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class AdapterShape(msgspec.Struct, frozen=True, kw_only=True):
     """The trained adapter of a service's model: rank, seed, and the adapted kinds of layers."""
 
     rank: int
+    """Rank of the adapter's matrices."""
     seed: int | None
+    """Seed of the initial numbers; None: chosen by the service."""
     train_mlp: bool
+    """Whether feed-forward layers are adapted."""
     train_attn: bool
+    """Whether attention layers are adapted."""
     train_unembed: bool
+    """Whether the output layer is adapted."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +66,7 @@ class PassAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rows: Sequence[Mapping[str, Any]]
     """A mapping for each row, with `logprobs`  # [T - 1]"""
     metrics: Mapping[str, Any]
+    """Figures reported by the service, by name."""
 
 
 class SampleAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ class ServiceWatch:
             self._unresponsive = False
 
     def close(self) -> None:
-        """Ends the checks: at once between probes, otherwise after the probe under way. Idempotent."""
+        """Ends the checks: at once between two probes, otherwise after the probe under way. Idempotent."""
         self._closed.set()
 
     def _probe_until_closed(self) -> None:

@@ -39,7 +39,9 @@ class SpreadAdapter(LowRankPolicy):
     """Implements `Policy` with an adapter of a model spread over ranks."""
 
     def __init__(self, base: Path, wrapping: Wrapping, spec: LoraSpec, *, seed: int, merged: bool) -> None:
-        """Raises ConfigError for unfit layers, DataError for a folder without its model or adapter."""
+        """Opens the model in `base`, adds an adapter, and spreads both over the ranks. Raises ConfigError for unfit
+        layers, DataError for a folder without its model or adapter.
+        """
         layers: list[LowRankLayers] = []
 
         def adapt(module: Any) -> None:
@@ -155,6 +157,7 @@ class MergedWeights(Mapping[str, Tensor]):
         return replace(shard, data=partial(self._bytes, shard))
 
     def _bytes(self, shard: Shard) -> memoryview:
+        """Returns the bytes of a part of a weight, with the adapter's change added."""
         rows = local(self.beneath[shard.name])
         if not isinstance(self.beneath[shard.name], DTensor):
             rows = rows[shard.offset[0] : shard.offset[0] + shard.size[0]]
@@ -186,6 +189,7 @@ class EarlierAdapter:
     """
 
     def __init__(self, model: Any, parameters: Mapping[str, Tensor]) -> None:
+        """Copies the current numbers of the adapter's `parameters`."""
         self._model = model
         self._numbers = EarlierNumbers(parameters)
         self.use_remove_padding: bool = model.use_remove_padding

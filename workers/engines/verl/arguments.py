@@ -16,6 +16,7 @@ from rftd.workers.devices.device_memory import number_in, settings_of
 from rftd.workers.learning.critic_arguments import CriticArgs
 
 DEVICE: Final = "trainer.engine_args.device"
+"""Field of the experiment file with the engine's device."""
 
 
 class VerlTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -52,7 +52,8 @@ def _forecast(stage: StageSpec, base: Path, devices: int) -> list[Need]:
     return training_forecast(stage, base, spread=size if 0 < size < devices else devices, whole_logits=True)
 
 
-def _trains(stage: StageSpec, folder: Path) -> None:
+def _check_trainable(stage: StageSpec, folder: Path) -> None:
+    """Raises ConfigError for a model that the engine cannot train with the stage's arguments."""
     arguments = parse(stage.trainer.engine_args)
     if arguments.strategy == "megatron":
         from rftd.workers.engines.verl.megatron.sizes import check_model  # it knows these arguments
@@ -70,6 +71,9 @@ def make_rank(place: RankPlace) -> TrainerEngine:
 
 
 def _make(opening: TrainerOpening[VerlTrainerArgs]) -> TrainerEngine:
+    """Makes the engine in the trainer process, or an engine of several ranks. Raises ConfigError if verl is not
+    installed.
+    """
     if find_spec("verl") is None:
         raise ConfigError(
             "verl is not installed here",
@@ -104,5 +108,6 @@ ENGINE: Final = TrainerEngineDefinition(
     opened_with=OPENED_WITH,
     needs=_needs,
     forecast=_forecast,
-    trains=_trains,
+    trains=_check_trainable,
 )
+"""Definition of the trainer engine `verl`."""

@@ -45,6 +45,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
     """
 
     def __init__(self, *, threads: int = 1) -> None:
+        """Makes an engine without a model, with `threads` threads for computation."""
         super().__init__(threads=threads)
         self._shares: Shares | None = None
 
@@ -113,22 +114,24 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         from rftd.workers.engines.verl.stage_models import VerlStageModels
 
         assert self._shares is not None, "used before open"
-        return VerlStageModels.of(stage, self._opened, self._shares)
+        return VerlStageModels.of(stage, self._open_policy, self._shares)
 
     def digest(self, form: Form) -> str:
         """Computes the digest of the current weights in the form, equal on every rank."""
-        return digest(form, self._opened.published(), self._digester)
+        return digest(form, self._open_policy.published(), self._digester)
 
     def snapshot(self) -> WeightsSnapshot:
         """Returns a copy of the complete weights, in bfloat16 if all explorers run the model in bfloat16; on several
         ranks `spread` is used instead.
         """
-        tensors = dict(one_by_one(self._opened.published()))
-        return TorchSnapshot.of(tensors, rounded=rounded_for(self._experiment, self._opened.model.outline, tensors))
+        tensors = dict(one_by_one(self._open_policy.published()))
+        return TorchSnapshot.of(
+            tensors, rounded=rounded_for(self._experiment, self._open_policy.model.outline, tensors)
+        )
 
     def spread(self) -> SpreadWeights:
         """Returns this rank's parts of the current weights, for the trainer process of several ranks."""
-        return self._opened.spread(self._experiment)
+        return self._open_policy.spread(self._experiment)
 
     @property
     def _trainer(self) -> TrainerSpec:

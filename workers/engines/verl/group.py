@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rftd.ops.decoding import msgpack_decoder
-from rftd.workers.engines.ranks.collectives import gathered
+from rftd.workers.engines.ranks.collectives import gather_bytes
 
 
 def join_group(device: torch.device) -> bool:
@@ -37,6 +37,7 @@ class Shares:
     count: int
     """Number of shares."""
     device: torch.device
+    """This rank's device."""
     group: dist.ProcessGroup | None
     """The ranks to exchange results with, one of each share; None for a single share."""
 
@@ -60,7 +61,7 @@ class Shares:
         """
         if self.count == 1:
             return [dict(own[number]) for number in range(count)]
-        parts = gathered(msgspec.msgpack.encode(own), group=self.group)
+        parts = gather_bytes(msgspec.msgpack.encode(own), group=self.group)
         figures: dict[int, dict[str, float]] = {}
         for part in parts:
             figures |= msgpack_decoder(dict[int, dict[str, float]]).decode(part)

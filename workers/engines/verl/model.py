@@ -37,14 +37,16 @@ with warnings.catch_warnings():
 from tensordict import TensorDict
 
 
-class _Wrapped:
-    """The changes to verl's engine common to policies and critics.
+class _FsdpBase:
+    """Changes to verl's engine common to policies and critics.
 
     The model is read as on every engine of rftd; verl's optimizer and checkpoint manager are replaced by the stage's.
     """
 
     wrapping: Wrapping
+    """Settings of the model."""
     before: Callable[[Any], None] | None
+    """Function changing the complete module before it is spread; None: no change."""
     # What verl's class has.
     train_mode: Any
     eval_mode: Any
@@ -98,6 +100,7 @@ class _Wrapped:
         self._move("cpu")
 
     def _move(self, device: str) -> None:
+        """Moves the offloaded tensors to the device or the host, and waits for the copies."""
         if self._offloads:
             weights = self._is_offload_param
             self.to(device, model=weights, optimizer=self._is_offload_optimizer, grad=weights)
@@ -105,10 +108,12 @@ class _Wrapped:
 
     @property
     def _offloads(self) -> bool:
+        """Whether any tensors are offloaded."""
         return self._is_offload_param or self._is_offload_optimizer
 
     def _settle(self) -> None:
         # verl copies to pinned memory and does not wait: whoever reads it on the host would find some of it missing.
+        """Waits for verl's asynchronous copies to the host."""
         if self.wrapping.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 
@@ -150,6 +155,7 @@ class _Wrapped:
         raise NotImplementedError
 
     def _build_module(self) -> Any:
+        """Reads the complete model, and prepares it for verl's settings; called by verl."""
         arguments = self.wrapping.arguments
         module = self.read_module()
         if self.before is not None:
@@ -170,7 +176,7 @@ class _Wrapped:
         return module
 
 
-class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
+class PolicyModel(_FsdpBase, FSDPEngineWithLMHead):  # type: ignore[misc]
     """A language model in verl's engine, with log-probability and entropy of each position's next token."""
 
     def read_module(self) -> Any:
@@ -228,7 +234,7 @@ class PolicyModel(_Wrapped, FSDPEngineWithLMHead):  # type: ignore[misc]
         return nested
 
 
-class CriticModel(_Wrapped, FSDPEngineWithValueHead):  # type: ignore[misc]
+class CriticModel(_FsdpBase, FSDPEngineWithValueHead):  # type: ignore[misc]
     """A decoder with one output number at each position, in verl's engine."""
 
     def read_module(self) -> Any:

@@ -63,7 +63,7 @@ def pack(
             groups[-1] = together
         else:
             groups.append([block])
-    groups = _shared(groups, budget.shares)
+    groups = _split_evenly(groups, budget.shares)
     of_batch = np.array(numbers, np.int64)
     return [_texts(samples, [number for block in group for number in block], of_batch, step) for group in groups]
 
@@ -76,8 +76,8 @@ def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
     return sorted(blocks.values(), key=lambda block: (max(len(samples[number].tokens) for number in block), block[0]))
 
 
-def _shared(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
-    """Splits the largest groups until every share has an equal number, because ranks wait for each other."""
+def _split_evenly(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
+    """Splits the largest groups until their number is divisible by `shares`, because ranks wait for each other."""
     groups = list(groups)
     while len(groups) % shares:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))
@@ -90,6 +90,9 @@ def _shared(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]
 
 
 def _texts(samples: Sequence[TrainSample], order: Sequence[int], numbers: Ints, step: StepSums) -> PackedTexts:
+    """Builds a micro-batch from the samples at the positions `order`; `numbers` are the samples' numbers in the
+    step.
+    """
     chosen = [samples[number] for number in order]
     tokens = MicroBatch.of(chosen, numbers[list(order)], order, step)
     lengths = np.array([len(sample.tokens) for sample in chosen], np.int64)

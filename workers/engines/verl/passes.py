@@ -27,7 +27,9 @@ class VerlPasses:
     model: Any
     """A `PolicyModel`, a `CriticModel`, or the policy with an adapter's earlier numbers."""
     shares: Shares
+    """Division of the micro-batches among ranks."""
     parameters: Parameters = field(default_factory=dict)
+    """Parameters to train, by name; empty for a frozen model."""
 
     @property
     def offloaded(self) -> Offloaded:

@@ -13,7 +13,7 @@ from torch import Tensor
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.engines.learner import saving
 from rftd.workers.engines.learner.snapshot import SpreadTensors, rounded_for
-from rftd.workers.engines.ranks.collectives import together
+from rftd.workers.engines.ranks.collectives import raise_on_all_ranks
 from rftd.workers.engines.ranks.spool import SpreadWeights
 from rftd.workers.engines.ranks.spread import copy_shards
 from rftd.workers.engines.verl.opened_model import frozen_model, open_model
@@ -68,5 +68,5 @@ class WholePolicy:
 
     def restore(self, actor: Path) -> None:
         """Loads the weights from `actor` or `huggingface/`. Raises DataError on all ranks."""
-        with together():
+        with raise_on_all_ranks():
             saving.read_policy(actor, self.model.tensors(), trust_remote_code=self.wrapping.trust_remote_code)

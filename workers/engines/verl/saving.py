@@ -12,7 +12,7 @@ from torch import Tensor
 from rftd.workers.engines.learner.model import write_hf
 from rftd.workers.engines.learner.saving import round_export
 from rftd.workers.engines.ranks.spool import SpooledSnapshot, new_spool, write_shards
-from rftd.workers.engines.ranks.spread import to_first
+from rftd.workers.engines.ranks.spread import pieces_on_first
 from rftd.workers.models.pretrained import outlined_model
 from rftd.workers.weights.tensor_bytes import TensorLayout
 from rftd.workers.weights.torch_bytes import dtype_name, tensors_of
@@ -24,7 +24,7 @@ def write_hf_folder(folder: Path, tensors: Mapping[str, Tensor], base: Path) -> 
     transformers needs all weights at once: they are mapped from an unnamed file, so that no rank holds more than a
     piece of other ranks' parts in memory.
     """
-    pieces = to_first(tensors)
+    pieces = pieces_on_first(tensors)
     if dist.get_rank():
         for _ in pieces:
             pass

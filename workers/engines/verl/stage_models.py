@@ -27,9 +27,13 @@ class VerlStageModels:
     """Implements `StageModels` with complete texts as micro-batches; all ranks make equal calls."""
 
     spec: StageSpec
+    """Specification of the stage."""
     policy: VerlPasses
+    """Passes of the model under training."""
     critic_arguments: VerlTrainerArgs
+    """The engine's arguments, including the critic's."""
     opened: WholePolicy | SpreadAdapter
+    """The model under training."""
 
     @classmethod
     def of(cls, spec: StageSpec, policy: WholePolicy | SpreadAdapter, shares: Shares) -> VerlStageModels:

@@ -39,7 +39,9 @@ class Wrapping:
     """The settings of a model spread over ranks."""
 
     arguments: VerlTrainerArgs
+    """The engine's arguments."""
     device: torch.device
+    """This rank's device."""
     dtype: str
     """Dtype of forward passes, `float32` or `bfloat16`; weights are float32."""
     trust_remote_code: bool

@@ -55,7 +55,7 @@ def check_architecture(plan: EnginePlan[Any]) -> None:
 
 
 def _runs(architecture: str) -> bool:
-    """True if vLLM, its transformers backend or one of its plug-ins runs the architecture."""
+    """True if vLLM runs models of the architecture, by itself, its transformers backend, or one of its plug-ins."""
     if architecture in TABLES.generating:
         return True
     classes = causal_architectures()
@@ -66,7 +66,7 @@ def _runs(architecture: str) -> bool:
 
 
 def _has_plugins() -> bool:
-    """True if a third-party package may have brought vLLM models."""
+    """True if an installed third-party package may add models to vLLM."""
     plugins = metadata.entry_points(group="vllm.general_plugins")
     return any(plugin.dist is None or plugin.dist.name not in (CUDA_BUILD, CPU_BUILD) for plugin in plugins)
 
@@ -151,7 +151,7 @@ def check_room(plan: EnginePlan[Any]) -> None:
 
 
 def _fixed_cache_bytes(plan: EnginePlan[Any], device: Device) -> int:
-    """Returns the size of the cache; 0 for the remainder of a share of the device."""
+    """Returns the fixed size of the cache in bytes; 0 if the cache fills the engine's share of the device."""
     return int(plan.arguments.kv_cache_memory_bytes) or (0 if device.kind == "cuda" else CPU_CACHE_BYTES)
 
 

@@ -11,7 +11,7 @@ class EngineCounters(StatLoggerBase):  # type: ignore[misc]
     """Records vLLM's statistics of each step; vLLM's responses come only when final, and show no progress."""
 
     def __init__(self) -> None:
-        """Begins at zero."""
+        """Begins all counters at zero."""
         self.running = 0
         """Number of requests with a slot in the last step. No step follows the end of the last request."""
         self.tokens_total = 0

@@ -142,7 +142,7 @@ class VllmRolloutEngine:
         await asyncio.to_thread(self._processes.kill)
 
     def _vitals(self) -> Vitals:
-        """Returns the facts judged by the watchdog."""
+        """Returns the engine's state as judged by the watchdog."""
         return Vitals(
             dead=bool(self._llm.errored) or self._processes.lost,
             work=len(self._flights) + self._unanswered_calls,

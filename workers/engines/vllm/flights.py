@@ -39,7 +39,7 @@ class RequestFlight:
     collector: Any = None
     """Collector of vLLM's answers; None until the request was submitted."""
     told: int = 0
-    """Number of tokens already reported to the request's `watch`."""
+    """Number of tokens reported to the request's `watch` so far."""
 
     def tell(self, output: Any) -> None:
         """Reports newly drawn tokens to the request's `watch`. Raises RolloutError if the output is not a partial

@@ -147,8 +147,8 @@ class PreparedWeights:
 
 
 def _twin_of(layer: nn.Module, layers: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Makes a twin of a layer with separate tensors, ready for loading, and of the layers below it; all recorded in
-    `layers`.
+    """Creates a twin of a layer and of all layers below it, with separate tensors ready for loading; all are recorded
+    in `layers`.
     """
     if layer in layers:
         return layers[layer]
@@ -166,14 +166,14 @@ def _twin_of(layer: nn.Module, layers: dict[nn.Module, nn.Module]) -> nn.Module:
         name: buffer if buffer is None else buffer.detach() if name in transient else buffer.clone()
         for name, buffer in layer._buffers.items()
     }
-    twin._parameters = _unloaded(layer)
+    twin._parameters = _empty_parameters(layer)
     if twin._parameters:
         layerwise.initialize_online_processing(twin)
     return twin
 
 
-def _unloaded(layer: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Returns parameters as before the layer's first loading, without memory; vLLM remembers their outlines."""
+def _empty_parameters(layer: nn.Module) -> dict[str, nn.Parameter | None]:
+    """Returns a layer's parameters as before its first loading, without memory; vLLM remembers their outlines."""
     outlines, _ = layerwise.get_layerwise_info(layer).restore_metadata
     # Loaders are bound to the running layer, and read only its sizes: a replaced layer can be freed.
     parameters: dict[str, Any] = {

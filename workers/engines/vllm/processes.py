@@ -25,6 +25,7 @@ from rftd.workers.devices.discovery import VISIBLE
 from rftd.workers.engines.vllm.sockets import SocketFolder
 
 T = TypeVar("T")
+"""Type returned by the function that starts vLLM."""
 
 _STARTING: Final = threading.Lock()
 """Held by the starting engine: its processes inherit the environment, which all threads share."""
@@ -73,7 +74,7 @@ class EngineProcesses:
         self._needed: set[int] = set()
 
     async def started(self, start: Callable[[], T], timeout_s: float, *, gpus: range = range(0)) -> T:
-        """Runs `start` on a thread and returns its result. Raises RolloutError if it fails, or takes longer than
+        """Runs `start` on a thread and returns its result. Raises RolloutError if `start` fails, or takes longer than
         `timeout_s`.
 
         The started processes see only the GPUs with these indices among this process's; for an empty range, all.
@@ -99,7 +100,7 @@ class EngineProcesses:
 
     def _start(self, start: Callable[[], T], gpus: range) -> T:
         # One engine at a time: new children of this process belong to this engine only.
-        """Starts an engine with the GPUs visible, and records its processes."""
+        """Calls `start` with only these GPUs visible, and records the processes started by it."""
         with _STARTING, visible_gpus(gpus):
             self._before = _children()
             try:
@@ -131,9 +132,7 @@ class EngineProcesses:
 
     @property
     def lost(self) -> bool:
-        """True once a necessary process has ended. vLLM itself reports the loss later, after waiting for the other
-        processes.
-        """
+        """True once a worker has ended. vLLM itself reports the loss later, after waiting for the other processes."""
         return any(not _is_alive(self._processes[pid]) for pid in self._needed)
 
     @property
@@ -142,7 +141,7 @@ class EngineProcesses:
         return tuple(self._processes)
 
     def ended(self) -> list[str]:
-        """Returns the recorded processes that have ended."""
+        """Returns the ids of the recorded processes that have ended."""
         return [str(pid) for pid, process in self._processes.items() if not _is_alive(process)]
 
     def states(self) -> list[str]:

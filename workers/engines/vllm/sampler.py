@@ -64,7 +64,7 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         tokens = self.greedy_sample(adjusted)
         processed = torch.zeros_like(policy[:, 0])  # [N]
         if not sampling_metadata.all_greedy:
-            tokens, processed = self._drawn(adjusted, tokens, sampling_metadata)
+            tokens, processed = self._draw_tokens(adjusted, tokens, sampling_metadata)
         column = tokens.long().unsqueeze(1)  # [N, 1]
         logprob_columns = [policy.gather(1, column)]
         if columns >= PROCESSED:
@@ -76,9 +76,11 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         tensors = LogprobsTensors(names, logprobs, ranks)
         return SamplerOutput(sampled_token_ids=column.int(), logprobs_tensors=tensors)
 
-    def _drawn(self, adjusted: torch.Tensor, greedy: torch.Tensor, metadata: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns tokens, and log-probabilities in the distributions behind the draws: `greedy` and 0 in greedy rows  #
-        [N], [N]
+    def _draw_tokens(
+        self, adjusted: torch.Tensor, greedy: torch.Tensor, metadata: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draws a token for each row; returns tokens, and log-probabilities in the distributions behind the draws (0 in
+        `greedy` rows)  # [N], [N]
 
         `adjusted` is overwritten  # [N, V]
         """

@@ -207,8 +207,8 @@ class OpenedWeights:
             with ExitStack() as stack:
                 channel = self._channels.of(weights.method)
                 tensors = stack.enter_context(opened_tensors(channel, weights, self._device))
-                whole = self._whole(tensors, self._expected)
-                self.prepared = self._prepared(whole)
+                whole = self._merge_adapter(tensors, self._expected)
+                self.prepared = self._prepare(whole)
                 if self.prepared is not None:
                     return
                 self.tensors = whole
@@ -218,27 +218,27 @@ class OpenedWeights:
         except Exception as error:  # a folder may be damaged in any way
             self._refusal = _refusal(RolloutError(f"{type(error).__name__}: {error}", where=weights.path))
 
-    def _prepared(self, whole: Mapping[str, torch.Tensor]) -> PreparedWeights | None:
-        """Returns finite weights, ready to be swapped in; None if they are finite, but must be loaded by the swap.
+    def _prepare(self, whole: Mapping[str, torch.Tensor]) -> PreparedWeights | None:
+        """Prepares finite weights to be swapped in; None if they must be loaded by the swap itself.
 
         Raises RolloutError for non-finite weights.
         """
         if self._model is not None and self._device.type == "cuda":
             # Free memory may be taken by now; decoding then waits until they are loaded.
             with suppress(torch.OutOfMemoryError):
-                return self._prepared_on_gpu(self._model, whole)
+                return self._prepare_on_gpu(self._model, whole)
         base = self._base or {}
         check_finite({name: tensor for name, tensor in whole.items() if tensor is not base.get(name)})
         if self._model is not None and self._device.type == "cpu":
             return PreparedWeights.of(self._model, whole.items())
         return None
 
-    def _prepared_on_gpu(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor]) -> PreparedWeights:
-        """Returns the weights prepared in GPU memory, checked for non-finite numbers on the GPU."""
+    def _prepare_on_gpu(self, model: torch.nn.Module, whole: Mapping[str, torch.Tensor]) -> PreparedWeights:
+        """Prepares the weights in GPU memory, and checks for non-finite numbers there."""
         self._incoming = self._incoming or Incoming(self._device)
         broken: list[str] = []
 
-        def brought() -> Iterator[tuple[str, torch.Tensor]]:
+        def checked_on_device() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in whole.items():
                 on_device = tensor if tensor.is_cuda else incoming.one(tensor)
                 # Checked on the GPU, a hundred times as fast as on the host.
@@ -250,11 +250,11 @@ class OpenedWeights:
         sizes = [whole_tensor.nbytes for whole_tensor in whole.values()]
         # Two copies of one layer exist for a moment: as received, and in vLLM's form.
         with self._device, incoming.beside(sum(sizes) + 2 * max(sizes)):
-            prepared = PreparedWeights.of(model, brought(), in_place=True)
+            prepared = PreparedWeights.of(model, checked_on_device(), in_place=True)
             refuse(broken, BROKEN)
         return prepared
 
-    def _whole(self, tensors: Mapping[str, torch.Tensor], expected: Expected) -> Mapping[str, torch.Tensor]:
+    def _merge_adapter(self, tensors: Mapping[str, torch.Tensor], expected: Expected) -> Mapping[str, torch.Tensor]:
         """Returns the model's weights, an adapter's added to the base. Raises RolloutError for another model's."""
         if not is_adapter(tensors):
             expected.check(tensors)
@@ -273,7 +273,7 @@ class OpenedWeights:
 
 
 def _refusal(error: RftdError) -> WeightsRefusal:
-    """Returns an error in a form passed between processes."""
+    """Returns an error in a form that can be passed between processes."""
     return WeightsRefusal(code=error.code, what=error.what, where=error.where or "", fix=error.fix or "")
 
 

@@ -29,7 +29,9 @@ class Chain:
     """
 
     old_logprobs: str = "rollout"
+    """Source of the old log-probabilities in the loss: `rollout`, `recomputed` or `approximated`."""
     parts: tuple[Correction, ...] = ()
+    """The corrections, in the order of the file."""
 
     @classmethod
     def of(cls, spec: CorrectionSpec, own: tuple[Correction, ...] = ()) -> Chain:
@@ -77,7 +79,7 @@ class Chain:
         """Returns the multipliers and masks of corrections over the complete batch, by the weights before its first
         step.
         """
-        return self._of(batch, "batch")
+        return self._correct_batch(batch, "batch")
 
     def of_mini_batch(self, batch: BatchTokens, before: Corrected) -> Corrected:
         """Returns the multipliers and masks of corrections over all tokens of one step, combined with those of
@@ -85,16 +87,17 @@ class Chain:
 
         `batch.logprobs` are those before the step, or if `decoupled` those before the batch's first step.
         """
-        corrected = self._of(batch, "mini_batch")
+        corrected = self._correct_batch(batch, "mini_batch")
         return Corrected(
-            multiplier=_both(before.multiplier, corrected.multiplier),
-            keep=_all(before.keep, corrected.keep),
-            marked=_any(before.marked, corrected.marked),
+            multiplier=_product(before.multiplier, corrected.multiplier),
+            keep=_conjunction(before.keep, corrected.keep),
+            marked=_disjunction(before.marked, corrected.marked),
         )
 
-    def _of(self, batch: BatchTokens, scope: Scope) -> Corrected:
+    def _correct_batch(self, batch: BatchTokens, scope: Scope) -> Corrected:
+        """Applies the corrections of one scope to a complete batch, with the weights before the step."""
         assert batch.logprobs is not None
-        return self._corrected(
+        return self._correct_tokens(
             [correction for correction in self.parts if correction.scope == scope],
             now=batch.logprobs,
             rollout=batch.old_logprobs,
@@ -120,7 +123,7 @@ class Chain:
         rollout = tokens.old_logprobs
         if self.decoupled and tokens.start_logprobs is not None:
             now = tokens.start_logprobs
-        corrected = self._corrected(
+        corrected = self._correct_tokens(
             [correction for correction in self.parts if correction.scope == "response"],
             now=now,
             rollout=rollout,
@@ -134,9 +137,9 @@ class Chain:
         return replace(
             tokens,
             old_logprobs=self._proximal(now, rollout, tokens.versions, tokens.version),
-            multiplier=_both(tokens.multiplier, corrected.multiplier),
-            keep=_all(tokens.keep, corrected.keep),
-            marked=_any(tokens.marked, corrected.marked),
+            multiplier=_product(tokens.multiplier, corrected.multiplier),
+            keep=_conjunction(tokens.keep, corrected.keep),
+            marked=_disjunction(tokens.marked, corrected.marked),
         )
 
     def _proximal(self, now: Tensor, rollout: Tensor, versions: Tensor | None, version: int) -> Tensor:
@@ -154,7 +157,7 @@ class Chain:
         age = (version - versions).clamp(min=0).to(now.dtype)
         return rollout + age / (age + 1) * (now - rollout)
 
-    def _corrected(
+    def _correct_tokens(
         self,
         parts: Sequence[Correction],
         *,
@@ -167,6 +170,7 @@ class Chain:
         sequence: Tensor,
         sequences: int,
     ) -> Corrected:
+        """Applies `parts` to the tokens that rollouts drew; dataset rows have multiplier 1 and keep their loss."""
         if not parts:
             return Corrected()
         # Masks ask how far the weights are from those that drew the token, also where the loss takes those as old.
@@ -187,9 +191,9 @@ class Chain:
         marked: Tensor | None = None
         for correction in parts:
             corrected = correction.correct(mismatch)
-            multiplier = _both(multiplier, corrected.multiplier)
-            keep = _all(keep, corrected.keep)
-            marked = _any(marked, corrected.marked)
+            multiplier = _product(multiplier, corrected.multiplier)
+            keep = _conjunction(keep, corrected.keep)
+            marked = _disjunction(marked, corrected.marked)
         return Corrected(
             multiplier=None if multiplier is None else now.new_ones(now.shape).index_copy(0, places, multiplier),
             keep=None if keep is None else (expert | expert.index_copy(0, places, keep)),
@@ -197,13 +201,16 @@ class Chain:
         )
 
 
-def _both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _product(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Returns the product of two multipliers; None counts as 1."""
     return other if one is None else one if other is None else one * other
 
 
-def _all(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _conjunction(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Returns True where both masks are; None counts as True."""
     return other if one is None else one if other is None else one & other
 
 
-def _any(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _disjunction(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Returns True where either mark is; None counts as False."""
     return other if one is None else one if other is None else one | other

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MIXING: Final = 2654435761  # Knuth's multiplier for hashes of 32 bits
+"""Multiplier of Knuth's hash of 32 bits."""
 _BITS: Final = (1 << 32) - 1
+"""All 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,20 +31,28 @@ class ClipCov:
     """
 
     ratio: float
+    """Share of the step's tokens."""
     low: float
+    """Lower bound of the covariance."""
     high: float
+    """Upper bound of the covariance."""
     clip_range_low: float
+    """PPO's clip range below 1."""
     clip_range_high: float
+    """PPO's clip range above 1."""
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "mini_batch"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the mask of the tokens that keep their loss."""
         covariance = covariances(tokens)
         w = tokens.log_ratio.exp()
         clipped = ((tokens.advantages > 0) & (w > 1 + self.clip_range_high)) | (
@@ -61,16 +71,20 @@ class KlCov:
     """Marks on the share `ratio` of the step's tokens, at least one, with the largest covariances above 0."""
 
     ratio: float
+    """Share of the step's tokens."""
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "mini_batch"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the marks of the tokens of largest covariance."""
         covariance = covariances(tokens)
         largest = covariance.argsort(descending=True, stable=True)[: _share(self.ratio, len(covariance))]
         marked = covariance.new_zeros(covariance.shape).bool()
@@ -88,6 +102,7 @@ def covariances(tokens: Mismatch) -> Tensor:
 
 
 def _share(ratio: float, count: int) -> int:
+    """Returns a share of `count` as a number, at least 1."""
     return max(1, int(ratio * count))
 
 

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Low: TypeAlias = Annotated[float, Meta(ge=0, le=1, description="lower bound of w")]
+"""Type of a lower bound of w."""
 High: TypeAlias = Annotated[float, Meta(ge=1, description="upper bound of w")]
+"""Type of an upper bound of w."""
 Level: TypeAlias = Literal["token", "sequence", "geometric"]
 """The level of w: the token's ratio, the product over its response, or the geometric mean over its response."""
 OfLevel: TypeAlias = Annotated[
     Level, Meta(description="w of the token, or its product or geometric mean over the response")
 ]
+"""Type of the level of w."""
 Cap: TypeAlias = Annotated[High | None, Meta(description="upper bound of w; none: unbounded")]
+"""Type of an optional upper bound of w."""
 Normalised: TypeAlias = Annotated[bool, Meta(description="true: divide the weights by their mean over the batch")]
+"""Type of the switch for weights divided by their mean."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +36,13 @@ class Importance:
     """A multiplier: w clamped to [low, high]; or with `zero_outside`, w inside of [low, high] and 0 outside."""
 
     level: Level = "token"
+    """Whether w is of a token or of a complete response."""
     low: float = 0.0
+    """Lower bound of w."""
     high: float = math.inf
+    """Upper bound of w."""
     zero_outside: bool = False
+    """True: w outside of the bounds is 0 instead of clamped."""
     batch_normalize: bool = False
     """True: multipliers are divided by their mean over the batch: over tokens at the level `token`, else over
     responses.
@@ -45,13 +54,16 @@ class Importance:
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "batch" if self.batch_normalize else "response"
 
     @property
     def weighs(self) -> bool:
+        """True: the correction multiplies the loss."""
         return True
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the multiplier of each token."""
         ratio = ratio_of(tokens, self.level)
         if self.zero_outside:
             weight = ratio.where((ratio >= self.low) & (ratio <= self.high), ratio.new_zeros(()))
@@ -63,6 +75,7 @@ class Importance:
         return Corrected(multiplier=weight)
 
     def _mean(self, tokens: Mismatch, weight: Tensor) -> Tensor:
+        """Returns the mean weight over the tokens, or over the responses if a response has one weight."""
         if self.level == "token":
             return weight.mean()
         # Each response counts once, however many tokens repeat its weight.

@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 
 
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
+"""Type of a threshold above 0."""
 LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="lower bound of w; none: 1 / `high`")]
+"""Type of a lower bound of w, by default the inverse of the upper one."""
 MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="upper bound of the divergence")]
+"""Type of an upper bound of a divergence."""
 Over: TypeAlias = Literal["token", "sum", "mean", "max"]
 """The level of a divergence: the token's, or its sum, mean or maximum over the response."""
 OfOver: TypeAlias = Annotated[
     Over, Meta(description="divergence of the token, or its sum, mean or maximum over the response")
 ]
+"""Type of the tokens over which a divergence is taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,22 +37,28 @@ class RatioRejection:
     """A mask that keeps ratios within [low, high]; without `low`, the lower bound is 1 / high."""
 
     level: str
+    """Whether w is of a token, or the product or geometric mean over the response."""
     high: float
+    """Upper bound of w."""
     low: float | None = None
+    """Lower bound of w; None: 1 / high."""
 
     def __post_init__(self) -> None:
         check_bounds(self.low if self.low is not None else 0.0, self.high)
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "response"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
         # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
+        """Returns the mask of the tokens that keep their loss."""
         low = 1.0 / self.high if self.low is None else self.low
         ratio = ratio_of(tokens, self.level)
         return Corrected(keep=(ratio >= low) & (ratio <= self.high))
@@ -59,8 +69,11 @@ class DivergenceRejection:
     """A mask that keeps divergences of at most `threshold`: k2 = (log w)²/2, k3 = w - log w - 1."""
 
     kind: str
+    """Estimator of the divergence, `k2` or `k3`."""
     level: Over
+    """Whether the divergence is of a token, or a sum, mean or maximum over the response."""
     threshold: float
+    """Upper bound of the divergence."""
 
     def __post_init__(self) -> None:
         check_level(self.level, get_args(Over))
@@ -68,13 +81,16 @@ class DivergenceRejection:
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "response"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the mask of the tokens that keep their loss."""
         divergence = self._divergence(tokens.log_ratio)
         if self.level == "sum":
             divergence = tokens.of_sequences(divergence)
@@ -85,6 +101,7 @@ class DivergenceRejection:
         return Corrected(keep=divergence <= self.threshold)
 
     def _divergence(self, log_ratio: Tensor) -> Tensor:
+        """Returns the divergence of each token  # [N]"""
         return 0.5 * log_ratio.square() if self.kind == "k2" else log_ratio.exp() - log_ratio - 1
 
 
@@ -134,25 +151,30 @@ class KPop:
     """
 
     threshold: Annotated[Threshold, Meta(description="upper bound of the KL")] = 0.1
+    """Upper bound of both KLs."""
 
     def __post_init__(self) -> None:
         check_threshold(self.threshold)
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "response"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the mask of the tokens that keep their loss."""
         p = tokens.proximal.exp().clamp(_SURE, 1 - _SURE)
         q = tokens.rollout.exp().clamp(_SURE, 1 - _SURE)
         return Corrected(keep=_bernoulli_kl(p, q).maximum(_bernoulli_kl(q, p)) <= self.threshold)
 
 
 def _bernoulli_kl(p: Tensor, q: Tensor) -> Tensor:
+    """Returns the KL of two Bernoulli distributions with these probabilities  # [N], [N] -> [N]"""
     return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
 
 
@@ -163,19 +185,23 @@ class Opsm:
     """
 
     delta: Annotated[Threshold, Meta(description="upper bound of the mean of -log w")] = 1e-4
+    """Upper bound of the mean of -log w."""
 
     def __post_init__(self) -> None:
         check_threshold(self.delta)
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "response"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
+        """Returns the mask of the tokens that keep their loss."""
         drift = tokens.mean_of_sequences(-tokens.log_ratio)
         return Corrected(keep=(tokens.advantages >= 0) | (drift <= self.delta))
 
@@ -190,9 +216,11 @@ class M2po:
     """
 
     threshold: Annotated[Threshold, Meta(description="upper bound of the mean of (log w)²")] = 0.04
+    """Upper bound of the mean of (log w)²."""
     away_only: Annotated[bool, Meta(description="true: mask only tokens that their advantage moves further away")] = (
         True
     )
+    """True: only tokens whose advantage moves them further away are masked."""
 
     def __post_init__(self) -> None:
         if self.threshold != 0:
@@ -200,14 +228,17 @@ class M2po:
 
     @property
     def scope(self) -> Scope:
+        """Tokens among which the correction decides."""
         return "mini_batch"
 
     @property
     def weighs(self) -> bool:
+        """False: tokens are masked or marked, not weighted."""
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
         # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
+        """Returns the mask of the tokens that keep their loss."""
         squares = tokens.log_ratio.double().square()
         candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0
         ascending = squares[candidate].sort().values

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Counts: TypeAlias = "NDArray[np.int64]"  # [B], trained tokens of each response
+"""Numbers of trained tokens of each response  # [B]"""
 Weights: TypeAlias = "NDArray[np.float64]"  # [B], weight of each token of a response
+"""Weight of a token of each response  # [B]"""
 T = TypeVar("T")
+"""Type of the weights' arrays."""
 U = TypeVar("U")
+"""Type of the converted weights' arrays."""
 
 
 def token_mean(counts: Counts, norm: float) -> Weights:
@@ -129,6 +133,7 @@ class Aggregation:
     """An aggregation mode with its arguments. Raises ConfigError for an unknown mode or a norm not above 0."""
 
     mode: str = "token-mean"
+    """Name of the mode."""
     norm: float | None = None
     """Divisor of seq-mean-token-sum-norm; None: the length of the batch's longest response."""
     expert_mode: str | None = None

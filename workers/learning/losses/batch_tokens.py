@@ -22,6 +22,7 @@ class BatchTokens:
     expert: Tensor  # [N] bool
     sequence: Tensor  # [N] int64, which response; ascending
     sequences: int
+    """Number of responses."""
     versions: Tensor | None = None  # [N] int64, of the weights that drew each token
     version: int = 0
     """The version of the weights before the step."""

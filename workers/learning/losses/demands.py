@@ -24,6 +24,7 @@ _WORDS: Final[dict[Part, str]] = {
     "temperatures": "log-probabilities at the temperature that a token was drawn with",
     "adapter": "an adapter that learns beside a frozen model",
 }
+"""Capabilities in words."""
 _OF_FIELDS: Final[dict[PassField, Part]] = {
     "entropies": "entropies",
     "entropy_signals": "entropies",
@@ -32,15 +33,18 @@ _OF_FIELDS: Final[dict[PassField, Part]] = {
     "values": "critic",
     "teacher_logprobs": "teacher",
 }
+"""Capability needed for each field of a pass."""
 
 
 _OF_OBJECTIVE: Final[frozenset[Part]] = frozenset({"entropies", "reference", "critic", "teacher"})
+"""Capabilities whose need follows from the objective."""
 
 
 class Demand(NamedTuple):
     """One capability needed by a stage."""
 
     part: Part
+    """Name of the capability."""
     field: tuple[str, ...]
     """Path, in the experiment file, of the argument that needs the capability."""
     by: str
@@ -66,6 +70,7 @@ def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Deman
 
 
 def _of_model(stage: StageSpec) -> Iterator[Demand]:
+    """Yields the demands of the model: an adapter."""
     if stage.model.lora is not None:
         fix = "leave it out, or train with an engine that has it, such as torch"
         yield Demand("adapter", ("model", "lora_configs"), "a LoRA", fix)
@@ -82,6 +87,7 @@ def _of_rollouts(stage: StageSpec) -> Iterator[Demand]:
 
 
 def _of_objective(stage: StageSpec) -> Iterator[Demand]:
+    """Yields the demands of the objective, each with the argument causing it."""
     spec = stage.algorithm
     objective = Objective.of(spec, stage.sources, runs=False)
     definition = lookup(spec.kind)
@@ -110,4 +116,5 @@ def _of_objective(stage: StageSpec) -> Iterator[Demand]:
 
 
 def _at(*names: str) -> tuple[str, ...]:
+    """Returns the path of a field of `algorithm`."""
     return ("algorithm", *names)

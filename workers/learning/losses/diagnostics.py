@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DRAWN = "mismatch/drawn"
+"""Internal figure: number of tokens drawn by rollouts."""
 _SQUARE = "mismatch/square"
+"""Internal figure: sum of w²."""
 
 
 def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Tensor) -> dict[str, Tensor]:
@@ -67,6 +69,7 @@ def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Te
 
 
 def _by_sign(name: str, values: Tensor, advantages: Tensor) -> dict[str, Tensor]:
+    """Returns the sums over tokens of positive and of negative advantage, under two names."""
     return {
         f"{name}_positive": values.masked_fill(advantages <= 0, 0.0).sum(),
         f"{name}_negative": values.masked_fill(advantages >= 0, 0.0).sum(),
@@ -94,6 +97,7 @@ def of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:
+    """Returns a figure of a batch from those of its optimizer steps: maximum, minimum, or mean, by its name."""
     if name.endswith("/max"):
         return max(values)
     return min(values) if name.endswith("/min") else math.fsum(values) / len(values)

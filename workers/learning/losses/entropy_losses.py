@@ -14,6 +14,7 @@ class EntropyLoss:
     """An entropy bonus: `coef` times the aggregated entropy is subtracted from the loss."""
 
     coef: float
+    """Coefficient of the entropy."""
     without_expert: bool = False
     """True: tokens of an expert's rows have no entropy term."""
 
@@ -49,3 +50,4 @@ ENTROPY_LOSSES: Final = Plugins[EntropyLoss](
     group="rftd.entropy_losses",
     table={"none": f"{__name__}:none", "default": f"{__name__}:default", "mix": f"{__name__}:mix"},
 )
+"""Entropy losses by name: built-in ones, and plug-ins."""

@@ -48,9 +48,9 @@ def policy_loss(
         logprobs=chosen,
         # No loss of ours reads entropies; the bonus is a term of the objective, not of the policy loss.
         entropies=chosen.new_zeros(chosen.shape),
-        old_logprobs=_chosen("old_logprobs", old_logprobs, keep, chosen),
+        old_logprobs=_trained_values("old_logprobs", old_logprobs, keep, chosen),
         ref_logprobs=None,
-        advantages=_chosen("advantages", advantages, keep, chosen),
+        advantages=_trained_values("advantages", advantages, keep, chosen),
         expert=expert[sequence],
         sequence=sequence,
         sequences=len(mask),
@@ -87,8 +87,8 @@ def kl(
     chosen = logprobs[keep]
     estimate = function.estimate(
         chosen,
-        _chosen("ref_logprobs", ref_logprobs, keep, chosen),
-        _chosen("old_logprobs", old_logprobs, keep, chosen),
+        _trained_values("ref_logprobs", ref_logprobs, keep, chosen),
+        _trained_values("old_logprobs", old_logprobs, keep, chosen),
     )
     none = mask.new_zeros(len(mask)).bool()
     weights = _weights(Aggregation(loss_agg_mode, loss_scale_factor), mask, none, sequence, chosen)
@@ -108,7 +108,8 @@ def _places(logprobs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return keep, keep.nonzero()[:, 0]
 
 
-def _chosen(field: str, values: Tensor | None, keep: Tensor, like: Tensor) -> Tensor:
+def _trained_values(field: str, values: Tensor | None, keep: Tensor, like: Tensor) -> Tensor:
+    """Returns the values at trained tokens, as one row; zeros if None. Raises ConfigError for another shape."""
     if values is None:
         return like.new_zeros(like.shape)
     if values.shape != keep.shape:
@@ -123,5 +124,6 @@ def _chosen(field: str, values: Tensor | None, keep: Tensor, like: Tensor) -> Te
 def _weights(
     aggregation: Aggregation, mask: Tensor, expert: Tensor, sequence: Tensor, like: Tensor
 ) -> TokenWeights[Tensor]:
+    """Returns the weight of each trained token  # [N]"""
     weights = aggregation.weights([row.numpy() for row in mask.detach().cpu()], expert.tolist())
     return weights.map(lambda kind: like.new_tensor(kind)[sequence])

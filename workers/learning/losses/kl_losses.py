@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LOW_VAR_LIMIT: Final = 10.0
+"""Bound of the estimate `low_var_kl`."""
 CORRECTION_LIMIT: Final = 2.0
+"""Upper bound of the ratio in `corrected_k3`."""
 
 Positive = Annotated[float, msgspec.Meta(gt=0)] | None
+"""Type of an optional number above 0."""
 Estimate = Callable[["Tensor", "Tensor", "Tensor"], "Tensor"]
 """Function of the log-probabilities under policy, reference and rollout weights: the KL estimate of each token  # [N]
 each -> [N]
@@ -38,6 +41,7 @@ class AdaptiveRule:
     """
 
     target_kl: float
+    """KL that the controller aims at."""
     horizon: float
     """Number of batch items over which the coefficient adapts: larger is slower."""
 
@@ -58,8 +62,11 @@ class KlLoss:
     """
 
     coef: float
+    """Coefficient of the term."""
     estimate: Estimate
+    """Function estimating the KL at each token."""
     needs_old_logprobs: bool = False
+    """True: the estimate needs the log-probabilities under the weights that drew the tokens."""
     rule: AdaptiveRule | None = None
     """Controller that adapts the coefficient after each batch; None: constant."""
 
@@ -73,14 +80,14 @@ def k1(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """Estimates the KL by d: unbiased, of high variance; as a loss, its gradient does not pull to the reference."""
-    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
+    return _make_loss(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: logprobs - ref)
 
 
 def k2(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """Estimates the KL by d² / 2: biased, with the gradient of the KL."""
-    return _made(
+    return _make_loss(
         kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: 0.5 * (logprobs - ref).square()
     )
 
@@ -89,14 +96,14 @@ def k3(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """Estimates the KL by e^-d - 1 + d: unbiased, never negative (Schulman 2020, Approximating KL Divergence)."""
-    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
+    return _make_loss(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: _k3(logprobs - ref))
 
 
 def low_var_kl(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """Estimates the KL by k3, with d clamped to ±20 and the estimate to ±10, so that no token dominates a batch."""
-    return _made(
+    return _make_loss(
         kl_coef,
         _rule(adaptive, target_kl, horizon),
         lambda logprobs, ref, old: _k3((logprobs - ref).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)).clamp(
@@ -109,7 +116,7 @@ def absolute(
     *, kl_coef: float = 0.001, adaptive: bool = False, target_kl: Positive = None, horizon: Positive = None
 ) -> KlLoss:
     """Estimates the KL by |d|."""
-    return _made(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
+    return _make_loss(kl_coef, _rule(adaptive, target_kl, horizon), lambda logprobs, ref, old: (logprobs - ref).abs())
 
 
 def corrected_k3(
@@ -118,21 +125,24 @@ def corrected_k3(
     """Estimates the KL by k3 · min(e^(logprob - old logprob), 2), for tokens of older weights; without a gradient
     through the factor.
     """
-    return _made(kl_coef, _rule(adaptive, target_kl, horizon), _corrected_k3, needs_old_logprobs=True)
+    return _make_loss(kl_coef, _rule(adaptive, target_kl, horizon), _corrected_k3, needs_old_logprobs=True)
 
 
 def _k3(difference: Tensor) -> Tensor:
     # Not clamped: low_var_kl clamps its argument, and a clamped plain k3 would be biased.
+    """Returns the estimate e^-d - 1 + d of each token  # [N] -> [N]"""
     return (-difference).exp() - 1 + difference
 
 
 def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
     # Detached: the ratio corrects for the weights of the rollout, and is no part of the divergence to minimise.
+    """Returns the estimate k3, weighted by the bounded ratio to the weights that drew the token  # [N]"""
     ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
 
 
 def _rule(adaptive: bool, target_kl: float | None, horizon: float | None) -> AdaptiveRule | None:
+    """Returns the controller of an adaptive coefficient; None for a constant one. Raises ConfigError."""
     if not adaptive:
         return None
     if target_kl is None or horizon is None or not (target_kl > 0 and horizon > 0):
@@ -144,7 +154,10 @@ def _rule(adaptive: bool, target_kl: float | None, horizon: float | None) -> Ada
     return AdaptiveRule(target_kl=target_kl, horizon=horizon)
 
 
-def _made(kl_coef: float, rule: AdaptiveRule | None, estimate: Estimate, *, needs_old_logprobs: bool = False) -> KlLoss:
+def _make_loss(
+    kl_coef: float, rule: AdaptiveRule | None, estimate: Estimate, *, needs_old_logprobs: bool = False
+) -> KlLoss:
+    """Builds a KL loss. Raises ConfigError for a negative coefficient."""
     if kl_coef < 0:
         raise ConfigError(f"kl_coef is {kl_coef}", field="kl_loss_fn_args.kl_coef", fix="use 0 or more")
     return KlLoss(float(kl_coef), estimate, needs_old_logprobs, rule)
@@ -163,3 +176,4 @@ KL_LOSSES: Final = Plugins[KlLoss](
         "corrected_k3": f"{__name__}:corrected_k3",
     },
 )
+"""KL estimators by name: built-in ones, and plug-ins."""

@@ -27,9 +27,12 @@ class M2poLoss:
     """
 
     m2_threshold: float = 0.04
+    """Upper bound of the mean of (log r)² over the remaining tokens."""
     log_ratio_clip: float = LOG_RATIO_LIMIT
+    """Bound of |log r|."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, m2_threshold=self.m2_threshold)
@@ -59,15 +62,20 @@ class ClipCovLoss:
     """
 
     clip_range: float = 0.2
+    """Clip range of the ratio on both sides, unless a side has its own."""
     clip_range_low: float | None = None
     """Clip range below 1; None: `clip_range`."""
     clip_range_high: float | None = None
     """Clip range above 1; None: `clip_range`."""
     clip_cov_ratio: float = 0.0002
+    """Share of the step's tokens to mask."""
     clip_cov_lb: float = 1.0
+    """Lower bound of the covariance of masked tokens."""
     clip_cov_ub: float = 5.0
+    """Upper bound of the covariance of masked tokens."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, clip_range=self.clip_range)
@@ -120,9 +128,12 @@ class KlCovLoss:
     """
 
     kl_cov_ratio: float = 0.0002
+    """Share of the step's tokens to penalise."""
     ppo_kl_coef: float = 1.0
+    """Coefficient of |log r| of penalised tokens."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.share(kl_cov_ratio=self.kl_cov_ratio)

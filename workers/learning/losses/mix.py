@@ -19,9 +19,13 @@ class TwoLosses:
     """
 
     clip_range: float = 0.2
+    """Clip range of the ratio on both sides, unless a side has its own."""
     clip_range_low: float | None = None
+    """Clip range below 1."""
     clip_range_high: float | None = None
+    """Clip range above 1."""
     clip_ratio_c: float = 3.0
+    """c of the dual clip: bound of the loss of a bad token, in multiples of -A."""
     sft_loss_agg_mode: str | None = None
     """Aggregation of the expert's rows; None: that of the other rows."""
     use_token_level_loss_in_sft: bool | None = None
@@ -31,14 +35,21 @@ class TwoLosses:
     up.
     """
     ppo_mini_batch_size: object = None
+    """Accepted and ignored, as an argument of Trinity-RFT."""
     ppo_micro_batch_size_per_gpu: object = None
+    """Accepted and ignored, as an argument of Trinity-RFT."""
     ngpus_trainer: object = None
+    """Accepted and ignored, as an argument of Trinity-RFT."""
     train_batch_size_usual: object = None
+    """Accepted and ignored, as an argument of Trinity-RFT."""
     train_batch_size_expert: object = None
+    """Accepted and ignored, as an argument of Trinity-RFT."""
 
     usual: PpoLoss = field(init=False, repr=False)
+    """Loss of the rollouts."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.mode(self.sft_loss_agg_mode)
@@ -87,6 +98,7 @@ class MixLoss(TwoLosses):
     """
 
     mu: float = 0.1
+    """Weight of the expert's rows."""
 
     def __post_init__(self) -> None:
         TwoLosses.__post_init__(self)
@@ -109,10 +121,15 @@ class MixChordLoss(TwoLosses):
     """
 
     mu_warmup_steps: int = 0
+    """Steps in which mu rises."""
     mu_decay_steps: int = 0
+    """Steps in which mu falls."""
     mu_peak: float = 0.1
+    """Largest mu."""
     mu_valley: float = 0.1
+    """Final mu."""
     enable_phi_function: bool = True
+    """True: rows of the expert have the loss `sft_phi`, otherwise `sft`."""
 
     def __post_init__(self) -> None:
         TwoLosses.__post_init__(self)

@@ -32,19 +32,27 @@ class Objective:
     """
 
     policy_loss: PolicyLoss
+    """The main term."""
     kl: KlLoss
+    """KL added to the loss."""
     entropy: EntropyLoss
+    """Entropy bonus."""
     aggregation: Aggregation
+    """Aggregation of token losses."""
     needs_old_logprobs: bool
     """True if log-probabilities under the weights that drew the tokens are needed."""
     correction: Chain
+    """Corrections for tokens drawn by older weights."""
     kl_penalty: KlLoss
+    """KL subtracted from rewards or advantages."""
     token_advantage: TokenAdvantage | None = None
+    """Advantages of single tokens; None: those of the groups are used."""
     penalised_advantage: AdvantageFunction | None = None
     """The group's advantage function, if the KL penalty is subtracted from rewards before it is computed; else None."""
     from_rollouts: bool = True
     """False for a stage trained on dataset rows alone, whose tokens no policy drew."""
     policy_loss_name: str = ""
+    """Name of the policy loss, for errors."""
 
     @classmethod
     def of(cls, spec: AlgorithmSpec, sources: Mapping[str, str] | None = None, *, runs: bool = True) -> Objective:
@@ -142,6 +150,7 @@ class Objective:
         return loss, metrics
 
     def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
+        """Raises ConfigError if the policy loss returned a column of another shape."""
         expected = tokens.logprobs.shape
         columns = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
         wrong = next((name for name, value in columns.items() if value.shape != expected), None)
@@ -162,6 +171,7 @@ class Objective:
 
     def _entropy(self, entropies: Tensor, expert: Tensor, weights: TokenWeights[Tensor]) -> Tensor:
         # A zero coefficient must cost nothing: detached, the entropy's half of the backward pass is left out.
+        """Returns the aggregated entropy, without gradient if its coefficient is 0."""
         if self.entropy.coef == 0:
             entropies = entropies.detach()
         if self.entropy.without_expert:
@@ -170,6 +180,9 @@ class Objective:
 
 
 def _penalised_advantage(spec: AlgorithmSpec) -> AdvantageFunction | None:
+    """Returns the advantage function of an algorithm whose KL penalty comes before normalisation; None for any
+    other.
+    """
     if spec.kl_penalty_place != "before" or spec.kl_penalty == "none":
         return None
     function = advantage_function(spec)

@@ -36,10 +36,14 @@ class DpoLoss:
     """
 
     beta: float = 0.1
+    """Strength of the preference."""
     label_smoothing: float = 0.0
+    """Assumed share of pairs with swapped labels."""
 
     needs_reference: ClassVar[bool] = True
+    """True: the loss compares with the reference."""
     needs_pairs: ClassVar[bool] = True
+    """True: the loss compares the two responses of a pair."""
 
     def __post_init__(self) -> None:
         arguments.above(0, beta=self.beta)
@@ -66,10 +70,14 @@ class IpoLoss:
     """
 
     beta: float = 0.1
+    """Strength of the preference."""
     per_token_mean: bool = True
+    """True: sums are divided by the number of tokens."""
 
     needs_reference: ClassVar[bool] = True
+    """True: the loss compares with the reference."""
     needs_pairs: ClassVar[bool] = True
+    """True: the loss compares the two responses of a pair."""
 
     def __post_init__(self) -> None:
         arguments.above(0, beta=self.beta)
@@ -98,11 +106,14 @@ class SimpoLoss:
     """
 
     beta: float = 2.0
+    """Strength of the preference."""
     gamma: float = 1.0
     """The margin demanded between the rewards of chosen and rejected response."""
     label_smoothing: float = 0.0
+    """Assumed share of pairs with swapped labels."""
 
     needs_pairs: ClassVar[bool] = True
+    """True: the loss compares the two responses of a pair."""
 
     def __post_init__(self) -> None:
         arguments.above(0, beta=self.beta)
@@ -134,8 +145,10 @@ class OrpoLoss:
     """
 
     beta: float = 0.1
+    """Strength of the preference."""
 
     needs_pairs: ClassVar[bool] = True
+    """True: the loss compares the two responses of a pair."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, beta=self.beta)
@@ -174,12 +187,18 @@ class KtoLoss:
     """
 
     beta: float = 0.1
+    """Strength of the preference."""
     desirable_weight: float = 1.0
+    """Weight of desirable responses."""
     undesirable_weight: float = 1.0
+    """Weight of undesirable responses."""
 
     needs_reference: ClassVar[bool] = True
+    """True: the loss compares with the reference."""
     needs_labels: ClassVar[bool] = True
+    """True: every response is desirable or not."""
     needs_reference_kl: ClassVar[bool] = True
+    """True: the loss needs the KL to the reference, estimated by foreign prompts."""
 
     def __post_init__(self) -> None:
         arguments.above(0, beta=self.beta)
@@ -278,7 +297,7 @@ def spread(tokens: LossTokens, pairs: Pairs, loss: Tensor, reported: Mapping[str
     """Divides the loss and figures of each pair by the batch's number of pairs, and evenly among the pair's tokens  #
     [pairs] -> [N]
     """
-    return _spread(pairs.of[tokens.sequence], pairs.in_batch, loss, reported)
+    return _spread_over_tokens(pairs.of[tokens.sequence], pairs.in_batch, loss, reported)
 
 
 def spread_over_responses(
@@ -287,11 +306,12 @@ def spread_over_responses(
     """Divides the loss and figures of each response by the batch's number of responses, and evenly among its tokens  #
     [S] -> [N]
     """
-    return _spread(tokens.sequence, labels.in_batch, loss, reported)
+    return _spread_over_tokens(tokens.sequence, labels.in_batch, loss, reported)
 
 
-def _spread(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
+def _spread_over_tokens(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
     # Divided by the pairs of the whole step, not of this micro-batch: then micro-batches add up to one mean.
+    """Divides the loss of each pair or response evenly among its tokens, and by the number of them in the step."""
     share = 1.0 / (_counts(of_token, loss.detach()) * max(1, in_batch))
     return TokenLoss(
         loss=(loss * share)[of_token],

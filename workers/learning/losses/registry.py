@@ -13,42 +13,44 @@ from rftd.workers.learning.losses.loss_source import open_loss_source, outlined_
 from rftd.workers.learning.losses.policy_loss import LossNeeds, PolicyLoss
 from rftd.workers.workflows.source import source_name
 
-_HERE: Final = "rftd.workers.learning.losses"
+_PACKAGE: Final = "rftd.workers.learning.losses"
+"""Package of the built-in losses."""
 
 # Names, not classes: an experiment file is checked in the daemon, which has no torch to import.
 POLICY_LOSSES: Final = Plugins[PolicyLoss](
     "policy loss",
     group="rftd.policy_losses",
     table={
-        "ppo": f"{_HERE}.token_ratios:PpoLoss",
-        "gspo": f"{_HERE}.response_ratios:GspoLoss",
-        "gmpo": f"{_HERE}.response_ratios:GmpoLoss",
-        "vespo": f"{_HERE}.response_ratios:VespoLoss",
-        "cispo": f"{_HERE}.weighted_gradients:CispoLoss",
-        "sapo": f"{_HERE}.token_ratios:SapoLoss",
-        "topr": f"{_HERE}.weighted_gradients:ToprLoss",
-        "opmd": f"{_HERE}.weighted_gradients:OpmdLoss",
-        "sppo": f"{_HERE}.token_ratios:SppoLoss",
-        "rec": f"{_HERE}.weighted_gradients:RecLoss",
-        "reinforce": f"{_HERE}.weighted_gradients:ReinforceLoss",
-        "importance_sampling": f"{_HERE}.token_ratios:ImportanceSamplingLoss",
-        "m2po": f"{_HERE}.mini_batch_masks:M2poLoss",
-        "clip_cov": f"{_HERE}.mini_batch_masks:ClipCovLoss",
-        "kl_cov": f"{_HERE}.mini_batch_masks:KlCovLoss",
-        "dppo": f"{_HERE}.token_ratios:DppoLoss",
-        "probability_clip": f"{_HERE}.token_ratios:ProbabilityClipLoss",
-        "mix": f"{_HERE}.mix:MixLoss",
-        "mix_chord": f"{_HERE}.mix:MixChordLoss",
-        "dpo": f"{_HERE}.preference_losses:DpoLoss",
-        "ipo": f"{_HERE}.preference_losses:IpoLoss",
-        "simpo": f"{_HERE}.preference_losses:SimpoLoss",
-        "orpo": f"{_HERE}.preference_losses:OrpoLoss",
-        "kto": f"{_HERE}.preference_losses:KtoLoss",
-        "sft": f"{_HERE}.sft:SftLoss",
-        "sft_is": f"{_HERE}.sft:SftIsLoss",
-        "sft_phi": f"{_HERE}.sft:SftPhiLoss",
+        "ppo": f"{_PACKAGE}.token_ratios:PpoLoss",
+        "gspo": f"{_PACKAGE}.response_ratios:GspoLoss",
+        "gmpo": f"{_PACKAGE}.response_ratios:GmpoLoss",
+        "vespo": f"{_PACKAGE}.response_ratios:VespoLoss",
+        "cispo": f"{_PACKAGE}.weighted_gradients:CispoLoss",
+        "sapo": f"{_PACKAGE}.token_ratios:SapoLoss",
+        "topr": f"{_PACKAGE}.weighted_gradients:ToprLoss",
+        "opmd": f"{_PACKAGE}.weighted_gradients:OpmdLoss",
+        "sppo": f"{_PACKAGE}.token_ratios:SppoLoss",
+        "rec": f"{_PACKAGE}.weighted_gradients:RecLoss",
+        "reinforce": f"{_PACKAGE}.weighted_gradients:ReinforceLoss",
+        "importance_sampling": f"{_PACKAGE}.token_ratios:ImportanceSamplingLoss",
+        "m2po": f"{_PACKAGE}.mini_batch_masks:M2poLoss",
+        "clip_cov": f"{_PACKAGE}.mini_batch_masks:ClipCovLoss",
+        "kl_cov": f"{_PACKAGE}.mini_batch_masks:KlCovLoss",
+        "dppo": f"{_PACKAGE}.token_ratios:DppoLoss",
+        "probability_clip": f"{_PACKAGE}.token_ratios:ProbabilityClipLoss",
+        "mix": f"{_PACKAGE}.mix:MixLoss",
+        "mix_chord": f"{_PACKAGE}.mix:MixChordLoss",
+        "dpo": f"{_PACKAGE}.preference_losses:DpoLoss",
+        "ipo": f"{_PACKAGE}.preference_losses:IpoLoss",
+        "simpo": f"{_PACKAGE}.preference_losses:SimpoLoss",
+        "orpo": f"{_PACKAGE}.preference_losses:OrpoLoss",
+        "kto": f"{_PACKAGE}.preference_losses:KtoLoss",
+        "sft": f"{_PACKAGE}.sft:SftLoss",
+        "sft_is": f"{_PACKAGE}.sft:SftIsLoss",
+        "sft_phi": f"{_PACKAGE}.sft:SftPhiLoss",
     },
 )
+"""Policy losses by name: built-in ones, and plug-ins of the entry-point group `rftd.policy_losses`."""
 
 
 def compares_pairs(name: str) -> bool:

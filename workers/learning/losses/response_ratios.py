@@ -25,10 +25,14 @@ class GspoLoss:
     clip_range: float | None = None
     """Clip range on both sides of 1; None: `clip_range_low` and `clip_range_high`."""
     clip_range_low: float = 0.0003
+    """Clip range below 1."""
     clip_range_high: float = 0.0004
+    """Clip range above 1."""
     loss_agg_mode: str = "seq-mean-token-mean"
+    """Aggregation of the token losses."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(
@@ -63,10 +67,14 @@ class GmpoLoss:
     """
 
     clip_range_low: float = 0.4
+    """Clip range below 1."""
     clip_range_high: float = 0.4
+    """Clip range above 1."""
     loss_agg_mode: str = "seq-mean-token-mean"
+    """Aggregation of the token losses."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, clip_range_low=self.clip_range_low, clip_range_high=self.clip_range_high)
@@ -103,11 +111,16 @@ class VespoLoss:
     """
 
     k_pos: float = 2.0
+    """k for A >= 0."""
     lambda_pos: float = 3.0
+    """lambda for A >= 0."""
     k_neg: float = 3.0
+    """k for A < 0."""
     lambda_neg: float = 2.0
+    """lambda for A < 0."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(

@@ -28,6 +28,7 @@ class SftLoss:
     use_token_level_loss: bool | None = None
     """True: loss_agg_mode is token-mean; False: seq-mean-token-mean."""
     weighted: bool = False
+    """True: the loss is weighted by the advantage."""
 
     @property
     def loss_agg_mode(self) -> str | None:
@@ -48,6 +49,7 @@ class SftIsLoss:
     """
 
     use_token_level_loss: bool | None = None
+    """Trinity-RFT's switch of the aggregation; None: not set."""
 
     @property
     def loss_agg_mode(self) -> str | None:
@@ -71,7 +73,9 @@ class SftPhiLoss:
     """
 
     use_token_level_loss: bool | None = None
+    """Trinity-RFT's switch of the aggregation; None: not set."""
     cutoff_prob: float = 1.0
+    """Probability above which the loss no longer falls."""
 
     def __post_init__(self) -> None:
         arguments.above(0, cutoff_prob=self.cutoff_prob)

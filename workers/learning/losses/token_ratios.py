@@ -26,14 +26,17 @@ class PpoLoss:
     """
 
     clip_range: float = 0.2
+    """Clip range of the ratio on both sides, unless a side has its own."""
     clip_range_low: float | None = None
     """Clip range below 1; None: `clip_range`."""
     clip_range_high: float | None = None
     """Clip range above 1; None: `clip_range`."""
     clip_ratio_c: float = 3.0
+    """c of the dual clip: bound of the loss of a bad token, in multiples of -A."""
     enable_sequence_masking: bool = False
     """True: a response with A < 0 has no loss if it has drifted: mean(old logprob - logprob) above `delta`."""
     delta: float = 0.1
+    """Threshold of the sequence mask."""
     fallback_to_policy_gradient: bool = False
     """True: current log-probabilities replace the old ones. The ratio is 1, its gradient that of logprob."""
 
@@ -107,12 +110,16 @@ class SapoLoss:
     """
 
     tau_pos: float = 1.0
+    """τ for A > 0."""
     tau_neg: float = 1.05
+    """τ for other tokens."""
     through_gate: bool = True
     """True: the gate has a gradient. False: only logprob has one."""
     loss_agg_mode: str = "seq-mean-token-mean"
+    """Aggregation of the token losses."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.above(0, tau_pos=self.tau_pos)
@@ -148,11 +155,16 @@ class DppoLoss:
     """
 
     dppo_mask_low: float = 0.2
+    """Largest fall of the probability of a bad token."""
     dppo_mask_high: float = 0.2
+    """Largest rise of the probability of a good token."""
     adv_tau: float = 1.0
+    """Factor of the advantage."""
     kl_tau: float = 1e-3
+    """Coefficient of (log r)²."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(
@@ -180,11 +192,16 @@ class ProbabilityClipLoss:
     """
 
     mask_low: float = 0.1
+    """Largest fall of the probability."""
     mask_high: float = 0.1
+    """Largest rise of the probability."""
     adv_tau: float = 1.0
+    """Factor of the advantage."""
     kl_tau: float = 1e-3
+    """Coefficient of (log r)²."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(
@@ -210,8 +227,10 @@ class SppoLoss:
     """
 
     epsilon: float = 0.3
+    """Bound of the ratio: e in 1 / (1 + e) to 1 + e."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, epsilon=self.epsilon)
@@ -233,6 +252,7 @@ class ImportanceSamplingLoss:
     """
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
         """Returns -A r of each token  # [N]"""

@@ -24,13 +24,18 @@ class CispoLoss:
     """
 
     clip_range_low: float = 1.0
+    """Clip range below 1."""
     clip_range_high: float = 0.28
+    """Clip range above 1."""
     enable_mask_clip: bool = False
     """True: tokens that PPO would clip have no loss: A > 0 and r > 1 + mask high, or A < 0 and r < 1 - mask low."""
     mask_clip_range_low: float = 1.0
+    """Range of the ratio below 1 outside of which a bad token is masked."""
     mask_clip_range_high: float = 0.28
+    """Range of the ratio above 1 outside of which a good token is masked."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(
@@ -66,8 +71,10 @@ class ReinforceLoss:
     """
 
     epsilon_high: float = 0.02
+    """Upper bound of the ratio, less 1."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, epsilon_high=self.epsilon_high)
@@ -89,8 +96,10 @@ class ToprLoss:
     """
 
     advantage_threshold: float = 0.0
+    """Advantage above which a response is not tapered."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
         """Returns the loss of each token, tapered where the advantage is low  # [N]"""
@@ -109,6 +118,7 @@ class OpmdLoss:
     """
 
     tau: float = 1.0
+    """Strength of the regularisation."""
 
     def __post_init__(self) -> None:
         arguments.at_least(0, tau=self.tau)
@@ -122,7 +132,9 @@ class OpmdLoss:
 CLIP_MODES: Final = ("none", "one-side", "two-side", "gspo-one-side", "ring")
 """The values of `RecLoss.clip_mode`."""
 WEIGHTS: Final = ("none", "importance_sampling", "gspo_importance_sampling", "advantage")
+"""The accepted values of `RecLoss.weight`."""
 REGULARIZERS: Final = ("none", "k2", "forward-kl")
+"""The accepted values of `RecLoss.regularizer`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,16 +150,26 @@ class RecLoss:
     """
 
     epsilon_low: float = 0.2
+    """1 minus the lower bound of the ratio."""
     epsilon_high: float = 0.2
+    """Upper bound of the ratio, less 1."""
     epsilon_low_prime: float = 0.6
+    """low' of the mask `ring`."""
     epsilon_high_prime: float = 2.0
+    """high' of the mask `ring`."""
     clip_mode: str = "none"
+    """Name of the mask I."""
     weight: str = "none"
+    """Name of the weight in A'."""
     regularizer: str = "none"
+    """Name of the regularizer."""
     regularizer_coef: float = 0.0
+    """Coefficient of the regularizer."""
     temp: float = 1.0
+    """Temperature of the weight `advantage`."""
 
     needs_old_logprobs = True
+    """True: the loss needs the log-probabilities under the weights that drew the tokens."""
 
     def __post_init__(self) -> None:
         arguments.one_of(CLIP_MODES, clip_mode=self.clip_mode)

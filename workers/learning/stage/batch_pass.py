@@ -49,8 +49,10 @@ class BatchPass:
     """The values of the batch's N trained tokens computed before its first step, and figures to report."""
 
     columns: Passed
+    """Values of all trained tokens of the batch."""
     starts: Ints  # [B], where the tokens of each sample begin
     metrics: dict[str, float]
+    """Figures to report, by name."""
 
     def of(self, micro: MicroBatch) -> Passed:
         """Returns the values of a micro-batch's tokens, in the micro-batch's order; fields not computed are None."""
@@ -137,6 +139,7 @@ def batch_pass(
 
 
 def _advantage_figures(advantages: Tensor) -> dict[str, float]:
+    """Returns mean, maximum and minimum of the advantages."""
     return {
         "critic/advantages/mean": float(advantages.mean()),
         "critic/advantages/max": float(advantages.max()),
@@ -168,6 +171,7 @@ def _starts(micro_batches: Sequence[MicroBatch]) -> Ints:
 
 
 def _tokens(learner: Learner[M], packed: Sequence[M], *, version: int, needed: frozenset[PassField]) -> BatchTokens:
+    """Computes the needed fields of all trained tokens of the batch."""
     values = learner.values(packed, needed)
     return replace(
         carried(packed, learner.device, version=version),
@@ -212,6 +216,7 @@ def carried(packed: Sequence[MicroBatch], device: torch.device, *, version: int)
 
 
 def _check_shape(advantages: Tensor, batch: BatchTokens) -> None:
+    """Raises ConfigError unless there is one advantage for each token."""
     if advantages.shape != batch.old_logprobs.shape:
         raise ConfigError(
             f"the advantage function gave {tuple(advantages.shape)} for {len(batch.old_logprobs)} tokens",

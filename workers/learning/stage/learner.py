@@ -18,7 +18,9 @@ from rftd.workers.learning.stage.micro_batch import MicroBatch
 from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 M = TypeVar("M", bound=MicroBatch)
+"""Type of an engine's micro-batches."""
 M_contra = TypeVar("M_contra", bound=MicroBatch, contravariant=True)
+"""Type of the micro-batches accepted by an interface."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

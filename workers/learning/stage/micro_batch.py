@@ -14,7 +14,9 @@ from rftd.workers.learning.engine import TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation, TokenWeights
 
 Ints = NDArray[np.int64]
+"""Array of whole numbers."""
 Floats = NDArray[np.float32]
+"""Array of float32 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class StepSums:
         response.
         """
         for number, sample in zip(numbers, samples, strict=True):
-            _check(number, sample)
+            _check_lengths(number, sample)
         weights = aggregation.weights([sample.loss_mask for sample in samples], [sample.expert for sample in samples])
         pairs = _pairs(samples)
         # Rollouts have no labels, and a look at each of their masks takes a fifth of the time of packing them.
@@ -67,6 +69,7 @@ class MicroBatch:
     expert: NDArray[np.bool_]  # [N]
     sequence: Ints  # [N], which response of this micro-batch
     sequences: int
+    """Number of responses, S."""
     members: Ints  # [S], which sample of the batch each response is
     rewards: Floats  # [S]
     groups: Ints  # [S], index of its group within the batch; -1 without one
@@ -74,8 +77,11 @@ class MicroBatch:
     pairs: Ints | None  # [S], which pair each response is of; None if the batch has none
     chosen: NDArray[np.bool_] | None  # [S], which are preferred, or desirable; None: nobody said of them all
     pairs_in_batch: int
+    """Number of pairs in the optimizer step."""
     responses_in_batch: int
+    """Number of labelled responses in the optimizer step."""
     chosen_in_batch: int
+    """Number of desirable responses in the optimizer step."""
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], members: Ints, order: Sequence[int], step: StepSums) -> MicroBatch:
@@ -126,7 +132,8 @@ def ranges(starts: Ints, counts: Ints) -> Ints:
     return numbers
 
 
-def _check(number: int, sample: TrainSample) -> None:
+def _check_lengths(number: int, sample: TrainSample) -> None:
+    """Raises TrainError if the arrays of a sample have unequal lengths."""
     response = len(sample.tokens) - sample.prompt_tokens
     lengths = {len(sample.loss_mask)}
     for column in (sample.logprobs, sample.advantages, sample.versions, sample.temperatures):
@@ -180,6 +187,7 @@ def _inverse_temperature(samples: Sequence[TrainSample], trained: NDArray[np.boo
 
 
 def _versions(samples: Sequence[TrainSample], trained: NDArray[np.bool_]) -> Ints | None:
+    """Returns the versions of the trained tokens; None if a rollout's are unknown  # [N]"""
     if any(sample.versions is None and not sample.expert for sample in samples):
         return None
     parts = [

@@ -54,4 +54,5 @@ def reference_kl(learner: Learner[M], packed: Sequence[M]) -> Tensor:
 
 
 def _prompt(sample: TrainSample) -> bytes:
+    """Returns the tokens of a prompt as bytes, for comparison."""
     return sample.tokens[: sample.prompt_tokens].tobytes()

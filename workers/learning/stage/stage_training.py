@@ -141,20 +141,21 @@ def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
     rewards, advantages and staleness.
     """
     figures = {
-        **_spread("prompt_length", [sample.prompt_tokens for sample in samples]),
-        **_spread("response_length", [len(sample.loss_mask) for sample in samples]),
+        **_mean_max_min("prompt_length", [sample.prompt_tokens for sample in samples]),
+        **_mean_max_min("response_length", [len(sample.loss_mask) for sample in samples]),
     }
     rollouts = [sample for sample in samples if sample.advantages is not None]
     if rollouts:
         trained = np.concatenate([sample.loss_mask for sample in rollouts]) != 0
         advantages = np.concatenate([sample.advantages for sample in rollouts if sample.advantages is not None])
-        figures |= _spread("critic/rewards", [sample.reward for sample in rollouts])
-        figures |= _spread("critic/advantages", advantages[trained])
-        figures |= _spread("staleness_versions", [sample.staleness_versions for sample in rollouts])
+        figures |= _mean_max_min("critic/rewards", [sample.reward for sample in rollouts])
+        figures |= _mean_max_min("critic/advantages", advantages[trained])
+        figures |= _mean_max_min("staleness_versions", [sample.staleness_versions for sample in rollouts])
     return figures
 
 
-def _spread(name: str, values: ArrayLike) -> dict[str, float]:
+def _mean_max_min(name: str, values: ArrayLike) -> dict[str, float]:
+    """Returns mean, maximum and minimum of values under names beginning with `name`; empty without values."""
     array = np.asarray(values, np.float64)
     if not array.size:
         return {}

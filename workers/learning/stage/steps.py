@@ -34,10 +34,15 @@ class BatchSteps(Generic[M]):
     """The optimizer steps of one packed batch, with the learning rates and KL coefficients common to all of them."""
 
     spec: StageSpec
+    """Specification of the stage."""
     objective: Objective
+    """Loss of the stage."""
     learner: Learner[M]
+    """Models of the stage on the engine."""
     batch: TrainBatch
+    """Batch to train."""
     updates: Updates[M]
+    """Mini-batches of the batch, packed."""
     rate: float
     """The policy's learning rate."""
     critic_rate: float
@@ -163,6 +168,7 @@ class BatchSteps(Generic[M]):
 
 
 def _pairs(batch: MicroBatch, device: torch.device) -> Pairs | None:
+    """Returns the pairs of a micro-batch as tensors; None without pairs."""
     if batch.pairs is None or batch.chosen is None:
         return None
     return Pairs(
@@ -174,6 +180,7 @@ def _pairs(batch: MicroBatch, device: torch.device) -> Pairs | None:
 
 
 def _labels(batch: MicroBatch, device: torch.device) -> Labels | None:
+    """Returns the labels of a micro-batch as tensors; None without labels."""
     if batch.chosen is None:
         return None
     return Labels(
@@ -274,6 +281,7 @@ def step_pass(
 
 
 def _parts(values: Tensor | None, sizes: Sequence[int]) -> Sequence[Tensor | None]:
+    """Splits values into parts of these sizes; None for each part if there are none."""
     if values is None:
         return [None] * len(sizes)
     parts: Sequence[Tensor] = torch.split(values, list(sizes))

@@ -27,6 +27,7 @@ class OnPolicyDistillAdvantage(NoAdvantage):
     """
 
     kl_coef: float = 1.0
+    """Coefficient of the advantage."""
 
     def __post_init__(self) -> None:
         check_not_negative("kl_coef", self.kl_coef)
@@ -60,7 +61,9 @@ class JsdAdvantage(NoAdvantage):
     """
 
     kl_coef: float = 1.0
+    """Coefficient of the advantage."""
     lambda_coef: float = 0.5
+    """Weight of the teacher in the mixture."""
     temperature: float | None = None
     """The divisor of all log-probabilities; None: 1."""
     chunk_size: object = None
@@ -105,6 +108,7 @@ class JsdAdvantage(NoAdvantage):
         return -self.kl_coef * (1 - share) * (student - self._mixture(teacher, student))
 
     def _mixture(self, teacher: Tensor, student: Tensor) -> Tensor:
+        """Returns the log-probabilities of the mixture, M  # [N]"""
         share = self.lambda_coef
         # In logarithms throughout: e^t of a token that the teacher rules out is 0 in float32, and its log minus
         # infinity.

@@ -26,6 +26,7 @@ class ClipBAdvantage(GrpoAdvantage):
     """
 
     mu: float = 2.5
+    """Number of standard deviations below the mean."""
 
     def __post_init__(self) -> None:
         GrpoAdvantage.__post_init__(self)
@@ -61,7 +62,9 @@ class ClipVAdvantage(GrpoAdvantage):
     """
 
     mu: float = 8.5
+    """Number of standard deviations below the mean."""
     max_frac: float = 1e-4
+    """Largest share of tokens with advantage 0."""
 
     def __post_init__(self) -> None:
         GrpoAdvantage.__post_init__(self)

@@ -28,7 +28,9 @@ class PpoAdvantage(NoAdvantage):
     """
 
     gamma: float = 1.0
+    """Discount of later rewards."""
     lam: float = 1.0
+    """lambda of the generalised advantage."""
 
     def __post_init__(self) -> None:
         for name in ("gamma", "lam"):
@@ -60,6 +62,7 @@ class ReinforcePlusPlusAdvantage(NoAdvantage):
     """
 
     gamma: float = 1.0
+    """Discount of later rewards."""
 
     def __post_init__(self) -> None:
         check_share("gamma", self.gamma)

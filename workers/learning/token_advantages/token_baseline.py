@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rftd.workers.learning.losses.batch_tokens import BatchTokens
 
 _EPSILON = 1e-8
+"""Small addend to the sum of weights, against division by zero."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,13 @@ import re
 from collections.abc import Callable
 
 _TOKEN = re.compile(r"\s*(?:(\d{1,18})|\$?\{?([A-Za-z_]\w*)\}?|([-+*/%()]))")
+"""A number, a variable, or an operator."""
 _MOST = 1 << 63
+"""Bound of the magnitude of numbers."""
 _DEPTH = 20
+"""Maximum depth of nested brackets."""
 _LONGEST = 1000
+"""Maximum length of an expression."""
 
 
 def whole_number(text: str, variable: Callable[[str], str]) -> int | None:
@@ -38,6 +42,8 @@ def whole_number(text: str, variable: Callable[[str], str]) -> int | None:
 
 
 class _Parser:
+    """Parser of an expression by recursive descent, consuming a list of tokens."""
+
     def __init__(self, tokens: list[int | str]) -> None:
         self.tokens = tokens
 
@@ -50,6 +56,7 @@ class _Parser:
         return total
 
     def _product(self, depth: int) -> int:
+        """Parses a product of atoms. Raises ValueError beyond 64 bits, ZeroDivisionError."""
         number = self._atom(depth)
         while self.tokens[:1] in (["*"], ["/"], ["%"]):
             operator = self.tokens.pop(0)
@@ -65,6 +72,7 @@ class _Parser:
         return number
 
     def _atom(self, depth: int) -> int:
+        """Parses a number, a negative, or an expression in brackets. Raises ValueError."""
         if depth > _DEPTH:
             raise ValueError("nested too deep")
         first = self.tokens.pop(0)

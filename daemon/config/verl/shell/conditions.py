@@ -11,10 +11,13 @@ from typing import Final
 from rftd.daemon.config.verl.shell.word import ShellWord
 
 _MOST_TRIED: Final = 64
+"""Maximum number of combinations of possible texts."""
 _OUTSIDE: Final = "${oc.env:"
+"""Beginning of a variable that comes from the environment."""
 _EMPTY: Final = re.compile(
     r"""\s*(?:if\s+)?(?:\[\[?|test)\s+-z\s+"?\$\{?([A-Za-z_]\w*)\}?"?(?:\s+\]\]?)?\s*(?:;|\n)\s*then\s"""
 )
+"""Beginning of a branch taken if a variable is empty."""
 _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-eq": lambda left, right: left == right,
     "-ne": lambda left, right: left != right,
@@ -23,6 +26,7 @@ _NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = {
     "-gt": lambda left, right: left > right,
     "-ge": lambda left, right: left >= right,
 }
+"""The shell's comparisons of numbers."""
 
 
 def holds(words: Sequence[ShellWord]) -> bool | None:
@@ -39,6 +43,7 @@ def holds(words: Sequence[ShellWord]) -> bool | None:
 
 def _decided_by_known_part(words: Sequence[ShellWord]) -> bool | None:
     # A known part of a text proves that the text is not empty.
+    """Returns the outcome of `-n` or `-z` for a text with a known part; None for another test."""
     if len(words) == 2 and words[0].text in ("-n", "-z") and words[1].text:
         return words[0].text == "-n"
     return None
@@ -63,10 +68,11 @@ def _outcome(texts: list[str]) -> bool | None:
         return bool(texts[0])
     if len(texts) == 2:
         return {"-n": bool(texts[1]), "-z": not texts[1]}.get(texts[0])
-    return _compared(*texts) if len(texts) == 3 else None
+    return _compare(*texts) if len(texts) == 3 else None
 
 
-def _compared(subject: str, operator: str, operand: str) -> bool | None:
+def _compare(subject: str, operator: str, operand: str) -> bool | None:
+    """Returns the outcome of a comparison by one operator; None if not supported."""
     if operator in ("=", "==", "!="):
         return fnmatch.fnmatchcase(subject, operand) == (operator != "!=")
     if operator == "=~":

@@ -13,15 +13,19 @@ from rftd.daemon.config.gaps import GAP
 from rftd.daemon.config.issue import Issue, SyntaxIssue
 from rftd.daemon.config.source import SourcePlace
 from rftd.daemon.config.verl.shell.arithmetic import whole_number
-from rftd.daemon.config.verl.shell.piece import MOST_CHARS, ExpandedChars, Piece, WordUnderWay, joined
+from rftd.daemon.config.verl.shell.piece import MOST_CHARS, ExpandedChars, Piece, WordUnderWay, as_text_piece
 from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError, skip_array, skip_piece
 from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables
 from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, merged_words
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
+"""Name of a variable."""
 _BRACED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z", re.DOTALL)
+"""Inside of `${...}`: name, array, and default or alternative."""
 _CUT: Final = re.compile(r"([A-Za-z_]\w*)(##|#|%%|%)([^*?\[\]$`]*\*?[^*?\[\]$`]*)\Z")
+"""Inside of `${...}` removing a prefix or suffix."""
 _PLACE_OF_RUN: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
+"""Commands printing the folder in which the script runs."""
 _MOST_NESTED: Final = 16
 """Maximum depth of defaults within defaults: each level uses the interpreter's stack."""
 
@@ -31,15 +35,19 @@ class WordReader:
     """Reads the words of a text from `at` up to `end`."""
 
     text: str
+    """Text of the script, or of a default inside it."""
     at: int
     """Index of the next character to read."""
     end: int
     """Index after the last character to read."""
     variables: ShellVariables
+    """Variables at this point of the script."""
     place_of: Callable[[int, int], SourcePlace]
+    """Function from a range of the text to its position in the script."""
     spent: ExpandedChars
     """Counter limiting the characters of all expansions."""
     nested: int = 0
+    """Depth of defaults within defaults."""
 
     def words(self, *, split: bool = True) -> list[ShellWord]:
         """Returns the words at the reading position; several for an expanded list or, if `split`, for a value with
@@ -102,7 +110,7 @@ class WordReader:
                 parts.append("" if escaped == "\n" else escaped if escaped in ("\\", "$", "`") else f"\\{escaped}")
                 self.at += 2
             else:
-                piece = joined(self._expansion() if char == "$" else self._not_run())
+                piece = as_text_piece(self._expansion() if char == "$" else self._substitution())
                 parts.append(GAP if piece.unknown else piece.text)
         text = "".join(parts)
         return re.sub(r"(?m)^\t+", "", text) if unindented else text
@@ -111,7 +119,7 @@ class WordReader:
         """Reads the next piece of a word."""
         char = self.text[self.at]
         if char == "'":
-            end = self._skipped()
+            end = self._skip_piece()
             return self._spend(self.text[end[0] + 1 : end[1] - 1])
         if char == '"':
             return self._double_quoted()
@@ -119,13 +127,13 @@ class WordReader:
             self.at += 2
             return Piece(self.text[self.at - 1 : self.at])
         if char == "`":
-            return self._not_run()
+            return self._substitution()
         if char == "$":
             return self._expansion()
         self.at += 1
         return self._spend(char)
 
-    def _skipped(self) -> tuple[int, int]:
+    def _skip_piece(self) -> tuple[int, int]:
         """Skips the quote or expansion beginning here; returns the range of its characters."""
         start = self.at
         try:
@@ -135,8 +143,9 @@ class WordReader:
         return start, self.at
 
     def _double_quoted(self) -> Piece:
+        """Reads a text in double quotes, with expansions."""
         opened = self.at
-        _, closed = self._skipped()
+        _, closed = self._skip_piece()
         self.at = opened + 1
         word = WordUnderWay()
         while self.at < closed - 1:
@@ -145,11 +154,11 @@ class WordReader:
                 word.add(Piece("" if self.text[self.at + 1] == "\n" else self.text[self.at + 1]))
                 self.at += 2
             elif char in "$`":
-                piece = self._expansion() if char == "$" else self._not_run()
+                piece = self._expansion() if char == "$" else self._substitution()
                 if piece.words is not None and word.is_empty and self.at == closed - 1:
                     self.at = closed
                     return piece
-                word.add(joined(piece))
+                word.add(as_text_piece(piece))
             else:
                 word.add(self._spend(char))
                 self.at += 1
@@ -157,14 +166,15 @@ class WordReader:
         return word.piece()
 
     def _expansion(self) -> Piece:
+        """Reads an expansion beginning with `$`."""
         start = self.at
         if self.text.startswith("$((", start):
-            _, end = self._skipped()
-            return self._calculated(self.text[start + 3 : end - 2])
+            _, end = self._skip_piece()
+            return self._arithmetic(self.text[start + 3 : end - 2])
         if self.text.startswith("$(", start):
-            return self._not_run()
+            return self._substitution()
         if self.text.startswith("${", start):
-            _, end = self._skipped()
+            _, end = self._skip_piece()
             return self._braced(self.text[start + 2 : end - 1])
         match = _NAME.match(self.text, start + 1)
         if match:
@@ -174,6 +184,7 @@ class WordReader:
         return self._argument(start)
 
     def _argument(self, start: int) -> Piece:
+        """Reads a special variable, such as `$1`, `$@` or `$#`."""
         char = self.text[start + 1 : start + 2]
         if char in ("@", "*"):
             # The arguments of the script: none, because the script is not called.
@@ -190,10 +201,11 @@ class WordReader:
         return Piece("$")
 
     def _braced(self, inside: str) -> Piece:
+        """Evaluates the inside of `${...}`."""
         match = _BRACED.match(inside)
         if match is None:
             if cased := re.fullmatch(r"([A-Za-z_]\w*)(,,|\^\^)", inside):
-                return _in_case(self._variable(cased[1], whole=False), cased[2])
+                return _with_changed_case(self._variable(cased[1], whole=False), cased[2])
             if sliced := re.fullmatch(r"[@*]:(\d{1,3})", inside):
                 variable = self.variables.get("@")
                 return Piece("", words=variable.listed[max(0, int(sliced[1]) - 1) :] if variable is not None else ())
@@ -237,6 +249,7 @@ class WordReader:
 
     def _default(self, text: str) -> Piece:
         # A default in shell may contain variables.
+        """Evaluates the text of a default, itself with expansions."""
         if not set("$`'\"\\") & set(text):
             return self._spend(text)
         if self.nested >= _MOST_NESTED:
@@ -245,10 +258,11 @@ class WordReader:
         inner = WordReader(text, 0, len(text), self.variables, lambda start, end: position, self.spent, self.nested + 1)
         word = WordUnderWay()
         while inner.at < len(text):
-            word.add(joined(inner._piece()))
+            word.add(as_text_piece(inner._piece()))
         return word.piece()
 
     def _variable(self, name: str, *, whole: bool) -> Piece:
+        """Returns the value of a variable; with `whole`, all elements of an array."""
         variable = self.variables.get(name)
         if variable is None:
             return self._unassigned(name, whole=whole)
@@ -259,6 +273,7 @@ class WordReader:
         return Piece(word.text, word.unknown, word.candidates) if word else Piece("")
 
     def _unassigned(self, name: str, *, whole: bool) -> Piece:
+        """Returns the value of a variable not assigned by the script: the environment's, unless known otherwise."""
         if whole:
             return Piece("", words=())
         if name.isdigit():
@@ -267,7 +282,9 @@ class WordReader:
             return Piece(".")
         return Piece("${oc.env:" + name + "}")
 
-    def _calculated(self, expression: str) -> Piece:
+    def _arithmetic(self, expression: str) -> Piece:
+        """Evaluates the expression of `$((...))`."""
+
         def known(name: str) -> str:
             variable = self.variables.get(name)
             word = variable.words[0] if variable is not None and variable.words else None
@@ -299,8 +316,9 @@ class WordReader:
             sums.append(str(number))
         return Piece("", word.unknown, tuple(dict.fromkeys(sums))) if sums else None
 
-    def _not_run(self) -> Piece:
-        start, end = self._skipped()
+    def _substitution(self) -> Piece:
+        """Reads a command substitution; known only for harmless commands, because nothing is run."""
+        start, end = self._skip_piece()
         shown = " ".join(self.text[start:end].split())
         command = self.text[start + (1 if shown.startswith("`") else 2) : end - 1].strip()
         if command in _PLACE_OF_RUN:
@@ -326,13 +344,15 @@ class WordReader:
         return None if name.text == "basename" and "$" in path.name else Piece(text)
 
     def _spend(self, text: str) -> Piece:
+        """Counts the characters of an expansion, and returns them as a piece. Raises ShellProblem beyond the limit."""
         if not self.spent.add(len(text)):
             problem = f"variables expand to more than {MOST_CHARS:,} characters"
             raise self.fail(self.at, problem, "shorten the script")
         return Piece(text)
 
 
-def _in_case(piece: Piece, operator: str) -> Piece:
+def _with_changed_case(piece: Piece, operator: str) -> Piece:
+    """Returns a piece in lower or upper case; unknown for a variable from the environment."""
     if "${" in piece.text:
         return Piece("", "the script changes the case of a variable that it does not assign")
     change = str.lower if operator == ",," else str.upper
@@ -340,10 +360,12 @@ def _in_case(piece: Piece, operator: str) -> Piece:
 
 
 def _text_in(texts: Mapping[str, str], name: str) -> str:
+    """Returns the text assumed for a variable; empty without one."""
     return texts.get(name, "")
 
 
 def _text_of(variable: ShellValue | None) -> str:
+    """Returns the first word of a variable as text; empty for none."""
     return variable.words[0].text if variable is not None and variable.words else ""
 
 

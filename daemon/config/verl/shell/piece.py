@@ -30,14 +30,16 @@ class Piece:
     """A fragment of a word: a literal text, or the value of an expansion with its possible texts."""
 
     text: str
+    """The text, as far as known."""
     unknown: str = ""
     """Reason why the text is unknown; empty for a known text."""
     candidates: tuple[str, ...] = ()
+    """Possible texts of an unknown piece."""
     words: tuple[ShellWord, ...] | None = None
     """The words of a whole list, possibly empty; None for text."""
 
 
-def joined(piece: Piece) -> Piece:
+def as_text_piece(piece: Piece) -> Piece:
     """Converts a list to text, as within quotes: words separated by blanks."""
     if piece.words is None:
         return piece
@@ -62,7 +64,7 @@ class WordUnderWay:
 
     def add(self, piece: Piece) -> None:
         """Appends a piece to the word, extending its known text and every possible text."""
-        piece = joined(piece)
+        piece = as_text_piece(piece)
         self._text = (self._text or "") + piece.text
         if not self.unknown and not piece.unknown:
             self._certain_chars = len(self._text)

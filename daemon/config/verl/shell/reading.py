@@ -24,19 +24,25 @@ from rftd.daemon.config.verl.shell.tree import (
     Statements,
     parse_script,
 )
-from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables, appended, assumed_value
+from rftd.daemon.config.verl.shell.variables import ShellValue, ShellVariables, append_word, assumed_value
 from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, uncertain
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+"""Beginning of an assignment: the name, and `+` if the value is appended."""
 _ENDS_HERE: Final = re.compile(r"[ \t\r]*(?:\Z|[\n;&|()#]|[A-Za-z_]\w*\+?=)")
+"""End of a command, or the beginning of another assignment."""
 _WRITES: Final = re.compile(r"(?<![<>&\d])>>?[ \t]*(\"[^\"\n]+\"|'[^'\n]+'|[^\s;&|<>]+)")
+"""Redirection of output to a file."""
 _DECLARING: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
+"""Commands whose arguments are assignments."""
 _FINE: Final = frozenset(
     {"cd", "mkdir", "set", "shopt", "echo", "printf", "source", ".", "true", ":", "ulimit", "sleep"}
 )
+"""Commands assumed to succeed."""
 _MOST_TURNS: Final = 64
 """Loops over more items are not followed."""
 _MOST_STATEMENTS: Final = 20_000
+"""Maximum number of statements followed."""
 _MOST_CALLS: Final = 8
 """Maximum depth of functions calling one another: each call uses the interpreter's stack."""
 
@@ -47,6 +53,8 @@ def read_script(text: str, source: SourceMap, choices: ShellChoices | None = Non
 
 
 class _ShellRun:
+    """One reading of a script: follows statements with the variables at each point, and collects commands."""
+
     def __init__(self, text: str, source: SourceMap, choices: ShellChoices) -> None:
         self.text = text
         self.origin = source.origin
@@ -82,6 +90,7 @@ class _ShellRun:
         return self.result
 
     def _reader(self, start: int, end: int) -> WordReader:
+        """Returns a reader of the words in a range of the script."""
         return WordReader(self.text, start, end, self.variables, self.places.place, self._spent)
 
     def _run(self, statements: Sequence[Statement]) -> bool | None:
@@ -94,10 +103,10 @@ class _ShellRun:
             if needed is None or outcome is needed:
                 outcome = self._statement(statement)
             elif outcome is None:
-                outcome = self._perhaps(replace(statement, joined=""), needed)
+                outcome = self._follow_if_chosen(replace(statement, joined=""), needed)
         return outcome
 
-    def _perhaps(self, statement: Statement, needed: bool) -> bool | None:
+    def _follow_if_chosen(self, statement: Statement, needed: bool) -> bool | None:
         """Follows a statement run only after an undecidable outcome of the preceding statement."""
         start = statement.node.start
         decided = self._choice(start, start)
@@ -132,9 +141,13 @@ class _ShellRun:
             self._leaving_branches[end] = []
 
     def _merge(self, branches: Sequence[ShellVariables], at: int) -> None:
+        """Merges the variables of alternative branches that end at index `at`."""
         self.variables.merge(branches, self.places.line(at), self.places.place(at, at + 1))
 
     def _statement(self, statement: Statement) -> bool | None:
+        """Follows one statement; returns its outcome, None if undecidable. Raises ShellProblem beyond the limit of
+        statements.
+        """
         self._statements += 1
         if self._statements > _MOST_STATEMENTS:
             problem = f"more than {_MOST_STATEMENTS:,} commands would be run"
@@ -148,6 +161,7 @@ class _ShellRun:
         return outcome if outcome is None or not statement.negated else not outcome
 
     def _block(self, block: ShellBlock) -> bool | None:
+        """Follows a block; returns its outcome, None if undecidable."""
         if block.kind == "{":
             return self._run(block.branches[0].body)
         if block.kind == "(":
@@ -204,15 +218,18 @@ class _ShellRun:
             self._merge(outcomes, block.start)
 
     def _pass_over(self, branch: Branch) -> None:
+        """Records the overrides in a branch not taken."""
         self.result.passed_over.update(
             (word, position) for position, word in self.places.keys(branch.start, branch.end)
         )
 
     def _subject(self, block: ShellBlock) -> ShellWord:
+        """Returns the word compared by a `case`; an empty word for other blocks."""
         words = self._reader(*block.head).words(split=False) if block.kind == "case" else []
         return words[0] if words else ShellWord("", self.places.place(block.start, block.start + 1))
 
     def _condition(self, branch: Branch, subject: ShellWord) -> bool | None:
+        """Returns whether a branch is taken; None if undecidable."""
         if branch.patterns:
             patterns = [word for span in branch.patterns for word in self._reader(*span).words(split=False)]
             return matches(subject, patterns)
@@ -221,6 +238,7 @@ class _ShellRun:
         return self._run(branch.condition)
 
     def _loop(self, block: ShellBlock) -> None:
+        """Follows a loop, unless the user chose to skip it."""
         branch = block.branches[0]
         if self._choice(branch.start, branch.end) is False:
             return
@@ -234,6 +252,7 @@ class _ShellRun:
             self._leaving_branches["break"], self._leaving_branches["continue"] = outer
 
     def _loop_body(self, block: ShellBlock, branch: Branch) -> None:
+        """Follows the iterations of a loop; once, with uncertain effects, if their number is unknown."""
         if block.kind in ("while", "until"):
             outcome = self._run(branch.condition)
             if outcome is (block.kind == "until"):
@@ -243,7 +262,7 @@ class _ShellRun:
         if certain and len(loop_words) <= _MOST_TURNS:
             for loop_word in loop_words:
                 self.variables.set(block.name, ShellValue((loop_word,)))
-                if self._turn(branch.body, block.start):
+                if self._iteration(branch.body, block.start):
                     break
             self._merge_left("break", block.start)
             return
@@ -258,7 +277,7 @@ class _ShellRun:
             self._merge_left(end, block.start)
         self._merge([inner, self.variables.branch()], block.start)
 
-    def _turn(self, body: Statements, at: int) -> bool:
+    def _iteration(self, body: Statements, at: int) -> bool:
         """Follows one iteration of a loop; True if no further iteration follows."""
         self._run(body)
         self._merge_left("continue", at)
@@ -270,6 +289,9 @@ class _ShellRun:
         return bool(ended) and ended != "continue"
 
     def _simple(self, command: SimpleCommand) -> bool | None:
+        """Follows one command: reads its words, assignments and redirections; returns its outcome, None if
+        undecidable.
+        """
         if self.text.startswith("[[", command.start):
             return self._double_test(command)
         reader = self._reader(command.start, command.end)
@@ -298,9 +320,10 @@ class _ShellRun:
                 self.result.files[str(PurePosixPath(name[0].text))] = self._reader(
                     document.start, document.end
                 ).document(literal=document.literal, unindented=document.unindented)
-        return self._done(words) if words else True
+        return self._execute(words) if words else True
 
     def _double_test(self, command: SimpleCommand) -> bool | None:
+        """Returns the outcome of `[[ ... ]]`; None if undecidable."""
         end = self.text.rfind("]]", command.start, command.end)
         reader = self._reader(command.start + 2, max(end, command.start + 2))
         words: list[ShellWord] = []
@@ -317,8 +340,10 @@ class _ShellRun:
             else:
                 words += reader.words(split=False)
 
-    def _done(self, words: list[ShellWord]) -> bool | None:
-        """Processes a whole command: applies its effect on variables, or stores it."""
+    def _execute(self, words: list[ShellWord]) -> bool | None:
+        """Applies a whole command's effect on variables and control flow, or stores the command; returns its outcome,
+        None if undecidable.
+        """
         first = words[0].text
         if first in _DECLARING:
             return True
@@ -350,6 +375,7 @@ class _ShellRun:
         return {"true": True, "false": False}.get(first, True if first in _FINE else None)
 
     def _call(self, function: ShellFunction, words: list[ShellWord]) -> bool | None:
+        """Follows the body of a function with these arguments; returns its outcome, None if undecidable."""
         self._called.add(function.name)
         if self._calls >= _MOST_CALLS:
             return None
@@ -370,21 +396,25 @@ class _ShellRun:
             self.variables.written.update(before)
 
     def _arguments(self, words: Sequence[ShellWord]) -> None:
+        """Sets `$@` and `$1` to `$9`."""
         self.variables.set("@", ShellValue(tuple(words), is_array=True))
         for number in range(1, 10):
             word = words[number - 1] if number <= len(words) else ShellWord("", SourcePlace(self.origin))
             self.variables.set(str(number), ShellValue((word,)))
 
     def _shift(self) -> None:
+        """Removes the first argument."""
         arguments = self.variables.get("@")
         if arguments is not None:
             self._arguments(arguments.words[1:])
 
     def _forget(self, name: str) -> None:
+        """Marks a variable as set by the running script, so unknown."""
         why = f"the script sets {name} while it runs"
         self.variables.set(name, ShellValue((ShellWord("", SourcePlace(self.origin), why),)))
 
     def _assignment(self, match: re.Match[str], reader: WordReader, *, declared: bool = False) -> None:
+        """Reads the value of an assignment and sets the variable, unless the assignment applies to one command only."""
         name = match[1]
         reader.at = match.end()
         before = self.variables.get(name) if match[2] else None
@@ -397,7 +427,7 @@ class _ShellRun:
         read = [] if ends else reader.words(split=False)
         word = read[0] if read else ShellWord("", position)
         if before and before.words:
-            word = appended(before.words[0], word)
+            word = append_word(before.words[0], word)
         # Before a command, as in `A=1 python3 ...`, the assignment applies to the command only, whose words are
         # expanded first.
         if declared or _ENDS_HERE.match(self.text, reader.at) or reader.at >= reader.end:

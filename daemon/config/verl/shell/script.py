@@ -46,7 +46,9 @@ def one_command(commands: Sequence[Sequence[ShellWord]]) -> list[ShellWord]:
 
 
 _KEY: Final = re.compile(r"(?<![\w./$~-])\+{0,2}[a-z_]\w*(?:\.\w+)+=[^\s\"')\\]*")
+"""An override `section.key=value`."""
 _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#[^\n]*", re.MULTILINE)
+"""A comment, up to the end of the line."""
 
 
 class ScriptPlaces:

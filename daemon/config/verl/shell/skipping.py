@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 BLANKS: Final = " \t\r"
+"""Characters that separate words."""
 ENDS: Final = "\n;&|()"
+"""Characters that end a command."""
 _MOST_NESTED: Final = 40
+"""Maximum depth of nested quotes and expansions."""
 
 
 class ScriptError(Exception):
@@ -48,6 +51,7 @@ def skip_piece(text: str, at: int, depth: int = 0) -> int:
 
 
 def _skip_quoted(text: str, start: int, depth: int) -> int:
+    """Returns the end of a text in double quotes. Raises ScriptError."""
     at = start + 1
     while at < len(text):
         if text[at] == '"':
@@ -57,6 +61,7 @@ def _skip_quoted(text: str, start: int, depth: int) -> int:
 
 
 def _skip_sum(text: str, start: int) -> int:
+    """Returns the end of `$((...))`. Raises ScriptError."""
     end = text.find("))", start)
     while end >= 0 and text[end : end + 3] == ")))":
         end += 1
@@ -86,6 +91,7 @@ def skip_brackets(text: str, start: int, depth: int = 0) -> int:
 
 
 def _skip_braces(text: str, start: int, depth: int) -> int:
+    """Returns the end of `${...}`. Raises ScriptError."""
     at = start + 2
     while at < len(text) and text[at] != "\n":
         if text[at] == "}":

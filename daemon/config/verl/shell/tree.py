@@ -11,12 +11,19 @@ from rftd.daemon.config.verl.shell.skipping import BLANKS, ENDS, ScriptError, sk
 _FUNCTION: Final = re.compile(
     r"(?:function[ \t]+([\w:.-]+)[ \t]*(?:\([ \t]*\))?|([A-Za-z_][\w:.-]*)[ \t]*\([ \t]*\))\s*(?=[{(])"
 )
+"""Beginning of a function's definition."""
 _DOCUMENT: Final = re.compile(r"<<(-?)[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([^\s;&|<>()'\"]+))")
+"""Beginning of a here-document, with its end word."""
 _ARRAY: Final = re.compile(r"[A-Za-z_]\w*(?:\[[^]\n]*\])?\+?=\(")
+"""Beginning of an assignment of an array."""
 _WORD: Final = re.compile(r"[A-Za-z{}!\[]+(?=[\s;&|()<>]|\Z)")
+"""A word that may be a keyword."""
 _LOOPS: Final = frozenset({"for", "select", "while", "until"})
+"""Keywords that begin a loop."""
 _CLOSERS: Final = frozenset({"fi", "done", "esac", "}", "then", "do", "else", "elif"})
+"""Keywords that end or continue a block."""
 _MOST_NESTED: Final = 40
+"""Maximum depth of nested blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,9 @@ class HereDocument:
     """Text read by a command, from the first line to the last."""
 
     start: int
+    """Index of the first character."""
     end: int
+    """Index after the last character."""
     literal: bool
     """True if variables in the text are not expanded."""
     unindented: bool
@@ -36,8 +45,11 @@ class SimpleCommand:
     """The range of characters of one command."""
 
     start: int
+    """Index of the first character."""
     end: int
+    """Index after the last character."""
     documents: list[HereDocument] = field(default_factory=list)
+    """Here-documents of the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +57,15 @@ class Branch:
     """A branch of a block, run if the condition holds."""
 
     start: int
+    """Index of the first character."""
     end: int
+    """Index after the last character."""
     condition: tuple[Statement, ...]
     """Commands of the condition, the last one deciding; empty for `else`."""
     patterns: tuple[tuple[int, int], ...]
     """The patterns of a `case`."""
     body: tuple[Statement, ...]
+    """Statements run if the branch is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +73,15 @@ class ShellBlock:
     """An `if`, `case`, loop, group or subshell."""
 
     kind: str
+    """Word that begins the block: `if`, `case`, `for`, `{`, `(`, `((` and so on."""
     start: int
+    """Index of the first character."""
     head: tuple[int, int]
     """The range of a `case`'s subject, or of the items of a `for`."""
     name: str
     """The variable of a `for`."""
     branches: tuple[Branch, ...]
+    """Branches in the order of the script; a loop has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +89,11 @@ class ShellFunction:
     """A function definition: the name, and the statements of the body."""
 
     name: str
+    """Name of the function."""
     start: int
+    """Index of the first character."""
     body: tuple[Statement, ...]
+    """Statements of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +103,13 @@ class Statement:
     joined: str
     """Operator before the statement: `&&`, `||`, `|`, or empty."""
     node: SimpleCommand | ShellBlock | ShellFunction
+    """The command, block or function."""
     negated: bool = False
+    """True after `!`: the outcome is reversed."""
 
 
 Statements: TypeAlias = tuple[Statement, ...]
+"""Statements in the order of the script."""
 
 
 def parse_script(text: str) -> Statements:
@@ -101,6 +125,8 @@ def parse_script(text: str) -> Statements:
 
 
 class _ScriptParser:
+    """Parser of a script by recursive descent; `at` is the index of the next character."""
+
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
@@ -136,13 +162,18 @@ class _ScriptParser:
         return tuple(parsed)
 
     def _next(self) -> None:
+        """Moves past one character."""
         self.at += 1
 
     def _word(self) -> str:
+        """Returns the word at the position if it may be a keyword, otherwise an empty text; does not move."""
         match = _WORD.match(self.text, self.at)
         return match[0] if match else ""
 
     def _statement(self, joined: str) -> Statement | None:
+        """Parses one statement, preceded by the operator `joined`; None for a stray closing word. Raises
+        ScriptError.
+        """
         start = self.at
         word = self._word()
         if self._depth >= _MOST_NESTED:
@@ -175,6 +206,7 @@ class _ScriptParser:
         return Statement(joined, self._simple())
 
     def _if(self) -> ShellBlock:
+        """Parses an `if` with its branches."""
         start = self.at
         branches: list[Branch] = []
         word = "if"
@@ -195,6 +227,7 @@ class _ScriptParser:
         return ShellBlock("if", start, (start, start), "", tuple(branches))
 
     def _case(self) -> ShellBlock:
+        """Parses a `case` with its branches."""
         start = self.at
         self._skip("case")
         subject = self._span()
@@ -215,6 +248,7 @@ class _ScriptParser:
         return ShellBlock("case", start, subject, "", tuple(branches))
 
     def _patterns(self) -> tuple[tuple[int, int], ...]:
+        """Parses the patterns of a branch of a `case`; returns their ranges."""
         spans: list[tuple[int, int]] = []
         if self.text.startswith("(", self.at):
             self.at += 1
@@ -227,6 +261,7 @@ class _ScriptParser:
         return tuple(spans)
 
     def _loop(self, word: str) -> ShellBlock:
+        """Parses a loop beginning with the keyword `word`."""
         start = self.at
         self.at += len(word)
         name = ""
@@ -256,6 +291,7 @@ class _ScriptParser:
         return ShellBlock(word, start, item_span, name, (Branch(start, end, condition, (), body),))
 
     def _group(self) -> ShellBlock:
+        """Parses `{...}`, `(...)` or `((...))`."""
         start = self.at
         if self.text.startswith("((", start):
             self._brackets("((", "))")
@@ -268,13 +304,14 @@ class _ScriptParser:
         return ShellBlock(kind, start, (start, start), "", (Branch(start, end, (), (), body),))
 
     def _brackets(self, opening: str, closing: str) -> None:
+        """Moves past the next `closing`. Raises ScriptError if there is none."""
         end = self.text.find(closing, self.at)
         if end < 0:
             raise ScriptError(self.at, f"the `{opening}` that opens here is never closed", f"close it with {closing}")
         self.at = end + len(closing)
 
     def _simple(self) -> SimpleCommand:
-        """Parses one command."""
+        """Parses one command up to its end, with its here-documents."""
         start = self.at
         documents: list[HereDocument] = []
         self._documents = documents
@@ -303,6 +340,7 @@ class _ScriptParser:
         return SimpleCommand(start, self.at, documents)
 
     def _redirection(self) -> None:
+        """Moves past a redirection; a here-document is noted, to be read after the line."""
         match = _DOCUMENT.match(self.text, self.at)
         if match and not self.text.startswith("<<<", self.at):
             literal = match[4] is None or "\\" in match[0]
@@ -350,10 +388,12 @@ class _ScriptParser:
         return start, self.at
 
     def _skip(self, word: str) -> None:
+        """Moves past a keyword, if it is at the position."""
         if self.text.startswith(word, self.at):
             self.at += len(word)
 
     def _blank_lines(self) -> None:
+        """Moves past blanks, line ends and comments."""
         while self.at < len(self.text):
             if self.text.startswith("\\\n", self.at):
                 self.at += 2
@@ -365,5 +405,6 @@ class _ScriptParser:
                 return
 
     def _comment(self) -> None:
+        """Moves to the end of the line."""
         end = self.text.find("\n", self.at)
         self.at = len(self.text) if end < 0 else end

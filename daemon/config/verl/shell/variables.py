@@ -15,7 +15,9 @@ class ShellValue:
     """The words of a variable: one, or the elements of an array."""
 
     words: tuple[ShellWord, ...]
+    """The words outside list context."""
     is_array: bool = False
+    """True for an array."""
     elements: tuple[ShellWord, ...] | None = None
     """The words in list context, if different."""
 
@@ -30,8 +32,11 @@ class ShellVariables:
     """The variables by name; assumed variables are not changed by the script."""
 
     assumed: Mapping[str, ShellValue]
+    """Values chosen by the user, by name."""
     above: ShellVariables | None = None
+    """Variables around this branch; None for the whole script."""
     written: dict[str, ShellValue | None] = field(default_factory=dict)
+    """Values assigned in this branch; None for an unset variable."""
 
     def get(self, name: str) -> ShellValue | None:
         """Returns the value; None for a variable not assigned by the script."""
@@ -84,6 +89,9 @@ class ShellVariables:
 
 
 def _one_of(alternatives: Sequence[ShellValue | None], why: str, name: str, position: SourcePlace) -> ShellValue | None:
+    """Returns the value of a variable after alternative branches: the common one, or an uncertain one for the reason
+    `why`.
+    """
     if all(alternative == alternatives[0] for alternative in alternatives):
         return alternatives[0]
     if any(alternative is not None and alternative.is_array for alternative in alternatives):
@@ -117,7 +125,7 @@ def assumed_value(text: str) -> ShellValue:
     return ShellValue((ShellWord(text, position),), elements=tuple(ShellWord(word, position) for word in words))
 
 
-def appended(before: ShellWord, word: ShellWord) -> ShellWord:
+def append_word(before: ShellWord, word: ShellWord) -> ShellWord:
     """Returns the word `before` continued by `word`, as after `NAME+=text`, with all combinations of possible texts."""
     if not before.unknown and not word.unknown:
         return replace(word, text=before.text + word.text)

@@ -10,6 +10,7 @@ from rftd.daemon.config.issue import Issue
 from rftd.daemon.config.source import SourcePlace
 
 MOST_CANDIDATES: Final = 16
+"""Maximum number of possible texts; more count as none known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,9 @@ class ShellWord:
     """A word of a command; a variable that the script does not assign appears as `${oc.env:NAME}`."""
 
     text: str
+    """The text, as far as known."""
     place: SourcePlace
+    """Position in the script."""
     unknown: str = ""
     """Reason why the text is unknown; empty for a known text."""
     candidates: tuple[str, ...] = ()
@@ -53,7 +56,7 @@ def merged_words(lists: Sequence[Sequence[ShellWord]], why: str) -> list[ShellWo
     """
     first = lists[0]
     common = 0
-    while all(len(words) > common and _equal(words[common], first[common]) for words in lists):
+    while all(len(words) > common and _are_equal(words[common], first[common]) for words in lists):
         common += 1
     tails = [words[common:] for words in lists]
     merged = list(first[:common])
@@ -73,7 +76,8 @@ def merged_words(lists: Sequence[Sequence[ShellWord]], why: str) -> list[ShellWo
     return merged
 
 
-def _equal(word: ShellWord, second: ShellWord) -> bool:
+def _are_equal(word: ShellWord, second: ShellWord) -> bool:
+    """True for words with equal texts and possible texts, whatever their positions."""
     return (word.text, word.unknown, word.candidates) == (second.text, second.unknown, second.candidates)
 
 

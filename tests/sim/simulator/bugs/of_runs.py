@@ -16,7 +16,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import append_retry
 from rftd.streams.log.envelope import Draft
 from rftd.workers.control.controller import Controller
-from rftd.workers.control.hold import REFUSALS, Trouble, of_refusal
+from rftd.workers.control.hold import REFUSALS, Trouble, trouble_of_refusal
 from simulator.bugs.bug import Bug, instead
 
 
@@ -46,7 +46,7 @@ def _believe_strangers(refused: Any) -> Callable[[Controller], Trouble | None]:
             if gone.role != "explorer" or gone.code not in REFUSALS or worker in heard:
                 continue
             if self._state.spine.status is not Status.PAUSED:
-                return of_refusal(gone, ours=False)
+                return trouble_of_refusal(gone, ours=False)
             heard.add(worker)
         found: Trouble | None = refused(self)
         return found

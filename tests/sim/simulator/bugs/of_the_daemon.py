@@ -347,7 +347,7 @@ BUGS = (
     Bug(
         "a stage ends before its last step",
         "verify: completed-is-complete",
-        instead(Controller, "_lacks", _end_early),
+        instead(Controller, "_first_lack", _end_early),
     ),
     Bug(
         "a fork leaps over groups",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic.daemon.experiment_files import TEXT, overlaid
 
 from rftd.daemon.config.effective.experiment import effective_config
-from rftd.daemon.config.grammar import escaped, parse_interpolation
+from rftd.daemon.config.grammar import escape, parse_interpolation
 from rftd.daemon.config.interpolation import as_written
 from rftd.daemon.config.issue import ConfigErrors
 from rftd.daemon.config.loading import Submission, check_config, load_text, portable_overrides
@@ -106,7 +106,7 @@ def test_overrides_of_anothers_config_resolve_nothing_of_it(load: Load) -> None:
 def test_a_text_of_backslashes_is_read_once() -> None:
     text = "\\" * 500_000
     assert parse_interpolation(text + "x") == (text + "x",)
-    assert parse_interpolation(escaped(text + "${")) == (text + "${",)
+    assert parse_interpolation(escape(text + "${")) == (text + "${",)
 
 
 def test_many_of_them_are_not_all_told() -> None:

@@ -22,7 +22,7 @@ from rftd.workers.control.closing import (
     GivenUp,
     attempts_of,
     close_groups,
-    explored,
+    is_explored,
     leasable,
     left_to_collect,
     loose_groups,
@@ -222,17 +222,17 @@ def test_a_stage_that_collects_counts_what_is_given_out(given_out: int, left: in
     for sequence in range(given_out):
         desk.lease(sequence, desk.id)
     assert left_to_collect(desk.state, stage) == left
-    assert not explored(desk.state, stage)
+    assert not is_explored(desk.state, stage)
 
 
 def test_a_stage_that_collects_is_explored_once_its_last_group_is_closed() -> None:
     stage = stage_of(kind="explore", collect_groups=2)
     desk = Desk(stage)
     desk.supply(1)
-    assert not explored(desk.state, stage)
+    assert not is_explored(desk.state, stage)
     lease = desk.lease(1, desk.id)
-    assert not explored(desk.state, stage)
+    assert not is_explored(desk.state, stage)
     desk.produce(lease, range(REPEAT))
-    assert not explored(desk.state, stage), "its answers are there, and it is not closed"
+    assert not is_explored(desk.state, stage), "its answers are there, and it is not closed"
     desk.obey(close_groups(desk.state))
-    assert explored(desk.state, stage)
+    assert is_explored(desk.state, stage)

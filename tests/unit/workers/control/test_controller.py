@@ -24,7 +24,7 @@ from rftd.streams.spec.spec import TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.evaluation import complete_evals
-from rftd.workers.control.hold import REFUSED, of_error
+from rftd.workers.control.hold import REFUSED, obstacle_of_error
 from rftd.workers.control.planner import Planner
 
 BOUND = limits.INCOMPLETE_BATCHES_IN_A_ROW * BATCH // REPEAT
@@ -174,7 +174,7 @@ def test_what_cannot_be_mended_fails_it() -> None:
 def test_a_pause_for_an_error_ends_later_each_time_until_a_step_is_done() -> None:
     desk = Desk(stage_of(total_steps=9))
     controller, planner = Controller(desk.state), Planner(desk.state)
-    trouble = of_error("planner", ZeroDivisionError("no"))
+    trouble = obstacle_of_error("planner", ZeroDivisionError("no"))
 
     def waited_s() -> float:
         desk.obey(controller.decide(trouble).events)

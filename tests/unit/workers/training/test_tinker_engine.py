@@ -174,8 +174,8 @@ def test_either_variable_has_the_key_and_no_error_shows_it() -> None:
     assert access.key.reveal() == KEY
     for status in (0, 400, 401, 402, 403, 500):
         assert KEY not in str(access.error(status, f"sent {KEY}", "answer"))
-    assert KEY not in str(access.unknown_model("m", KEY))
-    assert KEY not in str(access.forgotten("tinker://x", KEY))
+    assert KEY not in str(access.unknown_model_error("m", KEY))
+    assert KEY not in str(access.forgotten_error("tinker://x", KEY))
     assert KEY not in repr(vars(access))
 
 

@@ -20,7 +20,9 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.tensor_bytes import Weights
 
 MAX_MODEL_LEN: Final = 96
+"""Maximum tokens of prompt and response of the contract's models."""
 SLOTS: Final = 4
+"""Number of concurrent requests of the opened engine."""
 PATIENCE_S: Final = 60.0
 """Maximum seconds that a check waits for the engine's counters."""
 
@@ -36,8 +38,10 @@ class EngineBench:
         *,
         max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
-        """`models` are two folders of one architecture with different weights; published weights go below `folder`.
-        `opened` opens the engine; it may return an engine used before, if idle.
+        """Prepares a bench without an engine; `ready` opens one by `opened`, which may return an engine used before, if
+        idle.
+
+        `models` are two folders of one architecture with different weights; published weights go below `folder`.
         """
         self.max_model_len = max_model_len
         """Maximum tokens of a prompt and its response."""
@@ -127,7 +131,7 @@ async def opened(
 
 
 def ask(number: int = 0, *, prompt: tuple[int, ...] = (20, 30, 40), **sampling: Any) -> GenerationRequest:
-    """Returns a request for 12 tokens, unless overridden by `sampling`."""
+    """Builds a request with the id `number` for 12 tokens, unless overridden by `sampling`."""
     settings = converted({"max_tokens": 12, "min_tokens": 12, **sampling}, Sampling)
     return GenerationRequest(id=UUID(int=number), prompt=prompt, sampling=settings)
 

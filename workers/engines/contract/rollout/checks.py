@@ -22,7 +22,7 @@ Check: TypeAlias = Callable[[EngineBench], Awaitable[None]]
 
 
 async def refuses(refused: Awaitable[object]) -> None:
-    """Returns if the awaitable raises RolloutError, else raises AssertionError."""
+    """Asserts that awaiting `refused` raises RolloutError."""
     try:
         await refused
     except RolloutError:
@@ -117,7 +117,7 @@ async def a_watch_is_told_before_the_response_is_complete(bench: EngineBench) ->
 
 
 async def weights_change_in_flight(bench: EngineBench) -> None:
-    """Checks that running requests continue across a swap of weights, with the weights of each token in the spans, and
+    """Checks that running requests continue across a swap of weights, that spans name the weights of each token, and
     that later requests use the new weights.
     """
     engine = await bench.ready()
@@ -208,7 +208,7 @@ def impossible(max_model_len: int) -> Mapping[str, GenerationRequest]:
 
 
 async def a_request_that_can_never_run_is_refused(bench: EngineBench) -> None:
-    """Checks that an impossible request is refused alone, without effect on simultaneous requests."""
+    """Checks that each impossible request is refused, without effect on simultaneous possible ones."""
     engine = await bench.ready()
     alone = [await engine.generate(ask(seed=seed)) for seed in (1, 2)]
     never = impossible(bench.max_model_len).values()
@@ -264,7 +264,9 @@ async def an_end_of_sequence_may_be_gone_beyond(bench: EngineBench) -> None:
 
 
 async def penalties_see_their_own_text_alone(bench: EngineBench) -> None:
-    """Checks that simultaneous requests with penalties each get the answer of a separate request."""
+    """Checks that each of several simultaneous requests with penalties gets the response of the same request made
+    alone.
+    """
     engine = await bench.ready()
     penalised: dict[str, Any] = {"temperature": 0.7, "presence_penalty": 0.5, "min_p": 0.02}
     requests = [ask(i, seed=i % 3, repetition_penalty=1.0 + i % 2, **penalised) for i in range(6)]

@@ -14,6 +14,7 @@ from rftd.workers.generation.engine_definition import EngineOpening, RolloutEngi
 
 
 async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
+    """Opens the engine for an explorer. Raises ConfigError for a deterministic experiment, or without a key."""
     if opening.deterministic:
         raise ConfigError(
             "the Tinker service does not guarantee equal bits, and the experiment is deterministic",
@@ -28,3 +29,4 @@ async def _open(opening: EngineOpening[TinkerArgs]) -> RolloutEngine:
 
 
 ENGINE: Final = RolloutEngineDefinition(arguments=TinkerArgs, open=_open, extra=TORCH, environment=VARIABLES)
+"""Definition of the engine for the registry."""

@@ -20,6 +20,7 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.weights.service import SERVICE
 
 _SEEDS: Final = 1 << 31
+"""Number of the service's seeds: larger ones are taken modulo."""
 
 
 class TinkerRolloutEngine:
@@ -28,7 +29,7 @@ class TinkerRolloutEngine:
     """
 
     def __init__(self, service: TinkerService, model: ModelSpec, service_name: str = "the Tinker service") -> None:
-        """Makes an engine without weights; the first request loads some. `service_name` is for messages."""
+        """Makes an engine without weights; requests fail until `load_weights`. `service_name` is for messages."""
         self._service = service
         self._watch = ServiceWatch(service.answers, service_name)
         self._model = model
@@ -40,6 +41,7 @@ class TinkerRolloutEngine:
 
     @property
     def version(self) -> tuple[int, int]:
+        """Version and generation loaded last; version -1 before the first load."""
         return self._version
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -65,7 +67,7 @@ class TinkerRolloutEngine:
         )
 
     async def _or_closed(self, sampler: Sampler, request: GenerationRequest) -> Any:
-        """Waits for the drawn response. Raises RolloutError once the engine is closed."""
+        """Waits for the drawn response, or for `close`, which raises RolloutError."""
         request_task = asyncio.ensure_future(sampler.sample(request.prompt, self._draw(request)))
         closed_task = asyncio.ensure_future(self._closed.wait())
         try:
@@ -97,6 +99,7 @@ class TinkerRolloutEngine:
         return weights.checksum
 
     def stats(self) -> EngineStats:
+        """Returns the counters of this engine's requests, with the name of the service while it does not answer."""
         return EngineStats(
             tokens_total=self._tokens,
             requests_total=self._requests,
@@ -106,11 +109,13 @@ class TinkerRolloutEngine:
         )
 
     async def close(self) -> None:
+        """Ends the session at the service; waiting requests raise RolloutError."""
         self._closed.set()
         self._watch.close()
         await asyncio.to_thread(self._service.close)
 
     def _check(self, request: GenerationRequest) -> None:
+        """Raises RolloutError for settings unsupported by the service, and for a prompt that leaves no room."""
         if wrong := undrawable(request.sampling):
             raise RolloutError(
                 f"the Tinker service cannot draw with {', '.join(wrong)}",
@@ -124,6 +129,7 @@ class TinkerRolloutEngine:
             )
 
     def _draw(self, request: GenerationRequest) -> ServiceSampling:
+        """Returns the sampling settings of a request in the service's form."""
         sampling = request.sampling
         return ServiceSampling(
             max_tokens=min(sampling.max_tokens, self._model.max_model_len - len(request.prompt)),

@@ -19,11 +19,15 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     base_model: str = ""
     """Name of the model at the service."""
     rank: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 32
+    """Rank of the adapter's matrices."""
     seed: int | None = None
     """Seed of the adapter's initial numbers; None: chosen by the service."""
     train_mlp: bool = True
+    """Whether feed-forward layers are adapted."""
     train_attn: bool = True
+    """Whether attention layers are adapted."""
     train_unembed: bool = True
+    """Whether the output layer is adapted."""
     base_url: str = ""
     """Address of the service; empty: the default address."""
 
@@ -49,5 +53,6 @@ LACKS: Final[Mapping[Part, str]] = {
     "teacher": "the service trains one adapter, without another model beside it",
     "temperatures": "the service computes at temperature 1",
 }
+"""Parts of objectives that the service cannot compute, with the reason."""
 OPTIMIZERS: Final = ("adam", "adamw")
 """Accepted names of the service's AdamW."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def _make(opening: TrainerOpening[TinkerTrainerArgs]) -> TrainerEngine:
+    """Makes the engine; the service is connected when the engine is opened."""
     from rftd.workers.engines.tinker.sdk import connect
     from rftd.workers.engines.tinker.trainer.engine import TinkerTrainerEngine
 
@@ -30,3 +31,4 @@ ENGINE: Final = TrainerEngineDefinition(
     opened_with=TinkerTrainerArgs.__struct_fields__,
     lacks=LACKS,
 )
+"""Definition of the engine for the registry."""

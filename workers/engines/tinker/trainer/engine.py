@@ -1,8 +1,8 @@
 """`TinkerTrainerEngine`: runs at the service: opened, stepped, saved and continued.
 
-A run is one adapter with its optimizer at the service. A run is never taken over by another process: a successor begins
+A run is one adapter with its optimizer at the service. A run is never continued by another process: a successor begins
 a new run from a saved state. A gradient left behind by a trainer without its step is therefore in no weights, and a
-step whose event was not written is taken again, in another generation (rule 8).
+step whose event was not written is taken again, in another generation.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rftd.workers.weights.service import opaque_checksum
 from rftd.workers.weights.tensor_bytes import Weights
 
 NAME_OF: Final = "tinker"
+"""Name of the service in the states of checkpoints."""
 
 
 class TinkerSnapshot:
@@ -42,9 +43,12 @@ class TinkerSnapshot:
     """
 
     kind = NAME
+    """Kind of the snapshot: a name at the service."""
     exact = True
+    """True: nothing is rounded."""
 
     def __init__(self, path: Callable[[], str], checksum: str) -> None:
+        """`path` waits for the weights' path, requested already; `checksum` is their opaque checksum."""
         self._path = path
         self._checksum = checksum
 
@@ -69,6 +73,7 @@ class TinkerTrainerEngine:
     """Implements `TrainerEngine`, `RemoteEngine` and `WeightService` with runs at the Tinker service."""
 
     deterministic = False
+    """False: the service does not guarantee equal bits."""
 
     def __init__(self, arguments: TinkerTrainerArgs, connect: Callable[[], TinkerService]) -> None:
         """`connect` returns the service, and is called when the engine is opened."""
@@ -118,9 +123,11 @@ class TinkerTrainerEngine:
         self._checksum = opaque_checksum("base", self._args.base_model, encoded)
 
     def begin_stage(self, stage: StageSpec) -> None:
-        """Takes the stage's objective, and a run with a fresh optimizer; the weights continue."""
+        """Begins the stage's objective on a run with the current weights and a fresh optimizer. Raises ConfigError for
+        an unsupported optimizer.
+        """
         objective = Objective.of(stage.algorithm, stage.sources)
-        run = self._opened_run()
+        run = self._open_run()
         if not self._fresh:
             # The only way to a fresh optimizer is a new run from the current weights.
             with self._calling() as service:
@@ -142,6 +149,7 @@ class TinkerTrainerEngine:
             return self._save_run(run, "reference")
 
     def _set_up(self, stage: StageSpec, objective: Objective, run: TrainingRun, step: int) -> None:
+        """Prepares the training of the stage on `run`. Raises ConfigError for an optimizer unknown to the service."""
         if stage.algorithm.optimizer.optimizer_type not in OPTIMIZERS:
             raise ConfigError(
                 f"the optimizer is {stage.algorithm.optimizer.optimizer_type}, and the Tinker service has AdamW",
@@ -154,8 +162,8 @@ class TinkerTrainerEngine:
             service_loss(objective),
             vocabulary_tokens=self._vocabulary_tokens,
             reference=self._reference() if objective.needs_reference else None,
-            stepped=self._stepped,
-            cleared=self._cleared,
+            stepped=self._count_step,
+            cleared=self._run_without_gradient,
         )
         state = TrainerState(
             stage=stage.name, step=step, stage_step=0, optimizer=stage.algorithm.optimizer.optimizer_type
@@ -191,7 +199,7 @@ class TinkerTrainerEngine:
 
     def snapshot(self) -> TinkerSnapshot:
         """Saves the current weights at the service, before its next step."""
-        run = self._opened_run()
+        run = self._open_run()
         name = self._next_name(f"v{self._state.step}")
         saved = run.save_weights(name)
         return TinkerSnapshot(lambda: path_of(saved(), run.id, name), self._checksum)
@@ -200,7 +208,7 @@ class TinkerTrainerEngine:
         """Saves weights and optimizer at the service, and writes their name; there are no files for transformers."""
         actor = folder / "actor"
         actor.mkdir(parents=True, exist_ok=True)
-        run = self._opened_run()
+        run = self._open_run()
         with self._calling():
             path = self._save_run(run, f"step-{self._state.step}")
         ServiceState(
@@ -282,8 +290,8 @@ class TinkerTrainerEngine:
         self._fresh = True
         self._reference_path = ""
 
-    def _cleared(self) -> TrainingRun:
-        """Begins a run with the current weights and optimizer, without the gradient added before."""
+    def _run_without_gradient(self) -> TrainingRun:
+        """Begins a run with the current weights and optimizer, and without the gradient accumulated at the service."""
         assert self._run is not None and self._service is not None
         path = self._save_run(self._run, "cleared")
         self._run = self._service.run_from(path, self._args.base_model, optimizer=True)
@@ -297,11 +305,13 @@ class TinkerTrainerEngine:
 
     def _delete(self, path: str) -> None:
         # Undeleted states cost storage at the service; training does not depend on them.
+        """Deletes a path at the service; errors are ignored, because training does not depend on it."""
         with suppress(RftdError):
             if self._service is not None:
                 self._service.delete(path)
 
-    def _opened_run(self) -> TrainingRun:
+    def _open_run(self) -> TrainingRun:
+        """Returns the current run, begun from the base model at the first call."""
         if self._run is None:
             with self._calling() as service:
                 self._run = service.new_run(self._args.base_model, self._args.shape)
@@ -309,11 +319,13 @@ class TinkerTrainerEngine:
 
     @contextmanager
     def _calling(self) -> Iterator[TinkerService]:
+        """Yields the service, and watches for missing answers within the context."""
         assert self._service is not None and self._watch is not None, "used before open"
         with self._watch.call():
             yield self._service
 
-    def _stepped(self) -> None:
+    def _count_step(self) -> None:
+        """Records an optimizer step: the opaque checksum changes."""
         assert self._run is not None
         self._steps += 1
         self._fresh = False
@@ -321,13 +333,16 @@ class TinkerTrainerEngine:
 
     def _next_name(self, label: str) -> str:
         # A run saves once under a name: the number makes each name unique.
+        """Returns a name at the service not used by this engine before."""
         self._saved += 1
         return f"{label}-{self._saved}"
 
     @property
     def _state(self) -> TrainerState:
+        """Stage and step of the current weights."""
         return self._state_outside_stage if self._training is None else self._training.state
 
 
 def _at(base_url: str) -> str:
+    """Returns " at ADDRESS" for a message; empty for the service's default address."""
     return f" at {base_url}" if base_url else ""

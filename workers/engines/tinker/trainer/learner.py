@@ -40,6 +40,7 @@ class ServiceRows(MicroBatch):
     """The samples of one optimizer step; the service divides them as it likes."""
 
     samples: tuple[TrainSample, ...] = field(repr=False)
+    """All samples of the step."""
 
     def rows(self, **columns: NDArray[np.float32]) -> list[TokenRow]:
         """Returns the sequences with trained tokens in the service's form, with these columns  # [N] each"""
@@ -59,7 +60,7 @@ class ServiceRows(MicroBatch):
         return token_rows
 
     def trained(self, answer: PassAnswer, rows: Sequence[TokenRow]) -> NDArray[np.float32]:
-        """Returns the log-probabilities of the trained tokens in an answer for these rows  # [N]"""
+        """Extracts the log-probabilities of the trained tokens from an answer for these rows  # [N]"""
         numbers = np.flatnonzero(self.counts())
         row_logprobs = logprobs_of(answer, rows)
         parts = [
@@ -77,7 +78,9 @@ class TinkerLearner:
     """Implements `Learner` for one stage, with a training run at the service."""
 
     critic = None
+    """None: the service trains language models only."""
     device = torch.device("cpu")
+    """Device of token values and losses: the CPU."""
 
     def __init__(
         self,
@@ -201,6 +204,7 @@ class TinkerLearner:
             self._run = self._cleared()
 
     def _forward(self, micro: ServiceRows) -> NDArray[np.float32]:
+        """Returns the log-probabilities of the trained tokens under the current weights  # [N]"""
         return _logprobs_by(self._run, micro)
 
     def _ref_logprobs(self, micro: ServiceRows) -> Tensor:
@@ -224,6 +228,9 @@ def _logprobs_by(run: TrainingRun, micro: ServiceRows) -> NDArray[np.float32]:
 def _check_agrees(reported: float, computed: float) -> None:
     # A different loss of the same name would take a different step, and every figure here would be wrong. Non-finite
     # losses are reported by the step, with the reason.
+    """Raises WorkError if the service's loss differs from the loss computed here, because its objective would be
+    another.
+    """
     if math.isfinite(computed) and not abs(reported - computed) <= _AGREE * max(1.0, abs(computed)):
         raise WorkError(
             f"the Tinker service computed the loss {reported:g}, and by its log-probabilities it is {computed:g}",

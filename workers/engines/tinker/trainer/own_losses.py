@@ -24,7 +24,9 @@ class ServiceLoss:
     """A loss of the service by name, and its settings."""
 
     name: Loss
+    """Name of the loss at the service."""
     config: Mapping[str, float]
+    """Settings of the loss, by the service's names."""
 
     def columns(self, micro: MicroBatch) -> dict[str, NDArray[np.float32]]:
         """Returns the columns of the micro-batch's trained tokens, by the service's names  # [N] each
@@ -50,11 +52,11 @@ def service_loss(objective: Objective) -> ServiceLoss | None:
         return ServiceLoss("cross_entropy", {})
     if type(loss) is ImportanceSamplingLoss:
         return ServiceLoss("importance_sampling", {})
-    if type(loss) is PpoLoss and _plain(loss):
+    if type(loss) is PpoLoss and _is_plain_ppo(loss):
         return ServiceLoss("ppo", {"clip_low_threshold": 1 - loss.low, "clip_high_threshold": 1 + loss.high})
     return None
 
 
-def _plain(loss: PpoLoss) -> bool:
-    """True without the second clip, a bound for bad tokens, and without masks."""
+def _is_plain_ppo(loss: PpoLoss) -> bool:
+    """True if a PPO loss has neither a second clip, nor masks, nor a bound for bad tokens."""
     return loss.clip_ratio_c >= _FAR and not loss.enable_sequence_masking and not loss.fallback_to_policy_gradient

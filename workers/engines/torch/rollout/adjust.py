@@ -15,8 +15,9 @@ from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.generation.engine import Sampling
 
 Text: TypeAlias = tuple[Sequence[int], Sequence[int]]
-"""The prompt's tokens, and the drawn tokens."""
+"""Tokens of a row: those of the prompt, and those drawn so far."""
 Index: TypeAlias = NDArray[np.int64]
+"""Array of indices of rows."""
 
 
 def adjusts(sampling: Sampling) -> bool:
@@ -66,7 +67,7 @@ class Adjustments:
         return logits.index_copy(0, rows, self._tables.changed(logits.index_select(0, rows)))
 
     def drew(self, tokens: torch.Tensor) -> None:
-        """Records the token drawn by each row  # [N]"""
+        """Records the token drawn by each row, for later penalties  # [N]"""
         assert self._tables is not None, "nothing was drawn before the logits were changed"
         self._tables.mark(tokens)
 
@@ -75,6 +76,7 @@ class Adjustments:
         return None if len(self._changed) == len(self._samplings) else to_device(self._changed, self._device)
 
     def _new_tables(self, vocabulary: int) -> _Tables:
+        """Builds the tables of the changed rows from their settings and texts."""
         samplings = [self._samplings[row] for row in self._changed]
         texts = [self._texts[row] for row in self._changed]
         tables = _Tables(self._rows())
@@ -86,16 +88,17 @@ class Adjustments:
             tables.bias.index_put_(at, to_device(biases, self._device))
         if any(sampling.repetition_penalty != 1 for sampling in samplings):
             tables.repetition = self._column([sampling.repetition_penalty for sampling in samplings])
-            tables.seen = self._marked([[*prompt, *drawn] for prompt, drawn in texts], vocabulary)
+            tables.seen = self._token_table([[*prompt, *drawn] for prompt, drawn in texts], vocabulary)
         if any(sampling.presence_penalty for sampling in samplings):
             tables.presence = self._column([sampling.presence_penalty for sampling in samplings])
-            tables.drawn = self._marked([drawn for _, drawn in texts], vocabulary)
+            tables.drawn = self._token_table([drawn for _, drawn in texts], vocabulary)
         return tables
 
     def _column(self, numbers: Sequence[float]) -> torch.Tensor:
+        """Returns numbers as a column on the device  # [M, 1]"""
         return to_device(np.array(numbers, np.float32), self._device).unsqueeze(1)  # [M, 1]
 
-    def _marked(self, tokens: Sequence[Sequence[int]], vocabulary: int) -> torch.Tensor:
+    def _token_table(self, tokens: Sequence[Sequence[int]], vocabulary: int) -> torch.Tensor:
         """Returns a table with True where a row has the token  # [M, V]"""
         marked = torch.zeros(len(tokens), vocabulary, dtype=torch.bool, device=self._device)
         return marked.index_put_(self._indices(tokens), torch.ones((), dtype=torch.bool, device=self._device))
@@ -127,7 +130,7 @@ class _Tables:
         return replace(self, rows=rows, **selected)
 
     def changed(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns the changed logits of the M rows  # [M, V] -> [M, V]"""
+        """Returns the logits of the M rows after bias and penalties  # [M, V] -> [M, V]"""
         if self.bias is not None:
             logits = logits + self.bias
         if self.repetition is not None and self.seen is not None:

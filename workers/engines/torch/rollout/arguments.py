@@ -16,6 +16,7 @@ from rftd.workers.generation.engine_definition import EngineOpening, EnginePlan,
 from rftd.workers.models.cached_tokens import least_cache_bytes
 
 _DEVICE: Final = "explorer.rollout_model.extra_engine_args.device"
+"""Field of the experiment file with the engine's device."""
 
 
 class TorchRolloutArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +29,7 @@ class TorchRolloutArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 async def _open(opening: EngineOpening[TorchRolloutArgs]) -> RolloutEngine:
+    """Opens the engine for an explorer, with its model and device."""
     from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
 
     arguments = opening.arguments
@@ -84,3 +86,4 @@ def check_room(plan: EnginePlan[TorchRolloutArgs]) -> None:
 ENGINE: Final = RolloutEngineDefinition(
     arguments=TorchRolloutArgs, open=_open, checks=(check_room,), extra=TORCH, memory=memory
 )
+"""Definition of the rollout engine `torch`."""

@@ -13,7 +13,9 @@ from torch.nn import functional
 from transformers import AttentionInterface
 
 NAME: Final = "rftd_slots"
+"""Name under which transformers finds the engine's attention."""
 _HALF: Final = (torch.bfloat16, torch.float16)
+"""Dtypes of half precision."""
 
 
 def register() -> None:
@@ -83,8 +85,8 @@ def _spelled_out(
     softcap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Returns the values gathered by each query, with a cap of the scores and a sink for each head  # [N, G, H/G * Q,
-    D']
+    """Computes attention by separate operations, for models with a cap of the scores or a sink for each head  # [N, G,
+    H/G * Q, D']
 
     In float32 for half-precision models: a score of 30 has steps of 0.12 in bfloat16, and weights as coarse.
     """
@@ -107,13 +109,13 @@ def _spelled_out(
 
 
 def _outside(window: int, queries: int, mask: torch.Tensor) -> torch.Tensor:
-    """Returns a mask, very negative where a column is `window` or more before the query  # [Q, W]"""
+    """Returns a mask hiding the columns `window` or more before each query, by very negative numbers  # [Q, W]"""
     distance = torch.ones(queries, mask.shape[-1], device=mask.device).tril(mask.shape[-1] - queries - window)
     return distance.to(mask.dtype) * masked(mask.dtype)
 
 
 def _chunk_of(module: torch.nn.Module) -> int | None:
-    """Returns the chunk length of this layer in tokens, the limit of each token's view; None without chunks."""
+    """Returns the length in tokens of this layer's attention chunks; None for a layer without chunks."""
     config = getattr(module, "config", None)
     chunk: int | None = getattr(config, "attention_chunk_size", None)
     if config is None or chunk is None:
@@ -123,7 +125,7 @@ def _chunk_of(module: torch.nn.Module) -> int | None:
 
 
 def _before_chunk(chunk: int, mask: torch.Tensor) -> torch.Tensor:
-    """Returns a mask, very negative where a column is before the query's chunk  # [N, 1, Q, W] -> [N, 1, Q, W]"""
+    """Returns the mask with the columns before each query's chunk hidden as well  # [N, 1, Q, W] -> [N, 1, Q, W]"""
     queries, width = mask.shape[2:]
     column = torch.arange(width, device=mask.device)
     query_column = column[width - queries :, None]  # [Q, 1]

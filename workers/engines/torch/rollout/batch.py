@@ -86,7 +86,7 @@ class Batch:
             self._fixed.forget()
 
     def caught_up(self) -> list[Finished]:
-        """Reads the tokens of a step begun ahead, if any; returns the requests finished by them.
+        """Reads the tokens of a step begun ahead, if any, and returns the requests finished by them.
 
         To be called before weights or requests change: the step ahead was computed with the old ones.
         """
@@ -129,7 +129,7 @@ class Batch:
                 running.mark(self.version)
             self._draw = None
             tokens, logprobs, processed = drawn.read()
-            if broken := {sources[index_of_nan] for index_of_nan in _broken(logprobs)}:
+            if broken := {sources[index_of_nan] for index_of_nan in _nan_indices(logprobs)}:
                 self._cache.clear([row for row, prompt in zip(rows, prompts_of_rows, strict=True) if prompt in broken])
             ended = self._responses.take(joining, tokens, logprobs, processed)
             self._settle(finished.running for finished in ended)
@@ -148,9 +148,7 @@ class Batch:
         return done
 
     def _begin(self) -> Drawn:
-        """Starts computing and drawing the next token of each row on the device; a row alone continues with its own
-        token.
-        """
+        """Starts computing and drawing the next token of each row on the device, without waiting for the tokens."""
         self._make_room(0)
         if not self._arranged:
             self._arrange()
@@ -178,16 +176,18 @@ class Batch:
         return all(len(running.tokens) + 1 < running.limit for running in self.live)
 
     def _read(self, drawn: Drawn, *, without: Sequence[Finished] = ()) -> list[Finished]:
-        """Takes the tokens of a step begun ahead, except for requests already finished."""
+        """Records the tokens of a step begun ahead, except for requests already finished (`without`)."""
         self._step_ahead = None
         finished_ids = {id(finished.running) for finished in without}
         requests = [None if id(running) in finished_ids else running for running in self._rows.requests]
         return self._take(requests, drawn)
 
     def _take(self, requests: Sequence[Running | None], drawn: Drawn) -> list[Finished]:
-        """Takes the tokens of a step, one for each of `requests`; returns the requests finished by them."""
+        """Records the tokens of a step, one for each of `requests`; returns the requests finished by them. Raises
+        RolloutError for NaN.
+        """
         tokens, logprobs, processed = drawn.read()
-        if broken := _broken(logprobs):
+        if broken := _nan_indices(logprobs):
             # Also rows without requests: their keys are NaN, and a hidden weight of 0 times NaN is still NaN.
             self._cache.clear(self._rows.of[broken])
         return self._responses.take(requests, tokens, logprobs, processed)
@@ -267,8 +267,8 @@ class Batch:
         self._arranged = True
 
 
-def _broken(logprobs: list[float]) -> list[int]:
-    """Returns the indices of the log-probabilities that are NaN."""
+def _nan_indices(logprobs: list[float]) -> list[int]:
+    """Returns the indices of log-probabilities that are NaN."""
     # NaN survives a sum, and summing a list is faster than checking each number.
     if not math.isnan(sum(logprobs)):
         return []

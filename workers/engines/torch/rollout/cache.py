@@ -23,6 +23,7 @@ from rftd.workers.devices.pinned_transfer import to_device
 from rftd.workers.engines.torch.rollout.attention import masked
 
 Rows: TypeAlias = Sequence[int] | NDArray[np.int64]
+"""Indices of rows of the cache."""
 SLACK_COLUMNS: Final = 64
 """Columns are shifted back at most once in this number of steps."""
 
@@ -31,6 +32,7 @@ class Prefilled(Cache):
     """A cache for prefilling: collects keys and values of complete prompts, layer by layer."""
 
     def __init__(self) -> None:
+        """Begins without layers."""
         super().__init__(layers=[])
         self.keys: list[torch.Tensor] = []  # each [U, G, P, D]
         self.values: list[torch.Tensor] = []
@@ -38,6 +40,7 @@ class Prefilled(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Stores a layer's keys and values, and returns them unchanged; called by transformers once for each layer."""
         assert layer_idx == len(self.keys), f"layer {layer_idx} after {len(self.keys)} layers"
         self.keys.append(key_states)
         self.values.append(value_states)
@@ -45,6 +48,7 @@ class Prefilled(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         # Prompts are computed whole: no tokens precede them.
+        """Returns 0: no tokens precede a complete prompt."""
         return 0
 
 
@@ -68,6 +72,7 @@ class FixedWindow(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes a layer's keys and values of one token into the column, and returns all visible columns."""
         keys = self._keys[layer_idx]
         values = self._values[layer_idx]
         keys.index_copy_(2, self._column, key_states)
@@ -81,6 +86,7 @@ class SlotCache(Cache):
     """
 
     def __init__(self, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
+        """Allocates masks for `slots` rows of `max_len` tokens; keys and values are allocated by the first prompt."""
         super().__init__(layers=[])
         self._slots = slots
         self._max_len = max_len
@@ -118,6 +124,9 @@ class SlotCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes a layer's keys and values of one token into column `end`, and returns all columns of the opened
+        window.
+        """
         rows = self._rows
         first = self._first
         end = self.end
@@ -128,6 +137,7 @@ class SlotCache(Cache):
         return keys[:, :, first : end + 1], values[:, :, first : end + 1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Returns the number of columns in use."""
         return self.end
 
     def advance(self) -> None:
@@ -160,8 +170,8 @@ class SlotCache(Cache):
     def place(self, rows: Rows, prompts: Prefilled, sources: Rows) -> None:
         """Copies prompt `sources[i]` into row `rows[i]`, right-aligned at `end`; rows ascend."""
         if not self._keys:
-            self._keys = [self._stored(states) for states in prompts.keys]
-            self._values = [self._stored(states) for states in prompts.values]
+            self._keys = [self._new_states(states) for states in prompts.keys]
+            self._values = [self._new_states(states) for states in prompts.values]
         device = self._column.device
         first = int(rows[0])
         last = int(rows[-1])
@@ -202,6 +212,7 @@ class SlotCache(Cache):
         begin = to_device(starts, self._column.device).unsqueeze(1)
         torch.mul(self._column < begin, self._masked, out=self._hidden[: len(starts)])
 
-    def _stored(self, states: torch.Tensor) -> torch.Tensor:
+    def _new_states(self, states: torch.Tensor) -> torch.Tensor:
+        """Allocates zeros for all rows and columns, shaped like one layer's `states`."""
         _, groups, _, size = states.shape
         return states.new_zeros(self._slots, groups, self.columns, size)

@@ -18,6 +18,7 @@ from rftd.workers.engines.torch.rollout.trial import try_recorder
 from rftd.workers.engines.torch.rollout.uncached import Way
 
 log = structlog.get_logger(__name__)
+"""Log of this module."""
 
 _WARM_UPS: Final = 2
 """Runs before a capture: libraries make handles and workspaces at the first run, which is impossible in a capture."""
@@ -27,6 +28,7 @@ class CudaRecorder:
     """Implements `Recorder` with CUDA graphs sharing one pool of memory, because they never run at once."""
 
     def __init__(self, device: torch.device) -> None:
+        """Prepares a pool of memory and a separate stream on the device."""
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

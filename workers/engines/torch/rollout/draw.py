@@ -15,6 +15,7 @@ from rftd.workers.engines.torch.rollout.noise import uniforms
 from rftd.workers.generation.engine import Sampling
 
 _NEVER = float("-inf")
+"""Log-probability of a token that must not be drawn."""
 
 
 class Draw:
@@ -66,6 +67,7 @@ class Draw:
         return selection
 
     def _prepare(self) -> None:
+        """Moves the settings of all rows to the device, in the form used by every draw."""
         device = self._device
         greedy = self._temperatures <= 0
         self._all_greedy, self._any_greedy = bool(greedy.all()), bool(greedy.any())
@@ -107,7 +109,7 @@ class Draw:
             tokens = choices.argmax(-1)
             self.processed = torch.zeros_like(logprobs[:, 0]) if self._processes else None
         else:
-            tokens = self._drawn(choices)
+            tokens = self._draw_tokens(choices)
             if self._any_greedy:
                 tokens = torch.where(self._greedy, choices.argmax(-1), tokens)
                 if self.processed is not None:
@@ -119,9 +121,11 @@ class Draw:
         return tokens, logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1)
 
     def _scaled(self, logits: torch.Tensor) -> torch.Tensor:
+        """Returns the logits divided by each row's temperature."""
         return logits if self._scale is None else logits * self._scale
 
     def _without_early_end(self, logprobs: torch.Tensor) -> torch.Tensor:
+        """Returns the log-probabilities without end tokens, for rows with fewer than `min_tokens` drawn."""
         if self._unended <= 0 or not len(self._eos):
             return logprobs
         rows = np.flatnonzero(self._positions.astype(np.int64) < self._min_tokens)
@@ -129,12 +133,12 @@ class Draw:
         choices[to_device(rows, self._device).unsqueeze(1), self._eos] = _NEVER
         return choices
 
-    def _drawn(self, choices: torch.Tensor) -> torch.Tensor:
-        """Inverts the cumulative distribution at one uniform number a row: one random number, not one per token."""
+    def _draw_tokens(self, choices: torch.Tensor) -> torch.Tensor:
+        """Draws a token for each row by inverting the cumulative distribution at one uniform number  # [N, V] -> [N]"""
         weights = choices.exp()
         if self._narrow is not None:
             weights = weights.clone()
-            selected = _narrowed(weights[self._narrow], self._top_k, self._top_p, self._min_p)
+            selected = _narrow_weights(weights[self._narrow], self._top_k, self._top_p, self._min_p)
             weights[self._narrow] = selected
         # In float64: a float32 sum over 150,000 tokens loses the unlikely ones, and depends on its grouping.
         cumulative = weights.cumsum(-1, dtype=torch.float64)  # [N, V]
@@ -148,7 +152,9 @@ class Draw:
         return tokens
 
 
-def _narrowed(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
+def _narrow_weights(
+    weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
     """Returns the weights within the sampling's limits; all others become 0  # [M, V]
 
     Preserved are weights of at least `min_p` times the heaviest, of these the `top_k` heaviest, and of these the fewest

@@ -45,8 +45,8 @@ class TorchRolloutEngine:
             batch,
             threads=threads,
             slots=slots,
-            deliver=lambda done: self._call(partial(self._delivered, done)),
-            failed=lambda error: self._call(partial(self._failed, error)),
+            deliver=lambda done: self._call(partial(self._deliver, done)),
+            failed=lambda error: self._call(partial(self._fail, error)),
         )
         self._room = asyncio.Semaphore(QUEUE_REQUESTS)
         self._waiters: dict[Running, Waiter] = {}
@@ -121,9 +121,9 @@ class TorchRolloutEngine:
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Returns the response to one request. A cancelled request frees its slot before the next token."""
-        running = self._checked(request)
+        running = self._checked_request(request)
         async with self._room:
-            self._alive()
+            self._check_running()
             waiter = Single()
             self._submit([running], waiter)
             try:
@@ -138,7 +138,7 @@ class TorchRolloutEngine:
         runnings: list[Running] = []
         for number, request in enumerate(requests):
             try:
-                running = self._checked(request)
+                running = self._checked_request(request)
             except RolloutError as error:
                 waiter.refuse(number, error)
             else:
@@ -156,7 +156,7 @@ class TorchRolloutEngine:
             self._waiters[running] = waiter
             if running.request.watch is not None:
                 self._reported_tokens[running] = 0
-                self._loop.stepped = self._stepped
+                self._loop.stepped = self._schedule_report
         self._requests_total += len(runnings)
         # One wake-up of the decode thread for a whole turn: prefilling many requests costs hardly more than prefilling
         # few.
@@ -165,7 +165,7 @@ class TorchRolloutEngine:
         self._unsent += runnings
 
     def _leave(self, runnings: Sequence[Running]) -> None:
-        """Ends the wait for these requests: unfinished ones are cancelled."""
+        """Stops waiting for these requests: unfinished ones are cancelled."""
         for running in runnings:
             if self._waiters.pop(running, None) is not None:
                 self._cancel(running)
@@ -179,17 +179,18 @@ class TorchRolloutEngine:
     async def load_weights(self, weights: WeightsRef) -> str:
         """Reads and verifies on a separate thread, then swaps between two decode steps, at the cost of one copy."""
         async with self._changing:
-            return await self._loaded(weights)
+            return await self._load_exclusively(weights)
 
-    async def _loaded(self, weights: WeightsRef) -> str:
-        self._alive()
+    async def _load_exclusively(self, weights: WeightsRef) -> str:
+        """Opens, verifies and swaps in weights, while no other change is under way; returns their checksum."""
+        self._check_running()
         began_s = self._asyncio.time()
-        tensors, release = await asyncio.to_thread(self._opened, weights)
+        tensors, release = await asyncio.to_thread(self._open_weights, weights)
         self.transfer_s = self._asyncio.time() - began_s
         # The engine may have failed meanwhile, in which case the weights would never be released.
         if self._error is not None:
             release()
-            self._alive()
+            self._check_running()
         swapped: asyncio.Future[None] = self._asyncio.create_future()
         self._pending.add(swapped)
         version = (weights.version, weights.generation)
@@ -208,18 +209,24 @@ class TorchRolloutEngine:
 
     async def rest(self) -> None:
         """Releases the device's memory until `wake`, while nothing is generated. No effect on a CPU."""
-        await self._turned(rests=True)
+        await self._turn_exclusively(rests=True)
 
     async def wake(self) -> None:
-        """Takes the memory back, bit for bit. Raises DeviceMemoryError if other processes have it."""
-        await self._turned(rests=False)
+        """Occupies the device's memory again, with equal content bit for bit. Raises DeviceMemoryError if other
+        processes use it.
+        """
+        await self._turn_exclusively(rests=False)
 
-    async def _turned(self, *, rests: bool) -> None:
+    async def _turn_exclusively(self, *, rests: bool) -> None:
+        """Releases (`rests`) or occupies the device's memory, while no other change is under way."""
         async with self._changing:
             await self._turn(rests=rests)
 
     async def _turn(self, *, rests: bool) -> None:
-        self._alive()
+        """Asks the decode thread to release or occupy the device's memory, and waits for the end. No effect on a
+        CPU.
+        """
+        self._check_running()
         if not self._loop.rest.possible:
             return
         turned: asyncio.Future[None] = self._asyncio.create_future()
@@ -243,10 +250,10 @@ class TorchRolloutEngine:
     async def close(self) -> None:
         """Stops the engine; running requests raise RolloutError. Idempotent."""
         if self._error is None:
-            self._failed(RolloutError("the engine was closed"))
+            self._fail(RolloutError("the engine was closed"))
         await asyncio.to_thread(self._loop.stop)
 
-    def _opened(self, weights: WeightsRef) -> tuple[Mapping[str, torch.Tensor], Callable[[], None]]:
+    def _open_weights(self, weights: WeightsRef) -> tuple[Mapping[str, torch.Tensor], Callable[[], None]]:
         """Opens and verifies the announced weights in the channel's memory; the second value releases them after the
         copy.
         """
@@ -262,8 +269,9 @@ class TorchRolloutEngine:
             verified = self._network.verified(tensors, ahead=not self._loop.rest.begun)
             return verified, stack.pop_all().close
 
-    def _checked(self, request: GenerationRequest) -> Running:
-        self._alive()
+    def _checked_request(self, request: GenerationRequest) -> Running:
+        """Returns a request in the engine's form. Raises RolloutError for one that can never run."""
+        self._check_running()
         prompt = request.prompt
         sampling = request.sampling
         room = self._max_model_len - len(prompt)
@@ -282,16 +290,19 @@ class TorchRolloutEngine:
             self._network.check_token(token)
         return Running(request, min(sampling.max_tokens, room), key_of(sampling.seed))
 
-    def _alive(self) -> None:
+    def _check_running(self) -> None:
+        """Raises RolloutError if the engine has failed or was closed."""
         if self._error is not None:
             raise RolloutError(self._error.what) from self._error
 
     def _send(self) -> None:
+        """Passes the requests of this turn of the event loop to the decode thread."""
         unsent = self._unsent
         self._unsent = []
         self._loop.submit(unsent)
 
     def _cancel(self, running: Running) -> None:
+        """Cancels a request, before or after its submission to the decode thread."""
         if running in self._unsent:
             self._unsent.remove(running)
         else:
@@ -302,7 +313,7 @@ class TorchRolloutEngine:
         with contextlib.suppress(RuntimeError):
             self._asyncio.call_soon_threadsafe(function)
 
-    def _stepped(self) -> None:
+    def _schedule_report(self) -> None:
         """Schedules a report after a step, on the decode thread; several steps may be reported together."""
         if not self._report_due:
             self._report_due = True
@@ -310,6 +321,7 @@ class TorchRolloutEngine:
 
     def _report(self) -> None:
         # Cleared first: a token drawn from here on is in the next report.
+        """Reports newly drawn tokens to the `watch` of each request, on the event loop."""
         self._report_due = False
         for running, reported in list(self._reported_tokens.items()):
             # The decode thread appends a token before its log-probability.
@@ -318,13 +330,15 @@ class TorchRolloutEngine:
                 self._reported_tokens[running] = drawn
                 running.request.watch(running.tokens[reported:drawn], running.logprobs[reported:drawn])
 
-    def _delivered(self, done: Sequence[Finished]) -> None:
+    def _deliver(self, done: Sequence[Finished]) -> None:
+        """Passes finished requests to the callers waiting for them, on the event loop."""
         for finished in done:
             waiter = self._waiters.pop(finished.running, None)
             if waiter is not None:
                 waiter.take(finished.running, finished.result)
 
-    def _failed(self, error: RolloutError) -> None:
+    def _fail(self, error: RolloutError) -> None:
+        """Marks the engine as failed, and passes the error to all waiting callers; the first error remains."""
         self._error = self._error or error
         waiters = self._waiters
         self._waiters = {}
@@ -336,6 +350,7 @@ class TorchRolloutEngine:
 
 
 def _settle(future: asyncio.Future[None], error: WorkError | None) -> None:
+    """Completes a future, with an error if there is one; a future already completed stays as it is."""
     if future.done():
         return
     if error is None:

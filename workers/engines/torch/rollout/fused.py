@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 from rftd.workers.engines.torch.rollout.attention import attend
 
 _FAMILY: Final = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"})
+"""Classes of models with the common layer."""
 _ROTATIONS: Final = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotations with angles independent of the sequence's length."""
 
@@ -34,6 +35,7 @@ class FusedForward:
     """Runs the layers of a model of the family over the engine's caches."""
 
     def __init__(self, model: Any, max_len: int) -> None:
+        """Fuses the projections of each layer, and computes the table of rotations for `max_len` positions."""
         inner = model.model
         self._embed = inner.embed_tokens
         self._layers = [_Layer(layer) for layer in inner.layers]
@@ -67,16 +69,17 @@ class FusedForward:
 
 
 class _Layer:
-    """Attention and feed-forward with their residuals."""
+    """One decoder layer: attention and feed-forward network, each added to its input."""
 
     def __init__(self, layer: Any) -> None:
+        """Fuses the projections of queries, keys and values, and those of the feed-forward network."""
         self._attention = attention = layer.self_attn
         self._mlp = mlp = layer.mlp
         self._size: int = attention.head_dim
         sizes = [p.weight.shape[0] for p in (attention.q_proj, attention.k_proj, attention.v_proj)]
         self._heads, self._groups, _ = (size // self._size for size in sizes)
-        self._qkv = _fused(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._gate_up = _fused(mlp.gate_proj, mlp.up_proj)
+        self._qkv = _fuse_projections(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._gate_up = _fuse_projections(mlp.gate_proj, mlp.up_proj)
         self._width: int = mlp.gate_proj.weight.shape[0]
         self._before, self._between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
         self._q_norm = _Norm(attention.q_norm) if hasattr(attention, "q_norm") else None
@@ -123,9 +126,10 @@ class _Layer:
         )
         output = self._attention.o_proj
         x = x + functional.linear(gathered.reshape(rows * queries, heads * size), output.weight, output.bias)
-        return x + self._forward(self._between(x))
+        return x + self._feed_forward(self._between(x))
 
-    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+    def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the output of the feed-forward network."""
         weight, bias = self._gate_up
         both = functional.linear(x, weight, bias)
         down = self._mlp.down_proj
@@ -138,6 +142,7 @@ class _Norm:
     """Root-mean-square norm over the last dimension."""
 
     def __init__(self, module: Any) -> None:
+        """Wraps a norm of transformers, whose weight stays the module's."""
         self._module = module
         self._weight: torch.Tensor = module.weight
         self._epsilon: float = module.variance_epsilon
@@ -162,16 +167,17 @@ def _by_head(states: torch.Tensor, rows: int, queries: int, heads: int) -> torch
     return states.reshape(rows, queries, heads, -1).transpose(1, 2)
 
 
-def _fused(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _fuse_projections(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Joins projections into one matrix and one bias; their own parameters become views."""
-    weight = _joined([p.weight for p in projections])
+    weight = _join_parameters([p.weight for p in projections])
     if projections[0].bias is None:
         return weight, None
-    return weight, _joined([p.bias for p in projections])
+    return weight, _join_parameters([p.bias for p in projections])
 
 
-def _joined(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+def _join_parameters(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     # Views, not copies: new weights are copied into the parameters, and must reach this matrix.
+    """Concatenates parameters into one matrix, of which they become views."""
     joined = torch.cat([p.detach() for p in parameters])
     for parameter, view in zip(parameters, torch.split(joined, [p.shape[0] for p in parameters]), strict=True):
         parameter.data = view

@@ -28,8 +28,11 @@ class Swap:
     """New weights, verified, for use from the next step on."""
 
     tensors: Mapping[str, torch.Tensor]
+    """New weights by name, as returned by `Network.verified`."""
     version: tuple[int, int]
+    """Version and generation of the new weights."""
     done: Callable[[RolloutError | None], None]
+    """Called on the decode thread with the error of the swap, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,9 @@ class Turn:
     """A request to release the device's memory (`rests`), or to take it back."""
 
     rests: bool
+    """True to release the memory; False to occupy it again."""
     done: Callable[[WorkError | None], None]
+    """Called on the decode thread with the error of the change, or None."""
 
 
 @dataclass(slots=True)
@@ -45,10 +50,15 @@ class RequestInbox:
     """Messages of the asyncio side, guarded by the loop's condition."""
 
     requests: list[Running] = field(default_factory=list)
+    """New requests."""
     cancelled: list[Running] = field(default_factory=list)
+    """Requests to be cancelled."""
     swaps: list[Swap] = field(default_factory=list)
+    """New weights to be swapped in."""
     turns: list[Turn] = field(default_factory=list)
+    """Changes of the device's memory."""
     stop: bool = False
+    """True once the thread is to end."""
 
     def __bool__(self) -> bool:
         return bool(self.requests or self.cancelled or self.swaps or self.turns or self.stop)
@@ -67,8 +77,8 @@ class DecodeLoop:
         deliver: Callable[[Sequence[Finished]], None],
         failed: Callable[[RolloutError], None],
     ) -> None:
-        """`deliver` receives finished requests, `failed` the error that ended the loop; both are called on the decode
-        thread.
+        """Prepares the decode thread; `start` starts it. `deliver` receives finished requests, `failed` the error that
+        ended the loop; both are called on the decode thread.
         """
         self._network = network
         self._batch = batch
@@ -128,6 +138,7 @@ class DecodeLoop:
             self._thread.join()
 
     def _run(self) -> None:
+        """Runs turns until stopped; an error ends the thread and is passed to `failed`."""
         try:
             torch.set_num_threads(self._threads)
             with torch.inference_mode():
@@ -167,6 +178,7 @@ class DecodeLoop:
         return True
 
     def _receive(self) -> RequestInbox:
+        """Waits for messages or for work, and returns all messages received."""
         with self._condition:
             # A loop, because a condition may wake up without a message.
             while not self._inbox and not self._can_work():
@@ -176,9 +188,11 @@ class DecodeLoop:
             return inbox
 
     def _can_work(self) -> bool:
+        """True if a request is running, or waits while there are weights."""
         return bool(self._batch.live or (self._waiting and self.version != (-1, -1)))
 
     def _swap(self, swap: Swap) -> None:
+        """Copies new weights into the network, and notes them in all running requests."""
         try:
             with self.rest.interrupted():
                 self._network.assign(swap.tensors)
@@ -190,6 +204,7 @@ class DecodeLoop:
         swap.done(None)
 
     def _change(self, turn: Turn) -> None:
+        """Releases the device's memory while no request is running, or occupies it again."""
         try:
             if turn.rests and not self._batch.live:
                 self._batch.forget()
@@ -203,11 +218,15 @@ class DecodeLoop:
 
     def _drop(self, cancelled: list[Running]) -> None:
         # A request is in the queue or in the batch, known only to this thread.
+        """Removes cancelled requests from the queue and the batch."""
         cancelled_ids = set(map(id, cancelled))
         self._waiting = deque(running for running in self._waiting if id(running) not in cancelled_ids)
         self._batch.drop(cancelled)
 
     def _admit(self) -> list[Finished]:
+        """Lets waiting requests join the batch, if enough wait to be prefilled together or have waited long enough;
+        returns requests finished by their first token.
+        """
         count = min(self._batch.free, len(self._waiting))
         if not count or self.version == (-1, -1):
             self._waited_steps = 0

@@ -16,16 +16,19 @@ from rftd.workers.models.cached_tokens import kinds_of_layers, layer_token_bytes
 from rftd.workers.models.pretrained import outlined_model
 
 log = structlog.get_logger(__name__)
+"""Log of this module."""
 
 _FIX: Final = (
     "free memory there, or take a smaller explorer.runner_per_model or model.max_model_len, "
     "explorer.rollout_model.dtype bfloat16, or another device"
 )
+"""Advice for too little memory."""
 
 _COMPACT: Final = frozenset({"kv_lora_rank", "num_kv_shared_layers"})
 """Settings of models with compressed or shared keys, whose cache is not counted."""
 
 _PROBE_TOKENS: Final = 4
+"""Tokens of the text by which a recurrent model's sizes are measured."""
 
 
 def check_generation(folder: Path, *, slots: int, max_len: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -97,6 +100,7 @@ def _recurrent_text_sizes(
 
 
 def _is_recurrent(layer: object) -> bool:
+    """True for a layer of a cache with the state of a recurrence."""
     return isinstance(layer, LinearAttentionCacheLayerMixin)
 
 

@@ -26,9 +26,10 @@ from rftd.workers.weights.finite import is_finite
 
 
 class AdaptedWeights:
-    """Stores the base weights of adapted modules, while the network holds base plus adapter."""
+    """Base weights of adapted modules, while the network holds base plus adapter."""
 
     def __init__(self) -> None:
+        """Begins without base weights; the first adapter stores them."""
         self._base: dict[str, torch.Tensor] = {}
 
     def kept(self) -> Iterable[torch.Tensor]:
@@ -57,8 +58,10 @@ _DTYPES: Final = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+"""torch's dtypes by name."""
 
 CPU: Final = torch.device("cpu")
+"""torch's CPU device."""
 
 
 def dtype_of(name: str) -> torch.dtype:
@@ -129,7 +132,7 @@ class Network:
                 fix="use another model, or check its config.json, tokenizer and safetensors files",
             ) from error
         model.requires_grad_(False).train(False).to(device)
-        ends = {tokenizer.eos_token_id, *_ids(model.generation_config), *_ids(model.config)}
+        ends = {tokenizer.eos_token_id, *_end_ids(model.generation_config), *_end_ids(model.config)}
         eos_ids = frozenset(end for end in ends if isinstance(end, int))
         return cls(model, tokenizer, eos_ids, max_len=max_len, takes_attention=takes_attention)
 
@@ -149,7 +152,7 @@ class Network:
             )
 
     def last_places(self, count: int) -> dict[str, int]:
-        """Returns the argument that limits logits to the last positions, if the model has it."""
+        """Returns the argument that limits logits to the last `count` positions; empty if the model has none."""
         return {"logits_to_keep": count} if self._can_limit_logits else {}
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, Prefilled]:
@@ -173,6 +176,7 @@ class Network:
         return self._forward(ids, positions, mask, cache)
 
     def _forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """Returns the logits after the last token of each row, by the lean forward if there is one."""
         if self.fused is not None:
             return self.fused(ids, positions, mask, cache)
         output = self.model(
@@ -210,12 +214,12 @@ class Network:
             (wrong, "have another shape of"),
         ):
             if names:
-                raise _refused(names, fault)
+                raise _refusal(names, fault)
         if ahead and not adapts and self.device.type == "cuda" and has_room(tensors, self.device):
             self._incoming = self._incoming or Incoming(self.device)
             # Free memory may be taken by now; decoding then waits a little longer.
             with suppress(torch.OutOfMemoryError):
-                return self._incoming.brought(tensors, _refuse_broken)
+                return self._incoming.copy_to_device(tensors, _refuse_broken)
         _refuse_broken(tensors)
         return tensors
 
@@ -254,15 +258,18 @@ def _lacking(tensors: Mapping[str, torch.Tensor], current: Mapping[str, torch.Te
 
 
 def _refuse_broken(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises RolloutError for tensors with numbers that are not finite."""
     broken = [name for name, tensor in tensors.items() if not is_finite(tensor)]
     if broken:
-        raise _refused(broken, "have NaN or infinity in")
+        raise _refusal(broken, "have NaN or infinity in")
 
 
-def _refused(names: Sequence[str], fault: str) -> RolloutError:
+def _refusal(names: Sequence[str], fault: str) -> RolloutError:
+    """Builds the error for new weights with a fault in the named tensors."""
     return RolloutError(f"the new weights {fault} {names[0]!r} and {len(names) - 1} more tensors")
 
 
-def _ids(config: object) -> list[object]:
+def _end_ids(config: object) -> list[object]:
+    """Returns the end tokens of a configuration as a list."""
     end_ids = getattr(config, "eos_token_id", None)
     return list(end_ids) if isinstance(end_ids, list | tuple) else [end_ids]

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
+"""All 64 bits."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of splitmix64: 2^64 divided by the golden ratio."""
 
 
 def key_of(seed: int) -> int:
@@ -27,7 +29,7 @@ def uniforms(keys: NDArray[np.uint64], positions: NDArray[np.uint64]) -> NDArray
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Returns the finaliser of splitmix64, as in `key_of`."""
+    """Mixes the bits of each number, by the finaliser of splitmix64, as in `key_of`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

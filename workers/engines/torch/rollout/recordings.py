@@ -19,6 +19,7 @@ from rftd.workers.engines.torch.rollout.cache import Rows, SlotCache
 from rftd.workers.engines.torch.rollout.network import Network
 
 Step = Callable[[], None]
+"""Function computing one decode step on the device."""
 LEAST_COLUMNS: Final = 128
 """Smallest number of columns of a recording."""
 
@@ -53,8 +54,8 @@ class FixedSteps:
         self._end = torch.zeros(1, dtype=torch.long, device=ids.device)
         self._column = torch.arange(cache.columns, device=ids.device)  # [C]
         self._logits = torch.zeros(slots, len(head), dtype=network.dtype, device=ids.device)  # [S, V]
-        self._row_counts = doubled(1, slots)
-        self._widths = doubled(LEAST_COLUMNS, cache.columns)
+        self._row_counts = doubling_sizes(1, slots)
+        self._widths = doubling_sizes(LEAST_COLUMNS, cache.columns)
         self._recorded: dict[tuple[int, int], Step] = {}
         self._weights: list[int] = []
 
@@ -85,7 +86,7 @@ class FixedSteps:
         V]
         """
         end = self._cache.end
-        shape = _enough(self._row_counts, count), _enough(self._widths, end + 1)
+        shape = _smallest_size(self._row_counts, count), _smallest_size(self._widths, end + 1)
         self._end.fill_(end)
         if shape not in self._recorded:
             self._weights = self._addresses()
@@ -104,6 +105,7 @@ class FixedSteps:
             self.forget()
 
     def _addresses(self) -> list[int]:
+        """Returns the memory addresses of all weights."""
         model = self._network.model
         return [tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())]
 
@@ -118,7 +120,7 @@ class FixedSteps:
         self._logits[:rows] = self._network.decode(ids, self._positions[:rows], mask[:, None, None], window)
 
 
-def doubled(first: int, last: int) -> list[int]:
+def doubling_sizes(first: int, last: int) -> list[int]:
     """Returns `first`, its double and so on, ending with `last`."""
     sizes = []
     while first < last:
@@ -127,5 +129,6 @@ def doubled(first: int, last: int) -> list[int]:
     return [*sizes, last]
 
 
-def _enough(sizes: list[int], least: int) -> int:
+def _smallest_size(sizes: list[int], least: int) -> int:
+    """Returns the smallest of the ascending sizes that is at least `least`."""
     return next(size for size in sizes if size >= least)

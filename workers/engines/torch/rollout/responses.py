@@ -20,6 +20,7 @@ class StopTexts:
     """Finds stop texts in the drawn tokens of a response; decodes only if the last token could complete one."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """`tokenizer` decodes the drawn tokens."""
         self._tokenizer = tokenizer
         self._pieces: dict[int, str] = {}
 
@@ -34,6 +35,7 @@ class StopTexts:
         return any(text.count(stop) > before.count(stop) for stop in stops)
 
     def _could_end(self, token: int, stop: str) -> bool:
+        """True if the token's text can contain the last character of the stop text."""
         piece = self._pieces.get(token)
         if piece is None:
             piece = self._pieces[token] = self._decode([token])
@@ -41,6 +43,7 @@ class StopTexts:
         return stop[-1] in piece or stop[-1].isspace() or "\ufffd" in piece or not piece
 
     def _decode(self, tokens: list[int]) -> str:
+        """Returns the text of tokens, special tokens included."""
         text = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
@@ -54,6 +57,7 @@ class Responses:
     """Prepares the drawing for requests, and records drawn tokens."""
 
     def __init__(self, network: Network) -> None:
+        """Draws for requests of `network`'s model."""
         self._network = network
         self._stop_texts = StopTexts(network.tokenizer)
         self._eos = to_device(np.array(sorted(network.eos), np.int64), network.device)
@@ -89,12 +93,13 @@ class Responses:
             if logprob != logprob:  # NaN
                 error = RolloutError(f"the model gave NaN at token {len(drawn) - 1} of {running.request.id}")
                 done.append(Finished(running, error))
-            elif (token in eos and not sampling.ignore_eos) or (sampling.stop and self._stopped(running)):
+            elif (token in eos and not sampling.ignore_eos) or (sampling.stop and self._is_stopped(running)):
                 done.append(Finished(running, running.generation("stop")))
             elif len(drawn) == running.limit:
                 done.append(Finished(running, running.generation("length")))
         return done
 
-    def _stopped(self, running: Running) -> bool:
+    def _is_stopped(self, running: Running) -> bool:
+        """True if the last token completed a stop text, after at least `min_tokens` tokens."""
         sampling = running.request.sampling
         return len(running.tokens) >= sampling.min_tokens and self._stop_texts.ends(running.tokens, sampling.stop)

@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 from rftd.workers.engines.torch.rollout.running import Running
 
 Index = NDArray[np.int64]
+"""Array of indices."""
 _NONE: Final[Index] = np.zeros(0, dtype=np.int64)
+"""No indices."""
 _TOKEN_BITS: Final = 32
+"""Bits of a token id, below those of its row in one number."""
 
 
 class RowMoves(NamedTuple):
     """The changes of rows and requests after a step, to be applied to a batch's tensors."""
 
     sources: Index
+    """Rows to be copied, before the change."""
     targets: Index
     """Rows to overwrite: row `targets[i]` becomes a copy of the old row `sources[i]`."""
     kept: Index
@@ -70,18 +74,22 @@ class SharedRows:
     """One row for each distinct sequence, packed without gaps."""
 
     def __init__(self) -> None:
+        """Begins without requests."""
         self.requests: list[Running | None] = []
         self.of = self.starts = _NONE
 
     @property
     def live(self) -> list[Running]:
+        """Running requests, each on a row with all requests of an equal sequence."""
         return self.requests  # type: ignore[return-value]  # never None here
 
     @property
     def shared(self) -> bool:
+        """True if any row has several requests."""
         return len(self.requests) > len(self.starts)
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
+        """Appends one row for each prompt; requests with an equal prompt share the row."""
         before = len(self.starts)
         prompts = np.arange(len(starts))
         self.requests = [*self.requests, *joining]
@@ -90,6 +98,7 @@ class SharedRows:
         return prompts + before, prompts
 
     def settle(self, staying: Index) -> RowMoves:
+        """Moves requests that drew different tokens to separate rows, and packs the rows without gaps."""
         if not len(staying):
             self.requests = []
             self.of = _NONE
@@ -112,11 +121,13 @@ class SharedRows:
         return RowMoves(parents[~stays], rows[~stays], staying)
 
     def tokens(self) -> Index:
+        """Returns the last token of each row  # [R]"""
         tokens = np.empty_like(self.starts)
         tokens[self.of] = self._last()
         return tokens
 
     def _last(self) -> Index:
+        """Returns the last token of each request  # [N]"""
         return np.array([request.tokens[-1] for request in self.live], dtype=np.int64)
 
 
@@ -124,18 +135,22 @@ class FixedRows:
     """A separate row for every slot, as in deterministic mode."""
 
     shared = False
+    """False: every request has a separate row."""
 
     def __init__(self, slots: int) -> None:
+        """Begins with `slots` empty rows."""
         self.requests: list[Running | None] = [None] * slots
         self.of = np.arange(slots)
         self.starts = np.zeros(slots, dtype=np.int64)
 
     @property
     def live(self) -> list[Running]:
+        """Running requests, without empty rows."""
         return [request for request in self.requests if request is not None]
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
         # Tokens do not depend on the row: every step has one shape, and rows do not see each other.
+        """Assigns a free row to each new request."""
         rows = [row for row, request in enumerate(self.requests) if request is None][: len(joining)]
         for row, request, source in zip(rows, joining, sources, strict=True):
             self.requests[row] = request
@@ -143,9 +158,11 @@ class FixedRows:
         return np.array(rows), np.array(sources)
 
     def settle(self, staying: Index) -> RowMoves:
+        """Empties the rows of requests that left; no row is moved."""
         stay = set(staying.tolist())
         self.requests = [request if row in stay else None for row, request in enumerate(self.requests)]
         return RowMoves(_NONE, _NONE, self.of)
 
     def tokens(self) -> Index:
+        """Returns the last token of each row; 0 for an empty row  # [R]"""
         return np.array([0 if request is None else request.tokens[-1] for request in self.requests])

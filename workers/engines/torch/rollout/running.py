@@ -17,12 +17,15 @@ class Running:
     """A request being computed: its drawn tokens, with the weight versions that drew them."""
 
     request: GenerationRequest
+    """The request being answered."""
     limit: int
     """Maximum tokens to draw."""
     key: int
     """Key of the seed, for `noise`."""
     tokens: list[int] = field(default_factory=list)
+    """Tokens drawn so far."""
     logprobs: list[float] = field(default_factory=list)
+    """Log-probability of each drawn token."""
     processed: list[float] = field(default_factory=list)
     """Log-probabilities after filters and penalties, if requested."""
     marks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -48,6 +51,7 @@ class Running:
         )
 
     def _spans(self) -> Iterator[Span]:
+        """Yields the range of tokens drawn by each weight version; a version without tokens is skipped."""
         ends = [start for _, _, start in self.marks[1:]] + [len(self.tokens)]
         for (version, generation, start), end in zip(self.marks, ends, strict=True):
             # Weights may be swapped twice between two tokens: the first swap drew none.
@@ -60,7 +64,9 @@ class Finished:
     """A request removed from the batch, with its response or its error."""
 
     running: Running
+    """The request."""
     result: Generation | RolloutError
+    """The response, or the error."""
 
 
 class Waiter(Protocol):
@@ -75,10 +81,12 @@ class Single:
     """Waits for the response to one request, as a future."""
 
     def __init__(self) -> None:
+        """Creates the future on the running event loop."""
         self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
 
     def take(self, running: Running, outcome: Generation | RolloutError) -> None:
         # The caller was cancelled after the decode thread had finished the request.
+        """Completes the future, unless the caller was cancelled."""
         if self.response.done():
             return
         if isinstance(outcome, Generation):
@@ -91,6 +99,7 @@ class Several:
     """Collects the outcomes of requests made together; implements `Answers`."""
 
     def __init__(self) -> None:
+        """Begins without requests."""
         self._numbers: dict[Running, int] = {}
         self._done: list[tuple[int, Generation | RolloutError]] = []
         self._more: asyncio.Future[None] | None = None
@@ -104,11 +113,13 @@ class Several:
         self._done.append((number, error))
 
     def take(self, running: Running, outcome: Generation | RolloutError) -> None:
+        """Records an outcome, and wakes a waiting `some`."""
         self._done.append((self._numbers.pop(running), outcome))
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
     async def some(self) -> Sequence[tuple[int, Generation | RolloutError]]:
+        """Waits for outcomes, and returns those arrived since the last call; empty once all were returned."""
         if not self._done and self._numbers:
             self._more = asyncio.get_running_loop().create_future()
             await self._more

@@ -15,6 +15,7 @@ time.
 _PIECE_BYTES: Final = 1 << 24
 """Bytes copied at once: during a copy from pageable memory, decoding cannot launch a kernel."""
 _ALIGNMENT_BYTES: Final = 64
+"""Alignment of each tensor in the block of new weights."""
 
 
 class Drawn:
@@ -50,6 +51,7 @@ class _Stage:
     """Pinned memory for one piece, and the event after which it may be overwritten."""
 
     def __init__(self) -> None:
+        """Allocates the pinned memory."""
         self.memory = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
         self.copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
@@ -58,15 +60,18 @@ class Incoming:
     """Copies new weights to a GPU on a separate stream, so that decoding does not wait for them."""
 
     def __init__(self, device: torch.device) -> None:
+        """Prepares a separate stream and pinned memory for copies to `device`."""
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._stages = [_Stage(), _Stage()]
         """Two stages in turn: one is written while the other is copied."""
 
-    def brought(
+    def copy_to_device(
         self, tensors: Mapping[str, torch.Tensor], check: Callable[[Mapping[str, torch.Tensor]], None]
     ) -> dict[str, torch.Tensor]:
-        """Returns copies of the tensors on the device, after `check` accepted them there; tied tensors stay tied."""
+        """Copies the tensors to the device, and returns them once `check` accepted them there; tied tensors stay
+        tied.
+        """
         distinct = {id(tensor): tensor for tensor in tensors.values()}
         sizes = [tensor.nbytes + -tensor.nbytes % _ALIGNMENT_BYTES for tensor in distinct.values()]
         # One block: requesting memory from the driver hundreds of times delays decoding. Allocated for the decoding
@@ -100,7 +105,7 @@ class Incoming:
         self._stream.synchronize()
 
     def one(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a copy of one tensor on the device; only inside the block of `beside`."""
+        """Copies one tensor to the device, and returns the copy; only inside the block of `beside`."""
         target = torch.empty(tensor.nbytes, dtype=torch.uint8, device=self._device)
         self._copy(target, tensor.contiguous().reshape(-1).view(torch.uint8))
         return target.view(tensor.dtype).view(tensor.shape)

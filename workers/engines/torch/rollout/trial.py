@@ -18,12 +18,15 @@ from rftd.workers.engines.torch.rollout.uncached import UncachedText, Way
 from rftd.workers.models.text_lengths import beyond, moving_rotation
 
 log = structlog.get_logger(__name__)
+"""Log of this module."""
 
 _TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}
+"""Allowed difference of a logit, by the dtype of the weights."""
 _TOLERANCE_HALF: Final = 0.1
 """Tolerance in half precision, which rounds each layer to three digits; a wrong mask or position differs by far more.
 """
 _TEXT_TOKENS: Final = 7
+"""Tokens of the short text."""
 _DECODED: Final = 3
 """Number of tokens at the end of a text decoded one by one; earlier ones are prefilled."""
 _PLAIN_SCORES: Final = 1 << 28
@@ -40,25 +43,25 @@ def try_model(network: Network) -> Way:
     moving = moving_rotation(network.model.config, network.max_len)
     if moving is not None:
         why, limit = moving
-        raise _unfit(network, why, fix=f"set model.max_model_len to at most {limit}, or use another model")
-    unfit = _outside_slots(network) or _difference(network, _cached)
+        raise _unfit_error(network, why, fix=f"set model.max_model_len to at most {limit}, or use another model")
+    unfit = _outside_slots(network) or _difference(network, _cached_logits)
     if unfit is None:
         return Way.SLOTS
     for attention_name, way in product(_attentions(network), (Way.OWN_CACHE, Way.RECOMPUTED)):
         if attention_name is not None:
             network.model.set_attn_implementation(attention_name)
-        differs = _difference(network, partial(_alone, way=way))
+        differs = _difference(network, partial(_uncached_logits, way=way))
         if differs is None:
             kind = network.model.config.model_type
             log.warning("rollout.slower_way", model_type=kind, computed=way.value, because=unfit)
             return way
-    raise _unfit(network, differs or unfit)
+    raise _unfit_error(network, differs or unfit)
 
 
 def try_recorder(network: Network, recorder: Recorder) -> str | None:
     """Returns the reason why recorded steps differ from the model itself, or None; discards the recordings."""
     try:
-        return _difference(network, partial(_cached, recorder=recorder))
+        return _difference(network, partial(_cached_logits, recorder=recorder))
     finally:
         recorder.forget()
 
@@ -83,7 +86,7 @@ def _difference(network: Network, compute: Callable[[Network, list[int]], torch.
         tokens = [(17 * i + 3) % network.vocabulary for i in range(length)]
         with torch.inference_mode():
             try:
-                expected = _plain(network, tokens)
+                expected = _own_logits(network, tokens)
                 logits = compute(network, tokens)
             except torch.OutOfMemoryError:
                 raise
@@ -111,12 +114,13 @@ def _counted_positions(network: Network) -> str | None:
 
 
 def _lengths(network: Network) -> list[int]:
+    """Returns the lengths in tokens of the compared texts."""
     long_text = beyond(network.model.config, network.max_len)
     return [_TEXT_TOKENS] if long_text is None else [_TEXT_TOKENS, max(_TEXT_TOKENS, long_text[1])]
 
 
-def _plain(network: Network, tokens: list[int]) -> torch.Tensor:
-    """Returns the model's own logits at the last positions  # [R, V]"""
+def _own_logits(network: Network, tokens: list[int]) -> torch.Tensor:
+    """Returns the logits by the model's own forward, at the last positions  # [R, V]"""
     heads = getattr(network.model.config.get_text_config(), "num_attention_heads", None) or 1
     attention_name = "sdpa" if heads * len(tokens) ** 2 > _PLAIN_SCORES else "eager"
     before = network.model.config._attn_implementation
@@ -132,7 +136,7 @@ def _plain(network: Network, tokens: list[int]) -> torch.Tensor:
     return logits
 
 
-def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = None) -> torch.Tensor:
+def _cached_logits(network: Network, tokens: list[int], *, recorder: Recorder | None = None) -> torch.Tensor:
     """Returns the logits with the engine's cache: a prefilled text with its last tokens decoded  # [R, V]"""
     begun = len(tokens) - _DECODED
     # Beside a shorter text, whose padding and hidden columns must have no effect.
@@ -163,7 +167,7 @@ def _cached(network: Network, tokens: list[int], *, recorder: Recorder | None = 
     return torch.stack(last_logits).float()
 
 
-def _alone(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
+def _uncached_logits(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
     """Returns the logits of requests computed separately, in turns with a shorter request  # [R, V]"""
     begun = len(tokens) - _DECODED
     starts = (begun // 2, 0)
@@ -176,7 +180,8 @@ def _alone(network: Network, tokens: list[int], *, way: Way) -> torch.Tensor:
     return torch.stack(last_logits[1:]).float()
 
 
-def _unfit(network: Network, why: str, *, fix: str = "use another model") -> RolloutError:
+def _unfit_error(network: Network, why: str, *, fix: str = "use another model") -> RolloutError:
+    """Builds the error for a model that this engine cannot run."""
     kind = network.model.config.model_type
     name = type(network.model).__name__
     return RolloutError(f"the torch engine cannot run {kind} models ({name}): {why}", fix=fix)

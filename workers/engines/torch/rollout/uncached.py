@@ -29,14 +29,18 @@ class Way(Enum):
     """How a model's tokens are computed; the values are used in the log and in errors."""
 
     SLOTS = "together, in the engine's own cache"
+    """All requests in one batch, with the engine's own cache."""
     OWN_CACHE = "each request alone, in transformers' own cache"
+    """Each request separately, with transformers' cache."""
     RECOMPUTED = "each request alone, its whole text again for each token"
+    """Each request separately, without a cache."""
 
 
 class UncachedText:
     """A text computed by the model's own forward, with transformers' cache or with none."""
 
     def __init__(self, network: Network, way: Way) -> None:
+        """Begins a text for `network`, computed by `way` (other than `SLOTS`)."""
         assert way is not Way.SLOTS
         self._network = network
         self._cached = way is Way.OWN_CACHE
@@ -69,6 +73,7 @@ class UncachedRequests:
     """
 
     def __init__(self, network: Network, way: Way, *, slots: int) -> None:
+        """Begins without requests; at most `slots` run at once, computed by `way`."""
         self._network = network
         self._way = way
         self._slots = slots
@@ -110,18 +115,19 @@ class UncachedRequests:
         for running in newcomers:
             running.mark(self.version)
             self._texts[running] = UncachedText(self._network, self._way), self._responses.drawing([running])
-        return self._drawn(newcomers)
+        return self._draw_all(newcomers)
 
     def step(self) -> list[Finished]:
         """Draws a token for every running request; returns the requests finished by it."""
-        return self._drawn(self.live)
+        return self._draw_all(self.live)
 
     def drop(self, leaving: Iterable[Running]) -> None:
         """Removes cancelled requests with their states, freeing their slots."""
         for running in leaving:
             self._texts.pop(running, None)
 
-    def _drawn(self, requests: Sequence[Running]) -> list[Finished]:
+    def _draw_all(self, requests: Sequence[Running]) -> list[Finished]:
+        """Draws a token for each of `requests`; returns the requests finished by it."""
         done: list[Finished] = []
         for running in requests:
             text, draw = self._texts[running]

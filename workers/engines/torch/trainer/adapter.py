@@ -23,7 +23,9 @@ class Adapter(LowRankPolicy):
     """Implements `Policy` with an adapter; every rank holds the complete model."""
 
     def __init__(self, model: Any, base: Path, spec: LoraSpec, *, seed: int, merged: bool) -> None:
-        """Raises ConfigError for unfit layers, DataError for a folder of `spec` without an adapter."""
+        """Adds an adapter to `model`, whose folder is `base`. Raises ConfigError for unfit layers, DataError for a
+        folder of `spec` without an adapter.
+        """
         layers = LowRankLayers(model, base, spec, seed=seed)
         super().__init__(layers.model, layers, base, merged=merged)
 

@@ -13,6 +13,7 @@ from rftd.workers.devices.compute_device import DeviceName
 from rftd.workers.learning.critic_arguments import CriticArgs
 
 DEVICE: Final = "trainer.engine_args.device"
+"""Field of the experiment file with the engine's device."""
 
 
 class TorchTrainerArgs(CriticArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 
 from rftd.ops.decoding import msgpack_decoder
-from rftd.workers.engines.ranks.collectives import gathered, this_rank
+from rftd.workers.engines.ranks.collectives import gather_bytes, this_rank
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation
 from rftd.workers.learning.stage.learner import (
@@ -31,6 +31,7 @@ from rftd.workers.learning.stage.learner import (
 from rftd.workers.learning.token_advantages.token_advantage import PassField
 
 Parameters = Callable[[], Collection[Tensor]]
+"""Function returning the trained parameters, in an equal order on all ranks."""
 _BUCKET_NUMBERS: Final = 1 << 24
 """Gradient numbers summed over ranks at once: 64 MiB."""
 
@@ -39,6 +40,7 @@ class SummedGradient:
     """The accumulated gradient of one model, summed over ranks."""
 
     def __init__(self, own: Gradient, parameters: Parameters, device: torch.device) -> None:
+        """Sums the gradients of `own` over all ranks; `parameters` returns the parameters with these gradients."""
         self._own = own
         self._parameters = parameters
         self._device = device
@@ -68,10 +70,11 @@ class SummedGradient:
         for parameter, earlier in zip(parameters, before, strict=True):
             if earlier is not None:
                 parameter.grad = earlier if parameter.grad is None else parameter.grad + earlier
-        return self._figures(figures, count)
+        return self._gather_terms(figures, count)
 
     def _sum(self, parameters: Sequence[Tensor]) -> None:
         # A parameter without a gradient on any rank stays so: an optimizer would move it for a gradient of zeros.
+        """Sums the gradients over all ranks, several parameters at a time."""
         flags = torch.tensor(
             [parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=self._device
         )
@@ -87,6 +90,7 @@ class SummedGradient:
         self._sum_bucket(bucket)
 
     def _sum_bucket(self, parameters: Sequence[Tensor]) -> None:
+        """Sums the gradients of some parameters over all ranks, as one tensor."""
         if not parameters:
             return
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters])
@@ -94,10 +98,10 @@ class SummedGradient:
         for parameter, gradient in zip(parameters, torch.split(flat, [p.numel() for p in parameters]), strict=True):
             parameter.grad = gradient.view_as(parameter).clone()
 
-    def _figures(self, own: Sequence[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
-        """The terms of all micro-batches in order, from every rank's N-th ones."""
+    def _gather_terms(self, own: Sequence[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
+        """Returns the terms of all `count` micro-batches in order; `own` are those computed by this rank."""
         texts = msgspec.msgpack.encode([{name: float(value) for name, value in figures.items()} for figures in own])
-        parts = [msgpack_decoder(list[dict[str, float]]).decode(figures) for figures in gathered(texts)]
+        parts = [msgpack_decoder(list[dict[str, float]]).decode(figures) for figures in gather_bytes(texts)]
         ordered = [parts[n % len(parts)][n // len(parts)] for n in range(count)]
         return [
             {name: torch.tensor(value, device=self._device) for name, value in figures.items()} for figures in ordered
@@ -108,6 +112,7 @@ class SharedCritic(SummedGradient, Generic[M]):
     """Implements `ValueLearner` for a critic with a complete copy on every rank."""
 
     def __init__(self, own: ValueLearner[M], parameters: Parameters, device: torch.device) -> None:
+        """Divides the work of the critic `own` among all ranks."""
         super().__init__(own, parameters, device)
         self._critic = own
         self.schedule = own.schedule
@@ -116,7 +121,7 @@ class SharedCritic(SummedGradient, Generic[M]):
 
     def accumulate(self, micro_batches: Sequence[M], loss: ValueLossOver) -> list[dict[str, Tensor]]:
         """Adds the gradients of all micro-batches, each computed by one rank; returns the terms of all."""
-        mine = _mine(len(micro_batches))
+        mine = _own_numbers(len(micro_batches))
 
         def own_loss(at: int, values: Tensor) -> Terms:
             return loss(mine[at], values)
@@ -146,7 +151,7 @@ class DataParallel(SummedGradient, Generic[M]):
 
     def values(self, micro_batches: Sequence[M], fields: frozenset[PassField]) -> list[TokenValues]:
         """Returns the requested fields of all micro-batches, each computed by one rank."""
-        mine = _mine(len(micro_batches))
+        mine = _own_numbers(len(micro_batches))
         own = self._learner.values([micro_batches[n] for n in mine], fields)
         sizes = [len(micro.targets) for micro in micro_batches]
         names = sorted(fields)
@@ -163,7 +168,7 @@ class DataParallel(SummedGradient, Generic[M]):
         self, micro_batches: Sequence[M], loss: PolicyLossOver, *, reference: bool
     ) -> list[dict[str, Tensor]]:
         """Adds the gradients of all micro-batches, each computed by one rank; returns the terms of all."""
-        mine = _mine(len(micro_batches))
+        mine = _own_numbers(len(micro_batches))
 
         def own_loss(at: int, values: PolicyValues) -> Terms:
             return loss(mine[at], values)
@@ -174,7 +179,7 @@ class DataParallel(SummedGradient, Generic[M]):
         return self.add(own, len(micro_batches))
 
 
-def _mine(count: int) -> range:
-    """The numbers of the micro-batches for the present rank."""
+def _own_numbers(count: int) -> range:
+    """Returns the numbers of the micro-batches computed by this rank, out of `count`."""
     rank, ranks = this_rank()
     return range(rank, count, ranks)

@@ -22,6 +22,7 @@ def make_rank(place: RankPlace) -> TrainerEngine:
 
 
 def _make(opening: TrainerOpening[TorchTrainerArgs]) -> TrainerEngine:
+    """Makes the engine in the trainer process, or an engine of several ranks if `ranks` is set."""
     arguments = opening.arguments
     if arguments.ranks:
         from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
@@ -50,3 +51,4 @@ ENGINE: Final = TrainerEngineDefinition(
     needs=lambda stage, base, _devices: [*training_needs(stage, base), held_need(stage, base)],
     forecast=lambda stage, base, _devices: [*training_forecast(stage, base), held_need(stage, base)],
 )
+"""Definition of the trainer engine `torch`."""

@@ -32,12 +32,14 @@ from rftd.workers.weights.checksum import Form
 from rftd.workers.weights.parked_tensors import Rest
 
 _MAPPED_SIZE_BYTES: Final = 4 * 1024**2
+"""Size of an allocation from which the C library maps memory separately, and returns it once freed."""
 
 
 class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
     """Implements `TrainerEngine` on one device. Weights are float32; bfloat16 applies to forward passes only."""
 
     def __init__(self, *, threads: int = 1) -> None:
+        """Makes an engine without a model, with `threads` threads for computation."""
         super().__init__(threads=threads)
         self._changes = 0
         """Changes of the weights since the last batch began."""
@@ -89,7 +91,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
 
     def stage_models(self, stage: StageSpec) -> TorchStageModels:
         """Returns the models of a stage on this device, with the policy loaded. Raises ConfigError."""
-        return TorchStageModels.of(stage, self._opened, self._device)
+        return TorchStageModels.of(stage, self._open_policy, self._device)
 
     def learner_of_ranks(self, own: ModelLearner[PackedRows]) -> Learner[PackedRows]:
         """Returns the learner that divides work among all ranks, given this rank's own."""
@@ -107,7 +109,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
                 return super().train(batch)
         except RuntimeError as error:
             # Before a step was taken the batch has left no trace, and can be begun anew.
-            if self._changes or not self._determinism.given_up(error):
+            if self._changes or not self._determinism.disable_if_unsupported(error):
                 raise
             return super().train(batch)
         finally:
@@ -119,7 +121,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         """Returns the tensors for explorers by name, to be read before the next step, because they may share the
         weights' memory.
         """
-        return dict(self._opened.published())
+        return dict(self._open_policy.published())
 
     def digest(self, form: Form) -> str:
         """Computes the digest of the current weights in the form."""
@@ -159,7 +161,7 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
         self._rest.end()
 
     def _kept(self) -> Iterator[Tensor]:
-        """The engine's tensors on the device between two steps."""
+        """Yields the engine's tensors on the device between two steps."""
         yield from self._model.parameters()
         yield from self._model.buffers()
         if self._learner is not None:
@@ -167,9 +169,11 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
 
     @contextmanager
     def _readable(self) -> Iterator[dict[str, Tensor]]:
-        """The tensors for explorers, also at rest; an adapter wakes, for merging computes."""
+        """Yields the tensors for explorers, from the host if the engine rests; an adapter wakes, because merging
+        computes.
+        """
         # A whole model at rest is read from its copies on the host; no memory of the device is asked for.
-        if isinstance(self._opened, WholeModel):
+        if isinstance(self._open_policy, WholeModel):
             yield {name: self._rest.on_host(tensor) for name, tensor in self.tensors().items()}
         else:
             with self._rest.interrupted():
@@ -177,12 +181,15 @@ class TorchTrainerEngine(ModelEngine[WholeModel | Adapter, PackedRows]):
 
     @property
     def _model(self) -> Any:
-        return self._opened.model
+        """The model under training."""
+        return self._open_policy.model
 
     @property
     def _trusted(self) -> bool:
+        """Whether the experiment allows code of the model's folder."""
         return self._experiment is not None and self._experiment.stages[0].model.trust_remote_code
 
     def _weights_changed(self) -> None:
+        """Counts a change of the weights, and forgets the digests of the former ones."""
         super()._weights_changed()
         self._changes += 1

@@ -21,8 +21,8 @@ from rftd.workers.learning.stage.micro_batch import Ints
 
 
 def attention_mask(ends: Tensor) -> Tensor:
-    """Returns True for pairs of a position and an earlier position it may attend to: up to the latter's `ends`  # [B,
-    L] -> [B, 1, L, L] bool
+    """Returns for each pair (position, earlier position) whether the first may attend to the second: up to the second's
+    `ends`  # [B, L] -> [B, 1, L, L] bool
     """
     index = torch.arange(ends.shape[1], device=ends.device)
     return ((index[:, None] >= index) & (index[:, None] < ends[:, None, :]))[:, None]
@@ -85,6 +85,7 @@ def squares_of(model: Any, batch: PackedRows, device: torch.device) -> Tensor:
 
 
 def _of_distributions(figure: Callable[..., Tensor], model: Any, batch: PackedRows, device: torch.device) -> Tensor:
+    """Computes a figure of the complete distribution at each trained token  # [N]"""
     output = model.get_output_embeddings()
     return figure(
         output_states(model, hidden_of(decoder_of(model), batch, device)),

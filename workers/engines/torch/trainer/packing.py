@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rftd.workers.engines.torch.trainer.token_trees import Cost, Tree, laid_out, trees_of
+from rftd.workers.engines.torch.trainer.token_trees import Cost, Tree, arrange_rows, trees_of
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation
 from rftd.workers.learning.stage.micro_batch import Floats, Ints, MicroBatch, StepSums, ranges
@@ -70,11 +70,13 @@ def pack(
             longest = length
         batches[-1] += block
     of_batch = np.array(numbers, np.int64)
-    return [_rows(samples, laid_out(trees, cost), of_batch, step) for trees in batches]
+    return [_rows(samples, arrange_rows(trees, cost), of_batch, step) for trees in batches]
 
 
 def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple[int, list[Tree]]]:
-    """Blocks of trees never split over micro-batches, two of a pair or one, with their length; shortest first."""
+    """Returns the blocks of trees that must share a micro-batch (both of a pair, or a single one) with their length,
+    the shortest first.
+    """
     blocks: dict[int, tuple[int, list[Tree]]] = {}
     for number, tree in enumerate(trees):
         pair = samples[tree.members[0]].pair
@@ -85,6 +87,7 @@ def _blocks(trees: Sequence[Tree], samples: Sequence[TrainSample]) -> list[tuple
 
 
 def _rows(samples: Sequence[TrainSample], rows: Sequence[Sequence[Tree]], numbers: Ints, step: StepSums) -> PackedRows:
+    """Builds a micro-batch from rows of trees; `numbers` are the samples' numbers in the step."""
     order = [number for row in rows for tree in row for number in tree.members]
     chosen = [samples[number] for number in order]
     places = _Places.of(chosen, rows)
@@ -104,7 +107,7 @@ def _rows(samples: Sequence[TrainSample], rows: Sequence[Sequence[Tree]], number
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The places of the tokens of S responses, of up to R tokens, in B rows."""
+    """Positions of the tokens of S responses, of up to R tokens, in B rows."""
 
     ids: Ints  # [B, L]
     positions: Ints  # [B, L]
@@ -165,6 +168,7 @@ class _Places:
 
 
 def _predictions(source: Ints, targets: Ints, inverse_temperature: Floats) -> Predictions | None:
+    """Returns the distinct predictions; None if all tokens are predicted differently."""
     kinds, kind = np.unique(inverse_temperature, return_inverse=True)
     # One number for (place, token, temperature), in int64: places times vocabulary stays far below 2^63.
     key = (source * (int(targets.max(initial=0)) + 1) + targets) * len(kinds) + kind

@@ -18,6 +18,7 @@ from rftd.workers.engines.torch.trainer.forward import hidden_of, logprobs_of, s
 from rftd.workers.engines.torch.trainer.packing import PackedRows
 
 Context = Callable[[], AbstractContextManager[object]]
+"""Function returning a context for computations."""
 
 
 class ValueModel(torch.nn.Module):
@@ -43,14 +44,17 @@ class TorchPasses:
     model: Any
     """A language model, or a `ValueModel`."""
     device: torch.device
+    """Device of the model."""
     precision: Context
     """Returns the autocast context of forward passes."""
     parameters: Parameters = field(default_factory=dict)
+    """Parameters to train, by name; empty for a frozen model."""
     numbers: Context = nullcontext
     """Returns the context of passes without gradient, in which the weights may have a reference's numbers."""
     saved: Callable[[], Mapping[str, Tensor]] | None = None
     """Returns the tensors of a checkpoint; None: the model's weights and persistent buffers."""
     offloaded = None
+    """None: the model stays on its device."""
 
     @property
     def vocabulary_tokens(self) -> int:
@@ -86,6 +90,7 @@ class TorchPasses:
         return tensors_of(self.model) if self.saved is None else dict(self.saved())
 
     def _figures(self, micro: PackedRows, figures: frozenset[Figure]) -> dict[str, Tensor]:
+        """Computes the requested figures of a micro-batch's tokens  # [N] each"""
         if "values" in figures:
             return {"values": self.model.values(micro, self.device)}
         columns: dict[str, Tensor] = {}

@@ -22,6 +22,7 @@ class WholeModel:
     """Implements `Policy` for a model with every weight under training."""
 
     def __init__(self, model: Any, base: Path, *, trust_remote_code: bool) -> None:
+        """Wraps a loaded model; `base` is the folder with its tokenizer."""
         self.model = model
         self._base = base
         self._trusted = trust_remote_code

@@ -29,13 +29,19 @@ class TorchStageModels:
     """Implements `StageModels` on one device, with token trees as micro-batches."""
 
     spec: StageSpec
+    """Specification of the stage."""
     device: torch.device
+    """Device of all models."""
     policy: TorchPasses
+    """Passes of the model under training."""
     critic_arguments: TorchTrainerArgs
+    """The engine's arguments, including the critic's."""
     share: bool
     """True if responses to one prompt share a row."""
     _opened: WholeModel | Adapter
+    """The model under training."""
     writers = 0
+    """0: any number of ranks may write a checkpoint at a time."""
 
     @classmethod
     def of(cls, spec: StageSpec, policy: WholeModel | Adapter, device: torch.device) -> TorchStageModels:
@@ -96,6 +102,7 @@ class TorchStageModels:
         )
 
     def _passes(self, model: Any, **options: Any) -> TorchPasses:
+        """Returns the passes of a model on this device, in the policy's precision."""
         return TorchPasses(model=model, device=self.device, precision=self.policy.precision, **options)
 
 

@@ -20,10 +20,13 @@ class LogitForm(NamedTuple):
     """
 
     scale: float = 1.0
+    """Factor of the product of hidden state and output layer."""
     cap: float | None = None
+    """Bound of the logits, by tanh; None: unbounded."""
 
 
 PLAIN = LogitForm()
+"""The form of most architectures: logits equal to the product."""
 
 
 def logit_form(config: Any) -> LogitForm:
@@ -55,6 +58,7 @@ class TokenLogprobs(torch.autograd.Function):
         inverse_temperature: Tensor,
         form: LogitForm,
     ) -> tuple[Tensor, Tensor]:
+        """Computes log-probabilities and entropies, chunk by chunk."""
         ctx.form = form
         ctx.save_for_backward(hidden, head, bias, targets, inverse_temperature)
         chunks = _chunks(hidden, len(head))
@@ -67,6 +71,7 @@ class TokenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Computes the gradients of the inputs from those of log-probabilities and entropies, chunk by chunk."""
         hidden, head, bias, targets, inverse_temperature = ctx.saved_tensors
         for_logprobs, for_entropies = gradients
         form: LogitForm = ctx.form
@@ -189,13 +194,14 @@ def _of_distributions(
 
 def _chunks(hidden: Tensor, vocabulary: int) -> list[slice]:
     # At least one token, for a vocabulary may be larger than a chunk.
+    """Returns slices of tokens whose logits fit into memory at once."""
     size = max(1, (CHUNK_LOGITS if hidden.device.type == "cpu" else CHUNK_LOGITS_GPU) // vocabulary)
     tokens = len(hidden)
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of two matrices of one dtype, in float32."""
+    """Multiplies two matrices of one dtype; the product is in float32."""
     if left.is_cuda and left.dtype != torch.float32:
         # Summed in float32 there anyway: rounded to bfloat16, a logit of 20 would be off by as much as 0.06.
         return torch.mm(left, right, out_dtype=torch.float32)
@@ -204,6 +210,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
     # The product in the states' dtype, which is the layer's by now; all that follows in float32.
+    """Returns the logits of a chunk at the tokens' temperatures, in float32  # [n, V]"""
     logits = _product(hidden, head.T)
     if bias is not None:
         logits += bias
@@ -215,7 +222,9 @@ def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperatu
 
 
 def _slope(logits: Tensor, inverse_temperature: Tensor, form: LogitForm) -> Tensor | float:
-    """The derivative of the logits at temperature 1 by the product of hidden state and output layer  # [n, V]"""
+    """Returns the derivative of the logits at temperature 1 by the product of hidden state and output layer  #
+    [n, V]
+    """
     if form.cap is None:
         return form.scale
     share = logits / (inverse_temperature[:, None] * form.cap)  # the tanh
@@ -223,5 +232,6 @@ def _slope(logits: Tensor, inverse_temperature: Tensor, form: LogitForm) -> Tens
 
 
 def _logprobs(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns log-probabilities of the targets, and entropies  # [n], [n]"""
     logprobs = torch.log_softmax(logits, dim=-1)  # [n, V]
     return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)

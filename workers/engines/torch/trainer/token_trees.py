@@ -36,6 +36,7 @@ class Cost:
     """The relative cost of a row by its number of positions: linear layers, and attention, which is quadratic."""
 
     hidden_size: int
+    """Width of the model's hidden states."""
 
     def of(self, places: int) -> int:
         """Returns the cost, in units of one multiply-add per layer and hidden unit."""
@@ -59,7 +60,7 @@ def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: i
         groups.setdefault((sample.pair, prompt), []).append(number)
     for group in groups.values():
         group.sort(key=texts.__getitem__)
-    alike = iter(_alike([samples[number] for group in groups.values() for number in group]))
+    alike = iter(_common_lengths([samples[number] for group in groups.values() for number in group]))
     trees: list[Tree] = []
     for group in groups.values():
         tree: Tree | None = None
@@ -79,7 +80,7 @@ def trees_of(samples: Sequence[TrainSample], cost: Cost | None, budget_tokens: i
     return trees
 
 
-def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
+def arrange_rows(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
     """Arranges trees in rows: one each, or several if that saves more padding than longer rows cost.
 
     One each if no tree branches, because plainly causal attention is faster.
@@ -88,21 +89,24 @@ def laid_out(trees: Sequence[Tree], cost: Cost | None) -> list[list[Tree]]:
     if cost is None or not any(tree.branches for tree in trees):
         return rows
     while len(rows) > 1:
-        rows.sort(key=_places)
+        rows.sort(key=_row_length)
         half = len(rows) // 2
         paired = [[*rows[-1 - number], *rows[number]] for number in range(half)] + [rows[half]] * (len(rows) % 2)
-        if len(paired) * cost.of(max(map(_places, paired))) >= len(rows) * cost.of(_places(rows[-1])):
+        if len(paired) * cost.of(max(map(_row_length, paired))) >= len(rows) * cost.of(_row_length(rows[-1])):
             break
         rows = paired
     return rows
 
 
-def _places(row: Sequence[Tree]) -> int:
+def _row_length(row: Sequence[Tree]) -> int:
+    """Returns the number of positions of a row of trees."""
     return sum(tree.length for tree in row)
 
 
-def _alike(samples: Sequence[TrainSample]) -> list[int]:
-    """The length of the common beginning of each response with its predecessor, last tokens excluded  # [S]"""
+def _common_lengths(samples: Sequence[TrainSample]) -> list[int]:
+    """Returns the length of the common beginning of each response with the one before it, last tokens excluded  #
+    [S]
+    """
     tokens = np.concatenate([sample.tokens for sample in samples])
     lengths = np.array([len(sample.tokens) for sample in samples], np.int64)
     prompts = np.array([sample.prompt_tokens for sample in samples], np.int64)

@@ -26,6 +26,7 @@ from rftd.workers.learning.stage.micro_batch import Ints
 from rftd.workers.models.text_lengths import beyond, moving_rotation
 
 TEXT_TOKENS: Final = 320
+"""Tokens of the long text, unless the model's limit is lower."""
 TAIL_TOKENS: Final = 160
 """Maximum number of compared tokens of a text longer than the model's last attention window, chunk or original
 length.
@@ -56,7 +57,7 @@ def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: in
     kind = model.config.model_type
     if moving := moving_rotation(model.config, max_tokens):
         why, limit = moving
-        raise _unfit(kind, where, why, f"set model.max_model_len to at most {limit}, or use another model")
+        raise _unfit_error(kind, where, why, f"set model.max_model_len to at most {limit}, or use another model")
     fix = "use another model"
     if share:
         fix = f"set trainer.engine_args.prefix_sharing to never, or {fix}"
@@ -64,18 +65,18 @@ def try_forward(model: Any, device: torch.device, *, where: Path, max_tokens: in
         # An architecture may draw numbers even so.
         with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
-                computed, expected = _both(model, device, _texts(model, prompt, length), share=share)
+                computed, expected = _both_logprobs(model, device, _texts(model, prompt, length), share=share)
             # No fault of the architecture: the caller says what to do about memory.
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # an architecture may fail in its own way
-                raise _unfit(kind, where, f"{type(error).__name__}: {error}", fix) from error
+                raise _unfit_error(kind, where, f"{type(error).__name__}: {error}", fix) from error
         if why := _difference(computed, expected, experts=_has_experts(model)):
-            raise _unfit(kind, where, f"{why} of a text of {length}", fix)
+            raise _unfit_error(kind, where, f"{why} of a text of {length}", fix)
 
 
 def _lengths(model: Any, max_tokens: int) -> list[tuple[int, int]]:
-    """The number of prompt tokens and of all tokens of each text of the trial.
+    """Returns the number of prompt tokens and of all tokens of each compared text.
 
     The prompt is long enough that computing it once is cheaper for any model, so that this is tried where it is done.
     """
@@ -90,7 +91,7 @@ def _lengths(model: Any, max_tokens: int) -> list[tuple[int, int]]:
 
 
 def _difference(computed: Tensor, expected: Tensor, *, experts: bool) -> str:
-    """The difference of log-probabilities in words; empty for agreement  # [N], [N]"""
+    """Returns the difference of log-probabilities in words; empty for agreement  # [N], [N]"""
     difference = (computed - expected).abs()
     near = difference <= TOLERANCE_NATS + TOLERANCE_SHARE * expected.abs()
     agree = near.float().mean().item()
@@ -104,12 +105,15 @@ def _difference(computed: Tensor, expected: Tensor, *, experts: bool) -> str:
 
 
 def _has_experts(model: Any) -> bool:
+    """True for a model with a mixture of experts."""
     return "expert" in str(model.config.get_text_config().to_dict())
 
 
-def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, share: bool) -> tuple[Tensor, Tensor]:
-    """The trainer's log-probabilities and the model's own  # [N], [N]"""
-    samples = [_expected(model, device, tokens, prompt) for tokens, prompt in texts]
+def _both_logprobs(
+    model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, share: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the trainer's log-probabilities and the model's own  # [N], [N]"""
+    samples = [_own_response(model, device, tokens, prompt) for tokens, prompt in texts]
     packed = pack(
         samples,
         budget_tokens=sum(2 * len(sample.tokens) for sample in samples),
@@ -123,7 +127,7 @@ def _both(model: Any, device: torch.device, texts: list[tuple[Ints, int]], *, sh
 
 
 def _texts(model: Any, prompt: int, length: int) -> list[tuple[Ints, int]]:
-    """The tokens and prompt length of a long text, and of a short text with a common beginning."""
+    """Returns the tokens and the prompt length of a long text, and of a short text with a common beginning."""
     vocabulary = model.get_input_embeddings().num_embeddings
     # A fixed seed: the trial must give one verdict for one model, in every process.
     long = np.random.default_rng(0).integers(0, vocabulary, length)
@@ -134,8 +138,8 @@ def _texts(model: Any, prompt: int, length: int) -> list[tuple[Ints, int]]:
     return [(long, prompt), (short, prompt)]
 
 
-def _expected(model: Any, device: torch.device, tokens: Ints, prompt: int) -> TrainSample:
-    """A response with the log-probabilities of the model's own forward pass."""
+def _own_response(model: Any, device: torch.device, tokens: Ints, prompt: int) -> TrainSample:
+    """Returns a response with the log-probabilities of the model's own forward pass."""
     ids = to_device(tokens, device)[None]
     tail = (
         # Logits of all places of a long text are several GiB.
@@ -174,5 +178,6 @@ def _plain_attention(model: Any, tokens: int) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def _unfit(kind: str, where: Path, why: str, fix: str) -> DataError:
+def _unfit_error(kind: str, where: Path, why: str, fix: str) -> DataError:
+    """Builds the error for a model that this engine cannot train."""
     return DataError(f"the torch engine cannot train {kind} models: {why}", where=str(where), fix=fix)

@@ -17,6 +17,7 @@ class TorchAttention(MegatronModule):  # type: ignore[misc]
     """torch's attention over this rank's heads, in place of Megatron's, which needs CUDA."""
 
     def __init__(self, config: Any, *_: Any, softmax_scale: float | None = None, **__: Any) -> None:
+        """`softmax_scale` is the factor of the scores; None: torch's default."""
         super().__init__(config)
         self._scale = softmax_scale
 

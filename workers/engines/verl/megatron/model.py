@@ -59,6 +59,7 @@ class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
     """verl's description of a Megatron engine, extended by float32."""
 
     exact: bool = False
+    """Whether forward passes are in float32."""
 
     def __post_init__(self) -> None:
         with warnings.catch_warnings():
@@ -69,8 +70,8 @@ class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
             object.__setattr__(self, "dtype", "float32")
 
 
-class _Opened:
-    """The changes to verl's engine common to policies and critics.
+class _MegatronBase:
+    """Changes to verl's engine common to policies and critics.
 
     Megatron's optimizer, checkpoint manager and gradient wrapper are not used: weights are stored in float32 by
     transformers' names, copied into Megatron's parameters before use, and gradients are moved from there after each
@@ -78,7 +79,9 @@ class _Opened:
     """
 
     wrapping: Wrapping
+    """Settings of the model."""
     value_model = False
+    """False for a language model, True for a critic."""
     # What verl's class has.
     bridge: Any
     model_config: Any
@@ -99,7 +102,7 @@ class _Opened:
         with self._asking_torch(), warnings.catch_warnings(), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             self._build_tf_config()
-            self.module = self._opened(on_cpu=on_cpu, half=half)
+            self.module = self._open_model(on_cpu=on_cpu, half=half)
         self.optimizer: Any = None
         self.lr_scheduler = None
         self.named = NamedTensors.of(
@@ -148,6 +151,9 @@ class _Opened:
 
     @contextmanager
     def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+        """Collects the gradients of one micro-batch at the end of the context, and adds them up after the last one;
+        called by verl.
+        """
         yield
         self.named.collect()
         if is_last_micro_batch:
@@ -178,7 +184,8 @@ class _Opened:
         trusted = self.wrapping.trust_remote_code
         return dict(load_model(Path(self.model_config.path), _HOST, trust_remote_code=trusted).named_parameters())
 
-    def _opened(self, *, on_cpu: bool, half: bool) -> Any:
+    def _open_model(self, *, on_cpu: bool, half: bool) -> Any:
+        """Builds Megatron's model from the folder's configuration, without weights."""
         config = self.model_config.hf_config
         bridge = self.bridge
         # transformers 5 has it elsewhere than the bridge looks.
@@ -203,6 +210,7 @@ class _Opened:
         )
 
     def _layout(self) -> Layout:
+        """Returns how the decoder's parameters are divided over ranks and fused."""
         config = self.bridge.config
         size = config.tensor_model_parallel_size
         mesh = None
@@ -227,17 +235,17 @@ class _Opened:
         )
 
     def _asking_torch(self) -> Any:
-        """Has torch name the CPU for Megatron, which asks torch and not verl's platform."""
+        """Returns a context in which torch names the CPU as its device, for Megatron; without effect on a GPU."""
         if self.wrapping.device.type != "cpu":
             return nullcontext()
         return torch_answers_cpu()
 
 
-class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
+class MegatronPolicy(_MegatronBase, MegatronEngineWithLMHead):  # type: ignore[misc]
     """A language model in verl's Megatron engine, with log-probability and entropy of each position's next token."""
 
     def _lm_head_logits_processor(self, logits: Tensor, label: Tensor, temperature: Tensor, **rest: Any) -> Any:
-        """verl's columns from logits in float32, with a temperature for each token of a mixed text."""
+        """Computes verl's columns from logits in float32, with a temperature for each token of a mixed text."""
         logits = logits.float()
         batch = rest["batch"]
         if "inverse_temperatures" in batch.keys():  # noqa: SIM118
@@ -260,10 +268,11 @@ class MegatronPolicy(_Opened, MegatronEngineWithLMHead):  # type: ignore[misc]
         return columns | figures
 
 
-class MegatronCritic(_Opened, MegatronEngineWithValueHead):  # type: ignore[misc]
+class MegatronCritic(_MegatronBase, MegatronEngineWithValueHead):  # type: ignore[misc]
     """A decoder with one output number at each position, in verl's Megatron engine."""
 
     value_model = True
+    """True: the model has one output number at each position."""
 
     def read_weights(self) -> Mapping[str, Tensor]:
         """Reads the folder's decoder on the host, below a head of zeros."""
@@ -309,6 +318,7 @@ def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
 
 def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str, Any]:
     # Kernels that fuse layers with their gradients expect buffers of Megatron's own optimizer.
+    """Returns Megatron's settings of the decoder for these arguments."""
     settings: dict[str, Any] = {
         "sequence_parallel": sizes.cuts_sequences(arguments),
         "attention_dropout": 0.0,
@@ -325,7 +335,9 @@ def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str
 
 
 def _unchanged(output: Any, **_: Any) -> Any:
+    """Returns the model's output unchanged, in place of a loss."""
     return output
 
 
 _HOST: Final = torch.device("cpu")
+"""torch's CPU device."""

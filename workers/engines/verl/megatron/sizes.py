@@ -14,10 +14,13 @@ from rftd.workers.engines.verl.arguments import VerlTrainerArgs
 MODEL_TYPES: Final = ("llama", "qwen2", "qwen3")
 """Model types with known correspondence between Megatron's and transformers' parameter names."""
 _ARGUMENTS: Final = "trainer.engine_args"
+"""Field of the experiment file with the engine's arguments."""
 _MODULES: Final = {"megatron.core": "megatron-core", "mbridge": "mbridge"}
+"""Packages to install, by the module."""
 _ENGINE: Final = "transformer_engine"
 """The package with layers for packed texts and for sequences divided over ranks."""
 _ON_FSDP2: Final = "write trainer.trainer_strategy: fsdp2"
+"""Advice for models and sizes that Megatron does not support here."""
 ALONE: Final[Mapping[str, str]] = {
     "ulysses_sequence_parallel_size": "write trainer.megatron.tensor_model_parallel_size",
     "fsdp_size": "leave it out: ranks that share no tensor hold copies",
@@ -42,6 +45,7 @@ def check_installed(field: str) -> None:
 
 
 def _has(module: str) -> bool:
+    """True if a module is installed."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its parent is missing

@@ -21,18 +21,21 @@ from rftd.ops.errors import DataError
 from rftd.workers.conversion.megatron import Fusing, decoder_names
 
 _OUTPUT: Final = "output_layer.weight"
+"""Megatron's name of the output layer's weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSlot:
-    """The place of one transformers tensor within a parameter of Megatron's."""
+    """Position of one transformers tensor within a parameter of Megatron's."""
 
     name: str
     """transformers' name of the tensor."""
     slot: Tensor
     """View of the parameter's memory with this rank's part of the tensor."""
     parameter: torch.nn.Parameter
+    """Parameter of Megatron's."""
     kind: Fusing
+    """How the parameter fuses several tensors."""
     number: int
     """Number of the tensor within the parameter, in Megatron's order."""
     dim: int | None
@@ -48,7 +51,9 @@ class Layout:
     groups: int
     """Number of key-value head groups on this rank."""
     head_rows: int
+    """Rows of one head."""
     sequence_parallel: bool
+    """Whether the positions of a text are divided over the ranks of a tensor."""
     output: str
     """Name of the output layer's weight: `lm_head.weight`, or `score.weight` of a critic."""
     mesh: DeviceMesh | None
@@ -94,7 +99,9 @@ class NamedTensors:
     """The weights of a model by transformers' names, with copies to and from Megatron's parameters."""
 
     layout: Layout
+    """Division of the parameters over ranks."""
     places: list[TensorSlot]
+    """Slot of each tensor."""
     weights: dict[str, torch.nn.Parameter]
     """The weights in float32, by name; DTensors on several ranks."""
     _sums: dict[str, Tensor] = field(default_factory=dict)
@@ -172,6 +179,7 @@ class NamedTensors:
             slot.parameter.grad = None
 
     def _sum_of(self, slot: TensorSlot) -> Tensor:
+        """Returns the sum of a tensor's gradients since the last `add_up`; zeros at first."""
         gradient = self._sums.get(slot.name)
         if gradient is None:
             gradient = torch.zeros_like(_local(self.weights[slot.name]))
@@ -193,6 +201,7 @@ def _part(whole: Tensor, slot: TensorSlot, mesh: DeviceMesh | None) -> Tensor:
 
 
 def _spread(own: Tensor, dim: int | None, shape: tuple[int, ...], mesh: DeviceMesh | None) -> Tensor:
+    """Returns this rank's part as a DTensor of the complete `shape`; unchanged on a single rank."""
     if mesh is None:
         return own
     placements: tuple[Placement, ...] = (Replicate(), Replicate() if dim is None else Shard(dim))
@@ -202,4 +211,5 @@ def _spread(own: Tensor, dim: int | None, shape: tuple[int, ...], mesh: DeviceMe
 
 
 def _local(tensor: Tensor) -> Tensor:
+    """Returns this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -64,6 +64,7 @@ class OneGroup(ABC):
     """Base class of functions of a single group's rewards, informative for every group."""
 
     greedy_rollouts: ClassVar[int] = 0
+    """No greedy rollout is needed."""
 
     @property
     def member_fields(self) -> frozenset[MemberField]:

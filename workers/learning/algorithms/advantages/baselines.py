@@ -57,6 +57,7 @@ class RemaxAdvantage(OneGroup):
     """
 
     greedy_rollouts: ClassVar[int] = 1
+    """One greedy rollout is the baseline."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
@@ -126,6 +127,7 @@ class GpgAdvantage(OneGroup):
         return [(values * scale).astype(np.float32) for values in centred]
 
     def _centred(self, group: ClosedGroup) -> NDArray[np.float64]:
+        """Returns the rewards less their mean; exactly 0 for equal rewards  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()
@@ -162,6 +164,7 @@ class AsymreAdvantage(OneGroup):
     """
 
     baseline_shift: float = -0.1
+    """Addend to the group's mean."""
 
     def of_group(self, group: ClosedGroup) -> Floats:
         """Returns the advantages, computed in float64 and rounded once at the end  # [G]"""
@@ -204,7 +207,9 @@ class OpmdAdvantage(OneGroup):
     """
 
     opmd_baseline: str = "mean"
+    """Name of the baseline, one of `BASELINES`."""
     tau: float = 1.0
+    """Temperature of the baseline `logavgexp`."""
 
     def __post_init__(self) -> None:
         if self.opmd_baseline not in BASELINES:
@@ -241,6 +246,7 @@ class RecAdvantage(OneGroup):
     """
 
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
     std_normalize: bool = False
     """True: the advantage is divided by the population's std plus epsilon."""
     drop: str | None = None
@@ -296,9 +302,11 @@ class PassAtKAdvantage(OneGroup):
     """
 
     k: int = 4
+    """Size of the sets."""
     right_above: float = 0.5
     """Answers with a reward above this value are right."""
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or self.k < 1:
@@ -338,6 +346,7 @@ class GrpoPassKAdvantage(OneGroup):
     """
 
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
     std_cal_level: str = "group"
     """`group`: the difference is divided by the group's standard deviation; `none`: it is not divided."""
 

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 Floats: TypeAlias = "NDArray[np.float32]"
+"""Array of float32 numbers."""
 Ints: TypeAlias = "NDArray[np.int64]"
+"""Array of whole numbers."""
 
 MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
 """Fields missing from `group.closed`, read from the record of each member on request.

@@ -31,8 +31,10 @@ class GdpoAdvantage:
     weights: Mapping[str, float] | None = None
     """Weight of each part of the reward, by name; parts without a weight do not count. None: each part has weight 1."""
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
 
     greedy_rollouts: ClassVar[int] = 0
+    """No greedy rollout is needed."""
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -70,6 +72,7 @@ class GdpoAdvantage:
         return True
 
     def _summed(self, group: ClosedGroup) -> NDArray[np.float64]:
+        """Returns the weighted sum of a group's normalised parts  # [G]"""
         import numpy as np
 
         if not group.parts:
@@ -81,6 +84,7 @@ class GdpoAdvantage:
         return total
 
     def _normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns values less their mean, in unbiased standard deviations; 0 for a missing one  # [G]"""
         import numpy as np
 
         # NaN marks a part that a member lacks: it stays at 0 and is left out of mean and std, which it would turn into
@@ -93,6 +97,7 @@ class GdpoAdvantage:
         return normalised
 
     def _check_names(self, known: set[str]) -> None:
+        """Raises TrainError if a weight names none of the `known` parts."""
         unknown = sorted(set(self.weights or ()) - known)
         if unknown and known:
             raise TrainError(

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Exact: TypeAlias = "NDArray[np.float64]"
+"""Array of float64 numbers, for sums."""
 NORMS = ("none", "std")
+"""The accepted values of `fnorm`."""
 STEP_REWARDS = ("step_reward",)
 """The accepted values of `step_reward_key`."""
 STATES = ("state", "env_state_hash")
@@ -36,10 +38,13 @@ class GigpoAdvantage(OneGroup):
     """
 
     omega: float = 1.0
+    """Weight of the comparison of states."""
     gamma: float = 1.0
+    """Discount of later rewards."""
     fnorm: str = "none"
     """`std`: advantages are also divided by the unbiased std; `none`: they are not."""
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
     step_reward_key: str = "step_reward"
     """Trinity-RFT's key of a step's reward: in rftd always the field `RolloutResult.step_reward`."""
     env_state_hash_key: str = "env_state_hash"
@@ -69,16 +74,20 @@ class GigpoAdvantage(OneGroup):
         import numpy as np
 
         whole, discounted = self._returns(group)
-        return (self._of_runs(group, whole) + self.omega * self._of_states(group, discounted)).astype(np.float32)
+        return (self._run_advantages(group, whole) + self.omega * self._state_advantages(group, discounted)).astype(
+            np.float32
+        )
 
-    def _of_runs(self, group: ClosedGroup, whole: Exact) -> Exact:
+    def _run_advantages(self, group: ClosedGroup, whole: Exact) -> Exact:
+        """Returns A_E of each experience: its run's sum of rewards relative to the other runs of the group  # [G]"""
         import numpy as np
 
         # Over runs, not steps: a run of many steps must not count more often in the mean of its group.
         _, first, run = np.unique(group.run, return_index=True, return_inverse=True)
         return self._relative(whole[first], alone=whole[first] / (1 + self.epsilon))[run]
 
-    def _of_states(self, group: ClosedGroup, returns: Exact) -> Exact:
+    def _state_advantages(self, group: ClosedGroup, returns: Exact) -> Exact:
+        """Returns A_S of each experience: its return relative to those of other steps from an equal state  # [G]"""
         import numpy as np
 
         advantages = np.zeros(len(returns))
@@ -92,6 +101,7 @@ class GigpoAdvantage(OneGroup):
         return advantages
 
     def _relative(self, values: Exact, *, alone: Exact) -> Exact:
+        """Returns values less their mean, divided by the std with `fnorm: std`; `alone` for a single value."""
         if len(values) < 2:
             return alone
         std = float(values.std(ddof=1)) if self.fnorm == "std" else 1.0

@@ -27,6 +27,7 @@ class GrpoAdvantage:
     """
 
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
     std_threshold: float | None = None
     """Groups with a std at or below it are uninformative: not planned, and without advantages. None: every group is
     informative.
@@ -46,12 +47,14 @@ class GrpoAdvantage:
     buffer that they fill. Whether a group is informative is decided without this loss.
     """
     overlong_buffer: int | None = None
+    """Number of tokens below the limit in which responses lose reward; None: no loss."""
     overlong_penalty: float = 1.0
     """Maximum reward lost by an overlong response. Source: DAPO, Yu et al. 2025, arXiv 2503.14476, equation 13."""
     mask_truncated: bool = False
     """True: responses that ended at their length limit are not trained; their rewards count in their group (DAPO)."""
 
     greedy_rollouts: ClassVar[int] = 0
+    """No greedy rollout is needed."""
 
     def __post_init__(self) -> None:
         check_common(self.epsilon, self.std_threshold, self.std_cal_level, STD_LEVELS)
@@ -85,12 +88,12 @@ class GrpoAdvantage:
         """Returns the advantages, computed in float64 and rounded once; zeros for an uninformative group  # each [G]"""
         import numpy as np
 
-        shaped = [self._shaped(group) for group in groups]
-        rewards = [each - self._overlong(group) for group, each in zip(groups, shaped, strict=True)]
+        shaped = [self._rank_penalised(group) for group in groups]
+        rewards = [each - self._overlong_losses(group) for group, each in zip(groups, shaped, strict=True)]
         # One std for the batch makes this level depend on which groups share a batch: a replay plans the same ones.
         whole = std_of_all(rewards) if self.std_cal_level == "batch" else None
         return [
-            self._of(each, whole) if spread_out(judged, self.std_threshold) else np.zeros(len(each), np.float32)
+            self._normalised(each, whole) if spread_out(judged, self.std_threshold) else np.zeros(len(each), np.float32)
             for judged, each in zip(shaped, rewards, strict=True)
         ]
 
@@ -102,7 +105,7 @@ class GrpoAdvantage:
         # Asked in the planner too, which knows what the close of a group tells and nothing of its members.
         if self.duplicate_experiences or (self.rank_penalty and group.mean_logprobs is None):
             return True
-        return spread_out(self._shaped(group), self.std_threshold)
+        return spread_out(self._rank_penalised(group), self.std_threshold)
 
     def substitutes(self, groups: Sequence[ClosedGroup]) -> Mapping[int, int]:
         """Maps each uninformative group to a random informative one; empty without `duplicate_experiences`, or if no
@@ -112,7 +115,9 @@ class GrpoAdvantage:
 
         if not self.duplicate_experiences:
             return {}
-        good = {index for index, group in enumerate(groups) if spread_out(self._shaped(group), self.std_threshold)}
+        good = {
+            index for index, group in enumerate(groups) if spread_out(self._rank_penalised(group), self.std_threshold)
+        }
         # By seed, not by index: neither the order of groups in the plan nor a resumed process changes the choice.
         places = sorted(good, key=lambda index: groups[index].seed)
         return {
@@ -125,13 +130,15 @@ class GrpoAdvantage:
         """False for responses that ended at their length limit, with `mask_truncated`."""
         return not (self.mask_truncated and finish == "length")
 
-    def _of(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
+    def _normalised(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
+        """Returns rewards less their mean, divided by the std: the group's, or the batch's (`whole`)  # [G]"""
         mean, std = moments(rewards)
         if self.std_cal_level == "none":
             return (rewards - mean).astype("float32")
         return ((rewards - mean) / ((std if whole is None else whole) + self.epsilon)).astype("float32")
 
-    def _shaped(self, group: ClosedGroup) -> NDArray[np.float64]:
+    def _rank_penalised(self, group: ClosedGroup) -> NDArray[np.float64]:
+        """Returns the rewards after the penalty for likely answers  # [G]"""
         rewards = group.exact_rewards()
         if not self.rank_penalty or group.mean_logprobs is None:
             return rewards
@@ -140,7 +147,8 @@ class GrpoAdvantage:
         shaped: NDArray[np.float64] = rewards * (1 - self.rank_penalty * ranks / len(rewards))
         return shaped
 
-    def _overlong(self, group: ClosedGroup) -> NDArray[np.float64]:
+    def _overlong_losses(self, group: ClosedGroup) -> NDArray[np.float64]:
+        """Returns the reward lost by each response for its length  # [G]"""
         import numpy as np
 
         if not self.overlong_buffer or self.max_response_tokens is None or group.lengths is None:

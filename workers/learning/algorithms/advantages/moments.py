@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 Exact: TypeAlias = "NDArray[np.float64]"
+"""Array of float64 numbers, for sums."""
 
 
 def moments(values: Exact) -> tuple[float, float]:

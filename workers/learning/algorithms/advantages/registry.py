@@ -10,42 +10,44 @@ from rftd.streams.spec.spec import AlgorithmSpec
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
 from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats
 
-_HERE: Final = "rftd.workers.learning.algorithms.advantages"
-_TOKENS: Final = "rftd.workers.learning.token_advantages"
+_PACKAGE: Final = "rftd.workers.learning.algorithms.advantages"
+"""Package of the functions of groups."""
+_MODULE_OF_TOKENS: Final = "rftd.workers.learning.token_advantages"
+"""Package of the functions of tokens."""
 
 # Names, not classes: control may look a name up without importing training, which the layers forbid.
 ADVANTAGES: Final = Plugins[AdvantageFunction](
     "advantage function",
     group="rftd.advantages",
     table={
-        "none": f"{_HERE}.none:NoAdvantage",
-        "grpo": f"{_HERE}.grpo:GrpoAdvantage",
-        "grpo_verl": f"{_HERE}.grpo:GrpoAdvantage",
-        "reinforce": f"{_HERE}.baselines:ReinforceAdvantage",
-        "remax": f"{_HERE}.baselines:RemaxAdvantage",
-        "rloo": f"{_HERE}.baselines:RlooAdvantage",
-        "opmd": f"{_HERE}.baselines:OpmdAdvantage",
-        "opmd_verl": f"{_HERE}.baselines:OpmdAdvantage",
-        "asymre": f"{_HERE}.baselines:AsymreAdvantage",
-        "asymre_verl": f"{_HERE}.baselines:AsymreAdvantage",
-        "best": f"{_HERE}.baselines:BestAdvantage",
-        "rec": f"{_HERE}.baselines:RecAdvantage",
-        "step_wise_grpo": f"{_HERE}.step_wise_grpo:StepWiseGrpoAdvantage",
-        "gigpo": f"{_HERE}.gigpo:GigpoAdvantage",
-        "opo": f"{_HERE}.baselines:OpoAdvantage",
-        "maxrl": f"{_HERE}.baselines:MaxRlAdvantage",
-        "gpg": f"{_HERE}.baselines:GpgAdvantage",
-        "gdpo": f"{_HERE}.gdpo:GdpoAdvantage",
-        "pass_at_k": f"{_HERE}.baselines:PassAtKAdvantage",
-        "grpo_passk": f"{_HERE}.baselines:GrpoPassKAdvantage",
-        "ppo": f"{_TOKENS}.returns:PpoAdvantage",
-        "reinforceplusplus": f"{_TOKENS}.returns:ReinforcePlusPlusAdvantage",
-        "reinforceplusplus_baseline": f"{_TOKENS}.returns:ReinforcePlusPlusBaselineAdvantage",
-        "on_policy_distill": f"{_TOKENS}.distillation:OnPolicyDistillAdvantage",
-        "jsd": f"{_TOKENS}.distillation:JsdAdvantage",
-        "clipb": f"{_TOKENS}.entropy_clip:ClipBAdvantage",
-        "clipv": f"{_TOKENS}.entropy_clip:ClipVAdvantage",
-        "optimal_token_baseline": f"{_TOKENS}.token_baseline:OptimalTokenBaselineAdvantage",
+        "none": f"{_PACKAGE}.none:NoAdvantage",
+        "grpo": f"{_PACKAGE}.grpo:GrpoAdvantage",
+        "grpo_verl": f"{_PACKAGE}.grpo:GrpoAdvantage",
+        "reinforce": f"{_PACKAGE}.baselines:ReinforceAdvantage",
+        "remax": f"{_PACKAGE}.baselines:RemaxAdvantage",
+        "rloo": f"{_PACKAGE}.baselines:RlooAdvantage",
+        "opmd": f"{_PACKAGE}.baselines:OpmdAdvantage",
+        "opmd_verl": f"{_PACKAGE}.baselines:OpmdAdvantage",
+        "asymre": f"{_PACKAGE}.baselines:AsymreAdvantage",
+        "asymre_verl": f"{_PACKAGE}.baselines:AsymreAdvantage",
+        "best": f"{_PACKAGE}.baselines:BestAdvantage",
+        "rec": f"{_PACKAGE}.baselines:RecAdvantage",
+        "step_wise_grpo": f"{_PACKAGE}.step_wise_grpo:StepWiseGrpoAdvantage",
+        "gigpo": f"{_PACKAGE}.gigpo:GigpoAdvantage",
+        "opo": f"{_PACKAGE}.baselines:OpoAdvantage",
+        "maxrl": f"{_PACKAGE}.baselines:MaxRlAdvantage",
+        "gpg": f"{_PACKAGE}.baselines:GpgAdvantage",
+        "gdpo": f"{_PACKAGE}.gdpo:GdpoAdvantage",
+        "pass_at_k": f"{_PACKAGE}.baselines:PassAtKAdvantage",
+        "grpo_passk": f"{_PACKAGE}.baselines:GrpoPassKAdvantage",
+        "ppo": f"{_MODULE_OF_TOKENS}.returns:PpoAdvantage",
+        "reinforceplusplus": f"{_MODULE_OF_TOKENS}.returns:ReinforcePlusPlusAdvantage",
+        "reinforceplusplus_baseline": f"{_MODULE_OF_TOKENS}.returns:ReinforcePlusPlusBaselineAdvantage",
+        "on_policy_distill": f"{_MODULE_OF_TOKENS}.distillation:OnPolicyDistillAdvantage",
+        "jsd": f"{_MODULE_OF_TOKENS}.distillation:JsdAdvantage",
+        "clipb": f"{_MODULE_OF_TOKENS}.entropy_clip:ClipBAdvantage",
+        "clipv": f"{_MODULE_OF_TOKENS}.entropy_clip:ClipVAdvantage",
+        "optimal_token_baseline": f"{_MODULE_OF_TOKENS}.token_baseline:OptimalTokenBaselineAdvantage",
     },
 )
 """The advantage functions by name, of groups and of tokens: a stage names exactly one. Functions of tokens start from

@@ -25,6 +25,7 @@ class StepWiseGrpoAdvantage:
     """
 
     epsilon: float = 1e-6
+    """Small addend to the standard deviation, against division by zero."""
     enable_step_norm: bool = False
     """True: the advantage is divided by the run's number of steps, so that all runs count equally."""
     std_threshold: float | None = None
@@ -35,6 +36,7 @@ class StepWiseGrpoAdvantage:
     """
 
     greedy_rollouts: ClassVar[int] = 0
+    """No greedy rollout is needed."""
 
     def __post_init__(self) -> None:
         check_common(self.epsilon, self.std_threshold, self.std_cal_level, STD_LEVELS)
@@ -48,7 +50,7 @@ class StepWiseGrpoAdvantage:
         """Returns the advantages, computed in float64 and rounded once; zeros for an uninformative group  # each [G]"""
         per_group = [last_rewards(group) for group in groups]
         whole = std_of_all([rewards for rewards, _, _ in per_group])
-        return [self._of(*last_and_runs, whole) for last_and_runs in per_group]
+        return [self._advantages_of_runs(*last_and_runs, whole) for last_and_runs in per_group]
 
     def informative(self, group: ClosedGroup) -> bool:
         """False if the std over the runs is at or below `std_threshold`; a single run has no std, and is uninformative
@@ -56,9 +58,12 @@ class StepWiseGrpoAdvantage:
         """
         return spread_out(last_rewards(group)[0], self.std_threshold)
 
-    def _of(
+    def _advantages_of_runs(
         self, rewards: NDArray[np.float64], run: NDArray[np.int64], counts: NDArray[np.int64], whole: float
     ) -> Floats:
+        """Returns the advantage of each experience from the last rewards of the runs; zeros for an uninformative group
+        # [G]
+        """
         import numpy as np
 
         if not spread_out(rewards, self.std_threshold):

@@ -15,7 +15,7 @@ from rftd.streams.events.task import GroupClosed, TaskLeased, TasksDrawn
 from rftd.streams.spec.spec import StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import locate, turn_at
 from rftd.workers.control.closing import close_groups
-from rftd.workers.control.deciders import asked
+from rftd.workers.control.deciders import current_answers
 from rftd.workers.control.hold import DrawsRows, ReadsColumns
 from rftd.workers.control.leasing import Credits, lease_groups
 from rftd.workers.control.liveness import Liveness
@@ -134,7 +134,7 @@ def test_while_columns_are_read_nothing_is_leased_and_who_only_looks_knows_bette
     [worker] = desk.state.roster.explorers()
     leases, hold = lease_groups(desk.state, stage, Credits(desk.state, [worker], REPEAT), TaskRows(desk.state))
     assert (leases, hold) == ([], ReadsColumns("drawn", "weak, strong"))
-    dispatched = asked(desk.state, Liveness(), now_s=0.0, now_ns=desk.recorder.clock.now_ns()).dispatcher
+    dispatched = current_answers(desk.state, Liveness(), now_s=0.0, now_ns=desk.recorder.clock.now_ns()).dispatcher
     assert dispatched is not None
     assert dispatched.hold == DrawsRows()
 

@@ -9,7 +9,7 @@ from rftd.ops.errors import UsageError, WorkError
 from rftd.streams.spec.schedule import needed_staleness
 from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
-from rftd.workers.control.simulator.asked import Asked, stages_of, system_of
+from rftd.workers.control.simulator.options import SimulationOptions, stages_of, system_of
 from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.report import synchronous
 from rftd.workers.control.simulator.simulation import Simulation
@@ -24,7 +24,7 @@ LONG = LongTail()
 def stage_of(
     batch: int, *, bound: int, repeat_times: int = 1, style: str = "fully_async", offset: int = 0
 ) -> StageSpec:
-    (stage,) = stages_of(Asked(batch=batch, bound=bound, repeat_times=repeat_times), None)
+    (stage,) = stages_of(SimulationOptions(batch=batch, bound=bound, repeat_times=repeat_times), None)
     inflight = offset + 1 if style == "fixed" else bound + 1
     policy = msgspec.structs.replace(stage.policy, max_inflight_batches=inflight)
     return msgspec.structs.replace(
@@ -165,16 +165,18 @@ def test_a_policy_that_lets_nothing_start_is_said_to_be_stuck() -> None:
 
 
 def test_the_split_is_the_best_unless_it_is_given() -> None:
-    system = system_of(Asked(), None, 512, LONG)
+    system = system_of(SimulationOptions(), None, 512, LONG)
     assert system.train_units == 9
     optima = [system.split(units).optimum_per_s(512, LONG.mean_s) for units in range(1, 16)]
     assert system.optimum_per_s(512, LONG.mean_s) == max(optima)
-    given = system_of(Asked(train_units=4, step_s=8.0), None, 512, LONG)
+    given = system_of(SimulationOptions(train_units=4, step_s=8.0), None, 512, LONG)
     assert (given.train_units, given.step_s) == (4, 8.0)
 
 
 def test_policies_are_asked_for_by_kind_bound_and_arguments() -> None:
-    asked = Asked(bound=3, compare=("areal", "weight_fifo:2:wait=true", "verl_window:1:staleness_threshold=0.5"))
+    asked = SimulationOptions(
+        bound=3, compare=("areal", "weight_fifo:2:wait=true", "verl_window:1:staleness_threshold=0.5")
+    )
     policies = [stage.policy for stage in stages_of(asked, None)]
     assert [(policy.kind, policy.max_staleness_versions, policy.bounded) for policy in policies] == [
         ("areal", 3, False),
@@ -185,16 +187,27 @@ def test_policies_are_asked_for_by_kind_bound_and_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [Asked(units=4, train_units=4), Asked(units=1), Asked(step_s=1.0), Asked(units=2, train_units=3)]
+    "asked",
+    [
+        SimulationOptions(units=4, train_units=4),
+        SimulationOptions(units=1),
+        SimulationOptions(step_s=1.0),
+        SimulationOptions(units=2, train_units=3),
+    ],
 )
-def test_machines_that_cannot_work_are_refused(asked: Asked) -> None:
+def test_machines_that_cannot_work_are_refused(asked: SimulationOptions) -> None:
     with pytest.raises(UsageError):
         system_of(asked, None, 512, LONG)
 
 
 @pytest.mark.parametrize(
-    "asked", [Asked(batch=10, repeat_times=4), Asked(compare=("hard_bound:x",)), Asked(policy="hard_bound:2:wait")]
+    "asked",
+    [
+        SimulationOptions(batch=10, repeat_times=4),
+        SimulationOptions(compare=("hard_bound:x",)),
+        SimulationOptions(policy="hard_bound:2:wait"),
+    ],
 )
-def test_stages_that_cannot_be_are_refused(asked: Asked) -> None:
+def test_stages_that_cannot_be_are_refused(asked: SimulationOptions) -> None:
     with pytest.raises(UsageError):
         stages_of(asked, None)

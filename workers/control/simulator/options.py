@@ -20,7 +20,7 @@ _BOUND: Final = 2
 _TRAIN_S: Final = 2.0
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `rftd sim async`; None for an option not set."""
 
     units: int | None = None
@@ -44,7 +44,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     compare: tuple[str, ...] = ()
 
 
-def stages_of(options: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
+def stages_of(options: SimulationOptions, stage: StageSpec | None) -> tuple[StageSpec, ...]:
     """Returns the stages, one for each policy to compare. Raises UsageError for contradictory options."""
     base = stage or StageSpec(
         name="sim",
@@ -78,7 +78,7 @@ def stages_of(options: Asked, stage: StageSpec | None) -> tuple[StageSpec, ...]:
     ) or (base,)
 
 
-def system_of(options: Asked, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
+def system_of(options: SimulationOptions, stage: StageSpec | None, batch: int, lengths: LongTail) -> System:
     """Returns the machines: one trainer and `explorers` units of an experiment, or the best split without an
     experiment.
     """
@@ -115,7 +115,7 @@ def _policy(base: PolicySpec, text: str | None, bound: int | None, inflight: int
     """Returns the policy with the options applied; batches in flight follow the bound, unless given as well."""
     changes: dict[str, Any] = {}
     if text is not None:
-        kind, bound, args = _parsed(text, bound)
+        kind, bound, args = _parse_policy(text, bound)
         changes = {"kind": kind, "args": args, "bounded": keeps_bound(kind)}
     if bound is not None:
         # Like the resolver for `fully_async`: running further ahead is the source of old experiences.
@@ -125,7 +125,7 @@ def _policy(base: PolicySpec, text: str | None, bound: int | None, inflight: int
     return msgspec.structs.replace(base, **changes)
 
 
-def _parsed(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
+def _parse_policy(text: str, bound: int | None) -> tuple[str, int | None, dict[str, Any]]:
     """Returns kind, bound and arguments of KIND:BOUND:NAME=VALUE. Raises UsageError for any other form."""
     kind, _, bound_and_args = text.partition(":")
     number, _, pairs = bound_and_args.partition(":")
