@@ -10,7 +10,7 @@ import msgspec
 from rftd.streams.events.registry import NOBODY, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
-from rftd.streams.log.bounds import Count, Finite, Index, Integer, Rollouts, Seconds, Temperature
+from rftd.streams.log.bounds import Count, Finite, Index, Integer, RoleName, Rollouts, Seconds, Temperature
 
 _LARGEST: Final = 1e30
 """Maximum absolute score: the sum over a whole dataset stays finite in single precision."""
@@ -49,6 +49,8 @@ class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The reward of the step itself, if the workflow gives one."""
     state: str = ""
     """Equal for steps begun in one state of their environment; empty if unknown."""
+    role: RoleName = ""
+    """The agent behind the step's response; empty in a rollout of a single agent."""
 
 
 class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -47,6 +47,8 @@ Integer: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """A whole number within the range of a table's integer column."""
 Finite: TypeAlias = Annotated[float, Meta(ge=-_LARGEST, le=_LARGEST)]
 """A number neither infinite nor NaN."""
+RoleName: TypeAlias = Annotated[str, Meta(max_length=32, pattern=r"^[A-Za-z0-9_-]*$")]
+"""The name of an agent in a rollout of several agents; empty for a rollout of a single one."""
 Temperature: TypeAlias = Annotated[float, Meta(ge=0.0, le=HOTTEST)]
 """The divisor of logits before a token is drawn; 0 for greedy decoding."""
 Seconds: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e9)]

@@ -28,6 +28,8 @@ VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "opmd": ({}, {"opmd_baseline": "logavgexp", "tau": 0.3}),
     "rec": ({}, {"drop": "balance"}, {"drop": "balance", "std_normalize": True}),
     "step_wise_grpo": ({}, {"std_cal_level": "batch"}, {"std_cal_level": "none", "enable_step_norm": True}),
+    "hierarchical_grpo": ({}, {"rollout_roles": ["solver"]}, {"rollout_roles": ["solver"], "std_cal_level": "group"}),
+    "rae": ({}, {"decay": 0.5}),
     "gigpo": ({}, {"fnorm": "std", "gamma": 0.9, "omega": 0.5}),
     "ppo": ({}, {"gamma": 0.95, "lam": 0.9}),
 }
@@ -56,6 +58,7 @@ def make_group(seed: int, members: int, *, equal: bool = False, scale: float = 1
         },
         step_rewards=np.where(rng.random(count) < 0.5, np.nan, rng.normal(size=count)).astype(np.float32),
         states=tuple(rng.choice(["", "here", "there"], count)),
+        roles=tuple(rng.choice(["proposer", "solver"], count)),
         seed=seed,
     )
 
@@ -73,6 +76,7 @@ def permuted(group: ClosedGroup, order: Sequence[int], **changes: Any) -> Closed
         value = getattr(group, name)
         fields[name] = None if value is None else value[at]
     fields["parts"] = {name: part[at] for name, part in group.parts.items()}
+    fields["roles"] = None if group.roles is None else tuple(group.roles[index] for index in at)
     fields["states"] = None if group.states is None else tuple(group.states[index] for index in at)
     return ClosedGroup(**fields | changes)
 
@@ -141,7 +145,7 @@ def test_a_group_that_teaches_nothing_has_no_advantage(name: str, arguments: dic
 @functions
 def test_what_is_read_for_nothing_is_not_asked_for(name: str, arguments: dict[str, Any]) -> None:
     function = ADVANTAGES.open(name, arguments)
-    known = {"mean_logprobs", "lengths", "parts", "step_rewards", "states"}
+    known = {"mean_logprobs", "lengths", "parts", "step_rewards", "states", "roles"}
     assert function.member_fields <= known | {"steps"}
     groups = groups_for(function)
     blind: dict[str, Any] = dict.fromkeys(known - function.member_fields)

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from rftd.ops.decoding import UNREADABLE, converted
 from rftd.ops.errors import DataError
-from rftd.streams.log.bounds import ROLLOUTS, Count, Finite, Temperature
+from rftd.streams.log.bounds import ROLLOUTS, Count, Finite, RoleName, Temperature
 
 if TYPE_CHECKING:
     from rftd.workers.datasets.record import DatasetRecord
@@ -35,6 +35,8 @@ class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     step_reward: Finite | None = None
     state: str = ""
     """Equal texts for steps begun in one state of their environment; empty if unknown."""
+    role: RoleName = ""
+    """The agent behind the step; empty in a rollout of a single agent."""
 
 
 class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):

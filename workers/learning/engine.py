@@ -37,6 +37,8 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     temperatures: NDArray[np.float64] | None = None  # [R], at which each token was drawn; 0: greedily; None: 1
     staleness_versions: int = 0
     """Age of the sample, in weight versions, when the batch was planned."""
+    role: str = ""
+    """The agent behind the response, in a rollout of several agents."""
     expert: bool = False
     """True for rows of a dataset in a mixed batch."""
     pair: int = -1

@@ -201,18 +201,20 @@ class Explorer:
         places: RolloutPlaces,
     ) -> LeasedRollouts:
         """Returns the rollouts of one taskset. Raises ConfigError if workflow or reward cannot be opened."""
+        runner = WorkflowRunner(
+            taskset,
+            model=stage.model,
+            engine=EngineFromThreads(engine) if stage.rollout.threads_each else engine,
+            tokenizer=tokenizer,
+            endpoint=auxiliary.endpoint,
+            auxiliary=partial(auxiliary.of, stage),
+            reward_environ=self._reward_environ,
+            sources=stage.sources,
+            confined=spec.reach.restricted,
+        )
+        runner.check_roles(stage.algorithm.advantage_args.get("rollout_roles", ()))
         rollouts = Rollouts(
-            WorkflowRunner(
-                taskset,
-                model=stage.model,
-                engine=EngineFromThreads(engine) if stage.rollout.threads_each else engine,
-                tokenizer=tokenizer,
-                endpoint=auxiliary.endpoint,
-                auxiliary=partial(auxiliary.of, stage),
-                reward_environ=self._reward_environ,
-                sources=stage.sources,
-                confined=spec.reach.restricted,
-            ),
+            runner,
             stage.rollout,
             places=places,
             clock=self._member.clock,

@@ -52,6 +52,7 @@ def closed_group(
         lengths=np.array([np.count_nonzero(arrays.loss_mask) for _, _, arrays in indexed], np.int64),
         step_rewards=np.array([math.nan if s.step_reward is None else s.step_reward for s in run_steps], np.float32),
         states=tuple(step.state for step in run_steps),
+        roles=tuple(step.role for step in run_steps),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -20,6 +20,9 @@ from rftd.workers.learning.algorithms.advantages.group_metrics import group_metr
 from rftd.workers.learning.engine import TrainSample
 from rftd.workers.training.closed_groups import closed_group, of_rollouts
 from rftd.workers.training.run_samples import Constants, run_samples
+
+_ROLES_SHOWN: Final = 16
+"""Maximum number of roles with figures in a step."""
 
 
 class BatchExperience(NamedTuple):
@@ -125,12 +128,17 @@ class RolloutCounts:
         """Number of rollouts with a cut prompt, a cut answer or an empty answer, by metric."""
         self._reward_parts: list[dict[str, float]] = []
         self._rewards: list[float] = []
+        self._rewards_by_role: dict[str, list[float]] = {}
+        """Rewards of the sequences of each role; empty in a batch of single agents."""
 
     def add(self, event: ExperienceProduced) -> None:
         """Counts a rollout by its finish, and adds the parts of its reward."""
         self._rollouts += 1
         self._reward_parts.append(event.metrics)
         self._rewards.append(event.reward)
+        for step in event.steps:
+            if step.role:
+                self._rewards_by_role.setdefault(step.role, []).append(step.reward)
         if event.finish == "prompt_truncated":
             self._counts_by_fault[PROMPTS_CUT] += 1
         elif event.finish == "length":
@@ -148,7 +156,19 @@ class RolloutCounts:
         shares = {name: count / self._rollouts for name, count in self._counts_by_fault.items()}
         equal = equal_groups([[member.reward for member in group.members] for group in closed])
         spread = reward_spread(self._rewards)
-        return {EQUAL_GROUPS: equal} | shares | spread | part_means(part_sums(self._reward_parts), self._rollouts)
+        roles = role_figures(self._rewards_by_role)
+        return (
+            {EQUAL_GROUPS: equal} | shares | spread | roles | part_means(part_sums(self._reward_parts), self._rollouts)
+        )
+
+
+def role_figures(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Returns the number of sequences and the mean reward of each role; of the first 16 by name."""
+    figures: dict[str, float] = {}
+    for role in sorted(rewards)[:_ROLES_SHOWN]:
+        figures[f"roles/{role}/sequences"] = float(len(rewards[role]))
+        figures[f"roles/{role}/reward"] = sum(rewards[role]) / len(rewards[role])
+    return figures
 
 
 def reward_spread(rewards: Sequence[float]) -> dict[str, float]:

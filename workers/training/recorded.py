@@ -103,7 +103,7 @@ def _experience_of(rollout: RecordedRollout, row: int, first: int, number: int, 
         metrics=rollout.metrics,
         finish=rollout.finish,
         steps=tuple(
-            RunStep(step.tokens, step.prompt_tokens, step.reward, step.step_reward, step.state)
+            RunStep(step.tokens, step.prompt_tokens, step.reward, step.step_reward, step.state, step.role)
             for step in rollout.steps
         ),
         sampling=_spans_of_temperatures(temperature if isinstance(temperature, list) else [temperature] * response),

@@ -78,6 +78,7 @@ def run_samples(
                 advantages=constants.of(advantages[number if len(advantages) > 1 else 0], length, np.float32),
                 versions=None if versions is None else versions[offset : offset + length],
                 reward=arrays.step.reward,
+                role=arrays.step.role,
                 group=group,
                 temperatures=temperatures[offset : offset + length],
                 staleness_versions=staleness_versions,

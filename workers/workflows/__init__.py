@@ -12,6 +12,7 @@ tool_call        `ToolCallWorkflow`: calls of functions, compared with those of 
 frozen_lake      `FrozenLakeWorkflow`: moves over a lake with holes
 agent_program    `AgentProgramWorkflow`: an agent program calls the model over HTTP
 agent_command    `AgentCommandWorkflow`: a command in a sandbox calls the model over HTTP
+roles            roles of agents: declared by a workflow, checked in its sequences
 attempt          `RolloutRequest`, the seam `Attempt`, and the attempt running rollouts one by one
 batched_rollouts the attempt batching many single-turn rollouts into one request to the engine
 own_tasks        asyncio tasks and callbacks of a workflow: an exit in one ends its rollout, not the process

@@ -47,6 +47,8 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     """Reward of this step alone, in a rollout of several steps, for `gigpo`."""
     state: str = ""
     """State at the beginning of this step, for `gigpo`: equal texts are equal states of the environment."""
+    role: str = ""
+    """Agent behind this sequence, in a rollout of several agents: a name declared in the workflow's `roles`."""
     steps: tuple[RunStep, ...] = ()
     """Lengths and rewards of the joined steps, set by `joined`."""
     sampling: tuple[SamplingSpan, ...] = ()
@@ -94,7 +96,7 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
             offset = drawn.end
         for name, number in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
             if not math.isfinite(number):
-                raise _error(f"{name} {number}, which is not finite")
+                raise _error(f"{name} {number}{_of_role(self.role)}, which is not finite")
         for name, number in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
             if abs(number) > limits.REWARD_LARGEST:
                 raise _error(f"{name} {number}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
@@ -136,6 +138,11 @@ def named(error: BaseException, task: Task) -> RolloutError:
     return RolloutError(
         f"workflow {task.workflow!r} raised {text}", where=task.where, fix="correct the workflow, or this row"
     )
+
+
+def _of_role(role: str) -> str:
+    """Returns the words naming the role in an error; empty without a role."""
+    return f" of role {role!r}" if role else ""
 
 
 def _error(problem: str) -> RolloutError:

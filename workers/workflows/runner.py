@@ -28,6 +28,7 @@ from rftd.workers.workflows.registry import WORKFLOWS, check_workflow
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
+from rftd.workers.workflows.roles import check_named, check_role
 from rftd.workers.workflows.source import (
     SourceName,
     agent_source,
@@ -41,7 +42,7 @@ from rftd.workers.workflows.workflow import SingleTurn, Workflow
 
 def joined(steps: Sequence[RolloutResult]) -> RolloutResult:
     """Joins the steps of a rollout in order; reward, priority, metrics and finish are the last step's."""
-    if len(steps) == 1 and steps[0].step_reward is None and not steps[0].state:
+    if len(steps) == 1 and steps[0].step_reward is None and not steps[0].state and not steps[0].role:
         return steps[0]
     # From all steps or none: zeros for missing ones would be taken for tokens of probability 1.
     processed = [step.processed_logprobs for step in steps if step.processed_logprobs is not None]
@@ -56,7 +57,8 @@ def joined(steps: Sequence[RolloutResult]) -> RolloutResult:
         spans=tuple(shifted((step.spans, len(step.loss_mask)) for step in steps)),
         sampling=tuple(shifted((step.sampling, len(step.loss_mask)) for step in steps)),
         steps=tuple(
-            RunStep(len(step.tokens), step.prompt_tokens, step.reward, step.step_reward, step.state) for step in steps
+            RunStep(len(step.tokens), step.prompt_tokens, step.reward, step.step_reward, step.state, step.role)
+            for step in steps
         ),
     )
 
@@ -131,6 +133,9 @@ class WorkflowRunner:
                 if not isinstance(step, RolloutResult):
                     raise RolloutError(f"the workflow returned a {type(step).__name__}, not a RolloutResult")
                 step.check(self._model.max_model_len)
+                # A rollout of a single agent pays for this comparison alone.
+                if step.role:
+                    check_role(step.role, workflow)
             if not steps:
                 raise RolloutError(
                     "the workflow returned no step of a rollout", fix="return at least one RolloutResult"
@@ -150,6 +155,11 @@ class WorkflowRunner:
             raise named(error, task) from error
         step = joined(steps)
         return msgspec.structs.replace(step, auxiliary=auxiliary.turns) if auxiliary.turns else step
+
+    def check_roles(self, named: Sequence[str]) -> None:
+        """Raises ConfigError for a role named by the algorithm and not declared by the taskset's workflow."""
+        if named:
+            check_named(named, self._workflows[self._taskset.workflow], self._taskset.workflow)
 
     def asks_once(self, task: Task) -> bool:
         """True if the task's rollouts can be made `together`.

@@ -98,8 +98,10 @@ class Trajectory:
         self._tokens = [*response.prompt, *response.tokens]
         self._turns.append(response)
 
-    def result(self, reward: RewardResult, *, priority: float = 0.0) -> RolloutResult:
-        """Returns the rollout with its reward and priority; both 0 where a prompt was too long."""
+    def result(self, reward: RewardResult, *, priority: float = 0.0, role: str = "") -> RolloutResult:
+        """Returns the rollout with its reward and priority, both 0 where a prompt was too long; `role` is the agent in
+        a rollout of several agents.
+        """
         import numpy as np
 
         assert self._tokens, "no turn was added"
@@ -121,6 +123,7 @@ class Trajectory:
             text=self._text,
             sampling=tuple(self._sampling),
             turns=max(1, len(self._turns)),
+            role=role,
         )
 
     def _add_spans(self, response: Response, new_prompt_tokens: int) -> None:

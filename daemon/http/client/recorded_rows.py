@@ -68,6 +68,7 @@ def experience_row(spec: ExperimentSpec, shown: ExperienceView) -> RolloutRow | 
                 reward=step.reward,
                 step_reward=step.step_reward,
                 state=step.state,
+                role=step.role,
             )
             for step in shown.steps
         ],

@@ -128,6 +128,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     """Reward of the step alone; null without one from the workflow."""
     state: str = ""
     """Equal for steps with the same state of their environment at the start; empty if unknown."""
+    role: str = ""
+    """The agent behind the sequence; empty in a rollout of a single agent."""
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -328,6 +330,7 @@ def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *
                 reward=step.reward,
                 step_reward=step.step_reward,
                 state=step.state,
+                role=step.role,
             )
             for step in event.steps
         ],

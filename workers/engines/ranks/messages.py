@@ -69,6 +69,7 @@ class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
     group: int
     temperatures: bytes | None
     staleness_versions: int
+    role: str
     expert: bool
     pair: int
     chosen: bool | None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec.spec import AlgorithmSpec
-from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Remembering
 from rftd.workers.learning.algorithms.advantages.registry import advantage_function
 from rftd.workers.learning.algorithms.registry import lookup
 from rftd.workers.learning.corrections.chain import Chain
@@ -49,6 +49,8 @@ class Objective:
     """Advantages of single tokens; None: those of the groups are used."""
     penalised_advantage: AdvantageFunction | None = None
     """The group's advantage function, if the KL penalty is subtracted from rewards before it is computed; else None."""
+    remembering: Remembering | None = None
+    """The advantage function, if relative to earlier batches; else None."""
     from_rollouts: bool = True
     """False for a stage trained on dataset rows alone, whose tokens no policy drew."""
     policy_loss_name: str = ""
@@ -75,6 +77,7 @@ class Objective:
             kl_penalty=KL_LOSSES.open(spec.kl_penalty, spec.kl_penalty_args),
             token_advantage=token_advantage(spec),
             penalised_advantage=_penalised_advantage(spec),
+            remembering=_remembering(spec),
             from_rollouts=lookup(spec.kind).needs.rollouts,
             policy_loss_name=spec.policy_loss,
         )
@@ -177,6 +180,11 @@ class Objective:
         if self.entropy.without_expert:
             return (entropies * weights.of_kind).masked_fill(expert, 0.0).sum()
         return (entropies * weights.whole).sum()
+
+
+def _remembering(spec: AlgorithmSpec) -> Remembering | None:
+    function = advantage_function(spec)
+    return function if isinstance(function, Remembering) else None
 
 
 def _penalised_advantage(spec: AlgorithmSpec) -> AdvantageFunction | None:

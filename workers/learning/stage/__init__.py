@@ -7,6 +7,7 @@ learner        `Learner`: the interface to an engine: values of tokens, and the 
 updates        the samples of each optimizer step: epochs and mini-batches; checks of a batch
 batch_pass     values of the complete batch computed before its first step
 mismatched     responses after foreign prompts, and the distance of policy and reference there
+remembering    advantages relative to baselines of earlier batches, kept in a checkpoint
 steps          the optimizer steps of a batch: gradients, clipping, masks chosen among all tokens of a step
 trainer_state  the progress of a stage, as stored in a checkpoint
 stage_training  a batch from its checks to its figures: schedule, adaptive KL, skipped steps

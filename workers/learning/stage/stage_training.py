@@ -19,6 +19,7 @@ from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.learning.losses.kl_losses import KlLoss
 from rftd.workers.learning.losses.objective import Objective
 from rftd.workers.learning.stage.learner import Learner, M
+from rftd.workers.learning.stage.remembering import relative_batch
 from rftd.workers.learning.stage.steps import BatchSteps
 from rftd.workers.learning.stage.trainer_state import TrainerState
 from rftd.workers.learning.stage.updates import Updates, check_logprobs, check_tokens
@@ -47,6 +48,9 @@ class StageTraining(Generic[M]):
         """
         objective = self._objective
         check_tokens(batch, self._learner.vocabulary_tokens)
+        remembered = self.state.remembered
+        if objective.remembering is not None:
+            batch, remembered = relative_batch(objective.remembering, batch, remembered)
         updates = Updates.of(batch, self._spec, objective, self._learner, seed=self._seed)
         if objective.needs_old_logprobs:
             check_logprobs(batch)
@@ -81,8 +85,10 @@ class StageTraining(Generic[M]):
             stage_step=batch.stage_step,
             kl_coef=_next(objective.kl, self._kl_coef, reported.get("actor/kl_loss"), batch),
             kl_penalty_coef=_next(objective.kl_penalty, self._penalty_coef, reported.get("critic/kl"), batch),
+            remembered=remembered,
             nonfinite_in_a_row=0,
         )
+        reported |= {f"roles/{role or 'model'}/baseline": baseline for role, baseline in remembered.items()}
         return StepResult(tokens=updates.tokens, metrics=batch_figures(batch.samples) | reported)
 
     def _skip(self, batch: TrainBatch, reason: str, rate: float) -> StepResult:

@@ -40,6 +40,8 @@ class TrainerState(msgspec.Struct, frozen=True, kw_only=True):
     """Coefficient of the next step's KL penalty, if adaptive and changed since the beginning; None for the
     specification's.
     """
+    remembered: dict[str, float] = {}
+    """Baseline of each role for the next step, of an advantage function relative to earlier batches."""
     nonfinite_in_a_row: int = 0
     """Number of latest consecutive steps skipped because of a loss or gradient that was not finite."""
 

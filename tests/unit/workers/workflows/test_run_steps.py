@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
-from rftd.ops.errors import RolloutError
+from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import RunStep, SamplingSpan, Span
 from rftd.workers.workflows.result import RolloutResult
+from rftd.workers.workflows.roles import check_named, check_role
 from rftd.workers.workflows.runner import joined
 
 
@@ -51,3 +53,36 @@ def test_a_single_sequence_stays_what_it_is() -> None:
 def test_steps_that_cannot_be_kept_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(RolloutError):
         step([1], [2], **wrong).check(8)
+
+
+def test_each_step_keeps_its_role() -> None:
+    assert joined([step([1], [2], role="judge")]).steps == (RunStep(2, 1, 0.0, None, "", "judge"),)
+    steps = joined([step([1], [2], role="solver", reward=1.0), step([1], [2], role="proposer", reward=0.5)]).steps
+    assert [(each.role, each.reward) for each in steps] == [("solver", 1.0), ("proposer", 0.5)]
+
+
+def test_a_reward_without_a_number_is_refused_with_its_role() -> None:
+    with pytest.raises(RolloutError, match="of role 'proposer', which is not finite"):
+        step([1], [2], reward=math.nan, role="proposer").check(8)
+
+
+def test_roles_are_those_that_the_workflow_declares() -> None:
+    class Game:
+        roles = ("proposer", "solver")
+
+    check_role("solver", Game())
+    check_named(("solver",), Game(), "game")
+    with pytest.raises(RolloutError, match="role 'solvr', and declares proposer, solver"):
+        check_role("solvr", Game())
+    with pytest.raises(RolloutError, match="declares no role"):
+        check_role("solver", object())
+    with pytest.raises(ConfigError) as refused:
+        check_named(("solvr",), Game(), "game")
+    assert "did you mean 'solver'?" in str(refused.value)
+
+
+def test_a_record_with_a_strange_role_is_foreign() -> None:
+    encoded = msgspec.msgpack.encode([2, 1, 0.0, None, "", "two words"])
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(encoded, type=RunStep)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode([2, 1, 0.0]), type=RunStep).role == ""

@@ -9,8 +9,8 @@ moments.py        mean and standard deviation of a group
 group_metrics.py  figures of a batch's groups
 none.py           zeros, for algorithms without rewards
 baselines.py      functions of a group's rewards alone
-grpo.py, step_wise_grpo.py, gigpo.py, gdpo.py
-                  one file for each of the others
+grpo.py, step_wise_grpo.py, gigpo.py, gdpo.py, hierarchical_grpo.py, rae.py
+                  one file for each of the others; the last two for rollouts of several agents
 """
 
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction

@@ -60,6 +60,22 @@ class Masking(Protocol):
         ...
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """An advantage function relative to figures of earlier batches: one number for each role, saved with every
+    checkpoint.
+    """
+
+    def relative(
+        self, roles: Sequence[str], rewards: Sequence[float], remembered: Mapping[str, float]
+    ) -> tuple[list[float], dict[str, float]]:
+        """Returns the advantage of each sequence of a batch, and the numbers to remember; neither depends on the order.
+
+        A pure function: a batch executed again after a checkpoint has equal advantages.
+        """
+        ...
+
+
 class OneGroup(ABC):
     """Base class of functions of a single group's rewards, informative for every group."""
 

@@ -16,7 +16,7 @@ Floats: TypeAlias = "NDArray[np.float32]"
 Ints: TypeAlias = "NDArray[np.int64]"
 """Array of whole numbers."""
 
-MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states"]
+MemberField = Literal["mean_logprobs", "lengths", "parts", "steps", "step_rewards", "states", "roles"]
 """Fields missing from `group.closed`, read from the record of each member on request.
 
 With `steps`, each step of a rollout has an entry and an advantage; without, a rollout has one entry, and all of its
@@ -42,11 +42,12 @@ class ClosedGroup:
     )  # each [G], what rewards are made of; NaN where one has none
     step_rewards: Floats | None = None  # [G], what the step itself brought; NaN where the workflow did not say
     states: tuple[str, ...] | None = None  # [G], equal where steps began in the same state; empty where unknown
+    roles: tuple[str, ...] | None = None  # [G], the agent behind each; empty in a rollout of a single agent
     seed: int = 0
     """Seed for random choices about the group, determined by its position in the experiment."""
 
     def __post_init__(self) -> None:
-        for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states"):
+        for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states", "roles"):
             column = getattr(self, name)
             if column is not None and len(column) != len(self.rewards):
                 raise ValueError(f"{name} has {len(column)} entries for {len(self.rewards)} members")

@@ -34,6 +34,8 @@ ADVANTAGES: Final = Plugins[AdvantageFunction](
         "rec": f"{_PACKAGE}.baselines:RecAdvantage",
         "step_wise_grpo": f"{_PACKAGE}.step_wise_grpo:StepWiseGrpoAdvantage",
         "gigpo": f"{_PACKAGE}.gigpo:GigpoAdvantage",
+        "hierarchical_grpo": f"{_PACKAGE}.hierarchical_grpo:HierarchicalGrpoAdvantage",
+        "rae": f"{_PACKAGE}.rae:RaeAdvantage",
         "opo": f"{_PACKAGE}.baselines:OpoAdvantage",
         "maxrl": f"{_PACKAGE}.baselines:MaxRlAdvantage",
         "gpg": f"{_PACKAGE}.baselines:GpgAdvantage",

@@ -239,6 +239,31 @@ MAXRL: Final = AlgorithmDefinition(
     needs=Needs(groups=True, old_logprobs=True),
 )
 
+HIERARCHICAL_GRPO: Final = AlgorithmDefinition(
+    name="hierarchical_grpo",
+    summary="Advantage = reward minus the mean of the same role, in the group or in the rollout; PPO's clipped loss.",
+    source="Prime Intellect 2026, prime-rl, hierarchical_grpo",
+    when="Several agents in one rollout, of whom some work on what another one made: a proposer and its solvers. Name "
+    "those in advantage_fn_args.rollout_roles.",
+    repeat_times=8,
+    advantage="hierarchical_grpo",
+    policy_loss="ppo",
+    policy_loss_args={"clip_range": 0.2},
+    needs=Needs(groups=True, old_logprobs=True),
+)
+
+RAE: Final = AlgorithmDefinition(
+    name="rae",
+    summary="Advantage = reward minus a moving average of the same role's rewards; PPO's clipped policy loss; no KL.",
+    source="Liu et al. 2025, SPIRAL, arXiv 2506.24119",
+    when="Self-play, above all zero-sum games: the rewards of a rollout cancel out, and so would their mean.",
+    repeat_times=1,
+    advantage="rae",
+    policy_loss="ppo",
+    policy_loss_args={"clip_range": 0.2},
+    needs=Needs(old_logprobs=True),
+)
+
 GPG: Final = AlgorithmDefinition(
     name="gpg",
     summary="Advantage = reward minus the group's mean, scaled for groups that teach nothing; plain policy gradient.",
