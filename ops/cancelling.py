@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+"""Type returned by the work."""
 
 
 def end_if_cancelled() -> None:

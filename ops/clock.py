@@ -42,7 +42,7 @@ class SystemClock:
 
 
 class RecordedClock:
-    """A clock for recorded decisions: max(wall, last recorded reading + monotonic time since) (rule 9).
+    """A clock for recorded decisions: max(wall, last recorded reading + monotonic time since).
 
     A wall clock set back, or forward and then back, therefore prolongs no wait: time advances from the last recorded
     reading at the real pace. A clock set forward may end a wait early.
@@ -78,6 +78,7 @@ class ManualClock:
     """A test clock, moved by `advance`, or by sleeping on it."""
 
     def __init__(self, start_ns: int = 1_700_000_000_000_000_000) -> None:
+        """Begins at the wall time `start_ns`, and at second 0 of the monotonic time."""
         self._now_ns = start_ns
         self._set_ns = 0
 

@@ -13,22 +13,32 @@ import msgspec
 from rftd.ops.decoding import UNREADABLE, json_decoder
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""A commit's hash, SHA-1 or SHA-256."""
 
 
 class _VcsInfo(msgspec.Struct):
+    """The part of an installation's origin about a repository."""
+
     commit_id: str = ""
+    """Hash of the commit."""
 
 
 class _DirInfo(msgspec.Struct):
+    """The part of an installation's origin about a folder."""
+
     editable: bool = False
+    """True for an editable installation."""
 
 
 class _DirectUrl(msgspec.Struct):
     """The origin of an installation, as recorded by pip and uv."""
 
     url: str = ""
+    """URL of the origin."""
     vcs_info: _VcsInfo | None = None
+    """Repository of the origin; None for another origin."""
     dir_info: _DirInfo | None = None
+    """Folder of the origin; None for another origin."""
 
 
 def commit_of(package: str) -> str:

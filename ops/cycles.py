@@ -16,12 +16,15 @@ _READS: Final = "_read_ready_cb"
 """Name of the attribute of asyncio's transports that holds their bound read method."""
 _M_ARENA_MAX: Final = -8  # numbers from glibc's malloc.h
 _ARENAS: Final = 2
+"""Maximum number of glibc's arenas."""
 _M_MMAP_THRESHOLD: Final = -3
+"""glibc's option for the size from which memory is mapped separately."""
 _MAPPED_SIZE_BYTES: Final = 256 * 1024
 """Minimum size of a block that is mapped separately, and unmapped when freed."""
 _WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
 """Freed memory left to the C library, because the process soon needs as much again."""
 _TRIMMED_EVERY_S: Final = 60.0
+"""Seconds between two returns of freed memory."""
 _DAEMON_KEEPS_BYTES: Final = 8 * 1024**2
 """The limit for a process with much live memory and short bursts: freed memory there comes from a burst."""
 
@@ -85,12 +88,14 @@ _HEAP_FIELDS: Final = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
     *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
 )
+"""Fields of glibc's `struct mallinfo2`."""
 
 
 class _Heap(ctypes.Structure):
     """glibc's `struct mallinfo2`."""
 
     _fields_: ClassVar = [(name, ctypes.c_size_t) for name in _HEAP_FIELDS]
+    """Fields as required by ctypes."""
 
 
 def give_back(least_bytes: int = _WORTH_TRIMMING_BYTES) -> None:

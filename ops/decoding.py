@@ -15,11 +15,13 @@ import msgspec
 import msgspec.inspect
 
 T = TypeVar("T")
+"""Type of the decoded data."""
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of a decoder for bytes that are no value of its type; RecursionError for data nested deeper than the
 stack.
 """
 _making: Final = RLock()
+"""Lock held while a decoder is created."""
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:

@@ -41,13 +41,20 @@ class RftdError(Exception):
     """An operating error that a person can act on; programmer errors are assertions."""
 
     code: ClassVar[str] = "RFTD-000"
+    """Stable code, documented in docs/errors.md."""
     remedy: ClassVar[str] = "Read the message; errors with a code of their own are listed below."
+    """General advice for the code."""
     exit_status: ClassVar[int] = 1
+    """Exit status of a command that fails with the error."""
     http_status: ClassVar[int] = 500
+    """HTTP status of a request that fails with the error."""
 
     def __init__(
         self, what: str, *, where: str | None = None, field: str | None = None, fix: str | None = None
     ) -> None:
+        """`what` is the fault, `where` the place, `field` the field of a file or request, and `fix` the advice for the
+        user.
+        """
         super().__init__(what)
         self.what = what
         self.where = where

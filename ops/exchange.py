@@ -12,8 +12,10 @@ from typing import Final
 _WORKING_FOLDER: Final = -100
 """AT_FDCWD: relative paths are relative to the process's folder."""
 _EXCHANGE: Final = 2
+"""Linux's flag for the exchange of two names."""
 # A kernel before 3.15, an unsupported file system, or a container forbidding the call: callers then rename twice.
 _UNKNOWN: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
+"""Errors of systems without the exchange."""
 
 
 def exchange(first: Path, second: Path) -> bool:

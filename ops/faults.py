@@ -77,6 +77,7 @@ POINTS: Final = frozenset(
         "controller.after_append",
     }
 )
+"""Names of all points."""
 
 
 class InjectedFault(OSError):
@@ -88,15 +89,20 @@ class _Armed:
     """An armed action of a point: kind, argument, remaining passages, and a file for striking once."""
 
     action: str
+    """What happens at the point: `kill`, `fail`, `stop` or `sleep`."""
     argument: float
+    """Seconds of a sleep."""
     countdown: int
+    """Number of passages until the action."""
     once: Path | None
+    """File created by the action, which then never happens again; None without one."""
 
 
 class Faults:
     """The fault points armed in this process, parsed once from the environment."""
 
     def __init__(self, specification: str = "", hits_path: Path | None = None) -> None:
+        """Parses armed points, as in `RFTD_FAULTS`; `hits_path` is the file of passed points."""
         self._armed: dict[str, list[_Armed]] = {}
         for arming in filter(None, specification.split(",")):
             name, armed = _parse(arming)
@@ -160,6 +166,8 @@ _process = Faults(
     os.environ.get("RFTD_FAULTS", ""),
     Path(path) if (path := os.environ.get("RFTD_FAULTS_HITS")) else None,
 )
+"""Fault points of this process, from the environment."""
 # Armed per process from outside, like a debugger: the one deliberate global, read-only after import.
 
 point = _process.point
+"""Marks the passage of a named point in this process."""

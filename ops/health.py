@@ -16,6 +16,7 @@ import msgspec
 from rftd.ops.errors import RftdError
 
 CHECK_TIMEOUT_S: Final = 2.0
+"""Time-out of a check in seconds."""
 
 Check = Callable[[], Awaitable[str | None]]
 """A check returns None if all is well, a `Note` for information, or the reason of its failure; an exception is a
@@ -31,7 +32,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one check."""
 
     name: str
+    """Name of the check."""
     ok: bool
+    """True if the check passed."""
     reason: str = ""
     """The reason of the failure, or the text of a note."""
 
@@ -41,22 +44,29 @@ class Diagnosis:
     """A line of the doctor's report; `fix` says what to do unless the status is `ok`."""
 
     check: str
+    """Name of the check."""
     status: Literal["ok", "warn", "fail"]
+    """Result of the check."""
     what: str
+    """The fact found, in words."""
     fix: str = ""
+    """Advice; empty if none is needed."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The results of all checks; `ok` if none failed."""
 
     ok: bool
+    """True if no check failed."""
     checks: tuple[Finding, ...]
+    """Results in the order of registration."""
 
 
 class Health:
     """The checks of a daemon, registered by its parts during start-up."""
 
     def __init__(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
+        """Begins without checks; each may take at most `timeout_s` seconds."""
         self._timeout_s = timeout_s
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
@@ -78,6 +88,7 @@ class Health:
 
     async def _run(self, checks: dict[str, Check]) -> Verdict:
         # Concurrently, each with a separate time-out: a probe takes as long as the slowest check, not as the sum.
+        """Runs all checks at the same time, and returns their results."""
         findings = await asyncio.gather(*(self._run_check(name, check) for name, check in checks.items()))
         return Verdict(ok=all(finding.ok for finding in findings), checks=tuple(findings))
 

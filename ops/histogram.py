@@ -26,6 +26,7 @@ class Histogram(Collector):
         buckets: Sequence[float],
         registry: CollectorRegistry,
     ) -> None:
+        """Begins without series; `buckets` are the upper bounds, and the highest bucket has none."""
         self._name = name
         self._text = text
         self._labels = tuple(labels)
@@ -71,7 +72,9 @@ class Spread:
     """One series of a histogram: bucket counts, sum, and traced example values."""
 
     def __init__(self, bounds: np.typing.NDArray[np.float64]) -> None:
+        """Begins without values; `bounds` are the upper bounds of the buckets."""
         self.total = 0.0
+        """Sum of all values."""
         self.exemplars: dict[int, Exemplar] = {}
         """The newest traced value of each bucket that has one."""
         self._bounds = bounds

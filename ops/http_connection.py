@@ -33,9 +33,11 @@ class Waits(IntEnum):
     """What a server waits for from a client, in the order in which connections are dropped for room."""
 
     FIRST_BYTE = 0
+    """The first byte of the first request."""
     REQUEST = 1
     """The remaining bytes of a request that has begun."""
     NEXT_REQUEST = 2
+    """Another request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +59,7 @@ class ConnectionBounds:
 
 
 DEFAULT_BOUNDS: Final = ConnectionBounds()
+"""The bounds used unless others are set."""
 
 
 class HttpConnection(H11Protocol):
@@ -279,6 +282,7 @@ class Leaving:
     """
 
     def __init__(self) -> None:
+        """Begins without connections to close."""
         self._ends: Final[deque[Callable[[], None]]] = deque()
 
     def add(self, end: Callable[[], None]) -> None:

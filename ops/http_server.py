@@ -28,6 +28,7 @@ _ACCEPTS: Final = 8
 _REST_S: Final = 0.25
 """Pause in seconds when the system has no resources left to accept with."""
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of a process or machine that can open no further file."""
 _HANDSHAKE_S: Final = 10.0
 """Maximum seconds for a TLS client's handshake, and for its shutdown."""
 
@@ -135,6 +136,7 @@ class Listener:
             client.close()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
+        """Removes a finished task of a beginning connection."""
         self._beginning.pop(task, None)
 
     def _rest(self, error: OSError) -> None:
@@ -164,7 +166,7 @@ class Listener:
                 self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _free_reserve(self) -> None:
-        """Closes the reserve descriptor."""
+        """Closes the reserve descriptor, so that one more file can be opened."""
         if self._reserve >= 0:
             os.close(self._reserve)
             self._reserve = -1
@@ -174,6 +176,7 @@ class _Server(uvicorn.Server):
     """uvicorn's server with other listeners, a slower tick, and signals left to the process."""
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        """Prepares uvicorn's server; `tls` is the context of HTTPS, None for plain HTTP."""
         super().__init__(config)
         self._tls = tls
         self.up = asyncio.Event()

@@ -6,17 +6,24 @@ import re
 from typing import Final, NamedTuple, Self
 
 _WORD: Final = r"[A-Za-z0-9][\w.-]*"
+"""Pattern of an owner, a name or a revision."""
 HUB_ID: Final = re.compile(rf"(?P<owner>{_WORD})/(?P<name>{_WORD})(?:@(?P<revision>{_WORD}))?")
+"""Pattern of a name on the hub."""
 MODEL: Final = "model"
+"""Kind of repository with a model."""
 DATASET: Final = "dataset"
+"""Kind of repository with a dataset."""
 
 
 class HubId(NamedTuple):
     """A model or a dataset of the hub, at a revision."""
 
     owner: str
+    """Owner of the repository."""
     name: str
+    """Name of the repository."""
     revision: str = "main"
+    """Branch, tag or commit."""
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

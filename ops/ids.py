@@ -20,10 +20,14 @@ _BEGUN = sha1(NAMESPACE.bytes, usedforsecurity=False)
 _UNMARKED: Final = (1 << 128) - 1 & ~(0xF << 76 | 0b11 << 62)
 """The mask of all bits except version and variant."""
 _MARKED: Final = 0x5 << 76 | 0b10 << 62
+"""Version and variant bits of a UUID derived from a cause."""
 _UNKNOWN: Final = SafeUUID.unknown
+"""State of a UUID whose uniqueness among processes is not known."""
 # A UUID's attributes cannot be assigned, but the slots can.
 _set_int = UUID.__dict__["int"].__set__
+"""Setter of a UUID's integer, without the checks of its constructor."""
 _set_is_safe = UUID.__dict__["is_safe"].__set__
+"""Setter of a UUID's safety state."""
 
 
 class Ids(Protocol):
@@ -38,6 +42,7 @@ class SystemIds:
     """UUIDv7 from a clock and the machine's randomness; monotonic within a process."""
 
     def __init__(self, clock: Clock) -> None:
+        """Takes the time of ids from `clock`."""
         self._clock = clock
         self._last = 0
 
@@ -52,6 +57,7 @@ class SeededIds:
     """UUIDv7 from a clock and a seed; for simulations and golden files."""
 
     def __init__(self, clock: Clock, seed: int) -> None:
+        """Takes the time of ids from `clock`, and all other bits from `seed`."""
         self._clock = clock
         self._random = random.Random(seed)  # noqa: S311 - reproducible on purpose
         self._last = 0

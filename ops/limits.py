@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 MIB: Final = 1024 * 1024
+"""Bytes of a mebibyte."""
 
 # Streams.
 RECORD_SIZE_BYTES: Final = 2 * MIB
@@ -33,12 +34,15 @@ GROUP_COMMIT_SIZE_BYTES: Final = 16 * MIB
 LOG_RING_SIZE_BYTES: Final = 32 * MIB
 """Newest records kept in memory by the embedded log for its followers, including object overhead."""
 FETCH_RECORDS: Final = 1024
+"""Records of one answer of the log."""
 FETCH_SIZE_BYTES: Final = 8 * MIB
+"""Size of one answer of the log."""
 FRAME_SIZE_BYTES: Final = 64 * MIB
 """Largest frame on the log's socket."""
 APPENDS_SIZE_BYTES: Final = 4 * MIB
 """Small appends combined in one frame; during its transfer the daemon writes the previous one."""
 LOG_CONNECTIONS: Final = 256
+"""Connections of other processes to the embedded log."""
 STARTUP_VERIFY_SIZE_BYTES: Final = 256 * MIB
 """Number of newest bytes whose hash chain is recomputed before the embedded log opens."""
 ORPHAN_GRACE_S: Final = 10.0
@@ -46,23 +50,28 @@ ORPHAN_GRACE_S: Final = 10.0
 
 # Experiments.
 CONFIG_SIZE_BYTES: Final = 1 * MIB
+"""Size of an experiment file."""
 CONFIG_DEPTH: Final = 24
+"""Nested mappings and lists of an experiment file."""
 SOURCE_SIZE_BYTES: Final = 64 * 1024
 """Largest Python file of a reward or workflow in an experiment file; every stage naming it holds its text."""
 SOURCES: Final = 4
 """Maximum number of such files."""
 CONFIG_ALIASES: Final = 64
+"""Aliases of an experiment file."""
 CONFIG_NODES: Final = 20_000
 """Maximum values in an experiment file, with aliases and references expanded."""
 CONFIG_ERRORS: Final = 50
 """Maximum errors shown for one file."""
 REQUEST_SIZE_BYTES: Final = 4 * MIB
+"""Body of an HTTP request."""
 HTTP_HEAD_S: Final = 30.0
 """Maximum seconds for the head of a request; slower clients are refused."""
 HTTP_BODY_S: Final = 20.0
 """A body incomplete after this many seconds must have arrived at a rate of at least `HTTP_BODY_BYTES_PER_S` since then.
 """
 HTTP_BODY_BYTES_PER_S: Final = 16 * 1024
+"""Slowest accepted transfer of a request's body."""
 HTTP_WHOLE_BODY_S: Final = 300.0
 """Maximum seconds for a whole body, at any rate."""
 HTTP_UNREAD_S: Final = 120.0
@@ -77,19 +86,29 @@ PRODUCER_QUEUED_EXPERIMENTS: Final = 500
 READ_TOKEN_CONNECTIONS: Final = 32
 """Maximum simultaneous requests of one token of role read, and likewise below. `rftd token add` sets other limits."""
 READ_TOKEN_STREAMS: Final = 8
+"""Open streams of a token that may only read."""
 SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR: Final = 120
+"""Submissions of a token that may submit."""
 SUBMIT_TOKEN_QUEUED_EXPERIMENTS: Final = 50
+"""Waiting experiments of a token that may submit."""
 SUBMIT_TOKEN_CONNECTIONS: Final = 64
+"""Connections of a token that may submit."""
 SUBMIT_TOKEN_STREAMS: Final = 16
+"""Open streams of a token that may submit."""
 ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
+"""Submissions of an administrator's token."""
 ADMIN_TOKEN_QUEUED_EXPERIMENTS: Final = 500
+"""Waiting experiments of an administrator's token."""
 ADMIN_TOKEN_CONNECTIONS: Final = 128
+"""Connections of an administrator's token."""
 ADMIN_TOKEN_STREAMS: Final = 32
+"""Open streams of an administrator's token."""
 TEMPLATE_STEPS: Final = 1_000_000
 """Maximum steps of a chat template for one conversation; a thousand messages take some ten thousand."""
 TEMPLATE_S: Final = 10.0
 """Maximum processor time of a chat template for one conversation."""
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
+"""Size of a row of a taskset."""
 REWARD_LARGEST: Final = 1e30
 """Rewards beyond this absolute value are refused: in float32, their sums and squares are infinite."""
 
@@ -117,6 +136,7 @@ DYNAMIC_TIMEOUT_LEAST_S: Final = 1.0
 REISSUE_LEAST_S: Final = 1.0
 """Minimum duration of a rollout before it can be a straggler."""
 ERROR_TEXT_CHARS: Final = 2000
+"""Length of an error's text in an event."""
 CANCEL_GRACE_S: Final = 5.0
 """Seconds after which a cancelled workflow that has not ended is abandoned."""
 ORPHANED_ROLLOUTS: Final = 8
@@ -132,10 +152,13 @@ CALL_TIMEOUT_S: Final = 10_000_000.0
 RANK_CALL_TIMEOUT_S: Final = 1800.0
 """Default maximum seconds for one call of the ranks."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
+"""Time between two heartbeats of a worker."""
 WORKER_LOST_AFTER_S: Final = 15.0
+"""Silence after which a worker counts as lost."""
 WORKER_START_TIMEOUT_S: Final = 300.0
 """A worker process that has not joined after this long is killed and restarted; large models load slowly."""
 RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Pauses before the first, second and later restarts of a worker."""
 RESTARTS_IN_A_ROW: Final = 8
 """Consecutive restarts of one worker without progress before the experiment pauses."""
 STALLED_BACKOFF_S: Final = (10.0, 20.0, 40.0, 60.0)
@@ -223,6 +246,7 @@ TEXT_TASKSETS: Final = 8
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
 """The largest answer of a service used as an auxiliary model."""
 DRAIN_TIMEOUT_S: Final = 10.0
+"""Time for a worker to finish its work before it is ended."""
 KILL_TIMEOUT_S: Final = 5.0
 """A killed process that has not ended after this long hangs in the operating system; it is reported and left alone."""
 PLAN_AHEAD_BATCHES: Final = 2
@@ -271,7 +295,9 @@ SQLITE_POOL_WAIT_S: Final = 30.0
 DATABASE_IDLE_S: Final = 30.0
 """Connections unused for this long are closed."""
 DATABASE_CONNECT_TIMEOUT_S: Final = 5.0
+"""Time for connecting to the database."""
 DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
+"""Time of one statement in the database."""
 DATABASE_LOCK_TIMEOUT_S: Final = 10.0
 """Shorter than the statement time-out: a projector blocked by another one's lock gets a lock error, not a time-out."""
 PROJECTOR_RIVAL_S: Final = 5.0

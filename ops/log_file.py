@@ -12,6 +12,7 @@ from threading import Lock
 from rftd.ops import limits
 
 STANDARD_ERROR = 2
+"""Descriptor of standard error."""
 
 
 class LogFile:
@@ -60,6 +61,7 @@ class LogFile:
         return (at_path.st_dev, at_path.st_ino) == (open_status.st_dev, open_status.st_ino)
 
     def _open(self) -> None:
+        """Opens the file for appending, in a private folder, and never through a link."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Not through a link, which somebody may have placed there to have another file written.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
@@ -85,6 +87,9 @@ class OwnOutput:
         size_max_bytes: int = limits.WORKER_LOG_SIZE_BYTES,
         kept_bytes: int = limits.WORKER_LOG_KEPT_BYTES,
     ) -> None:
+        """Watches the file behind `descriptor`; once above `size_max_bytes`, only the last `kept_bytes` stay. `name` is
+        the process's, for messages.
+        """
         self._name = name
         self._descriptor = descriptor
         self._size_max_bytes = size_max_bytes

@@ -41,6 +41,7 @@ class RepeatedLines:
     """
 
     def __init__(self, write: Callable[[str, dict[str, Any]], None], clock: Clock | None = None) -> None:
+        """`write` writes a line with its number of repetitions; `clock` measures the minute."""
         self._write = write
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
@@ -96,6 +97,7 @@ class _Line:
     """A line, and the number of repetitions."""
 
     def __init__(self, since_s: float, method: str, event: Any) -> None:
+        """Begins counting a line at monotonic second `since_s`."""
         self.since_s = since_s
         self.method = method
         self.fields = {name: field for name, field in event.items() if name not in _APART}
@@ -167,13 +169,16 @@ class _StandardError:
     # each line: the stream at `configure` may have been replaced, and closed, since.
 
     def __init__(self, fit: Callable[[str], str] | None) -> None:
+        """`fit` shortens each line to the terminal; None writes lines unchanged."""
         self._fit = fit
 
     def write(self, text: str) -> None:
+        """Writes text; a failure is ignored."""
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(text if self._fit is None else self._fit(text))
 
     def flush(self) -> None:
+        """Writes buffered text; a failure is ignored."""
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.flush()
 
@@ -191,6 +196,7 @@ class _Copy:
     """Writes each line to a file as well, as JSON: a field's content cannot start a new line."""
 
     def __init__(self, file: LogFile) -> None:
+        """Copies lines into `file`."""
         self._file = file
         self._render = structlog.processors.JSONRenderer()
 
@@ -203,6 +209,7 @@ class _OfLibraries(logging.Handler):
     """Turns records of Python's own logging into lines of the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Writes one record as a line of the log."""
         try:
             text = record.getMessage()
         except (TypeError, ValueError):  # mismatched arguments are the library's fault, and no reason to fail

@@ -19,6 +19,7 @@ _NAMES: Final = frozenset(
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
     | {"GPU_DEVICE_ORDINAL", "TOKENIZERS_PARALLELISM", "TP_SOCKET_IFNAME", "NO_COLOR"}
 )
+"""Names of the allowed variables."""
 _FAMILIES: Final = (
     *("LC_*", "CUDA_*", "NVIDIA_*", "CUBLAS_*", "CUDNN_*", "NCCL_*", "NVSHMEM_*", "GLOO_*", "UCX_*"),
     *("HIP_*", "HSA_*", "ROCR_*", "ROCM_*", "RCCL_*", "MIOPEN_*"),

@@ -38,6 +38,7 @@ class StreamTotals(Collector):
     """Numbers of records in the log and in the tables, by stream, read at a scrape."""
 
     def __init__(self) -> None:
+        """Begins without streams."""
         self._produced: dict[str, int] = {}
         self._consumed: dict[str, int] = {}
 

@@ -20,21 +20,34 @@ from rftd.ops.histogram import Histogram
 from rftd.ops.metric_totals import ReadTotals, StreamTotals
 
 M = TypeVar("M", Counter, Gauge, Summary, Histogram)
+"""Kind of a metric."""
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of Prometheus' text format."""
 OPEN_CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+"""Content type of the OpenMetrics format."""
 
 # Few bounds: each is a series, and an experiment has at most 150 series over all metrics.
 _ROLLOUT_S: Final = (1, 5, 30, 120, 600)
+"""Buckets of rollouts' durations."""
 _STEP_S: Final = (1, 10, 60)
+"""Buckets of training steps' durations."""
 _CHECKPOINT_S: Final = (10, 60)
+"""Buckets of checkpoints' durations."""
 _HANDLER_S: Final = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10)
+"""Buckets of HTTP requests' durations."""
 _STALENESS: Final = (0, 1, 2, 4, 8, 16)
+"""Buckets of staleness."""
 _REWARD: Final = (-0.5, 0, 0.5, 1)
+"""Buckets of rewards."""
 _TOKENS: Final = (64, 256, 1024, 4096, 16384)
+"""Buckets of tokens."""
 _TURNS: Final = (1, 2, 4, 16)
+"""Buckets of turns."""
 _LABEL_CHARS: Final = 100
+"""Maximum length of a label's value."""
 _AGE: Final = (2.5, 10, 60, 600)
+"""Buckets of ages in seconds."""
 
 
 def label_of(name: str, number: int) -> str:
@@ -51,6 +64,7 @@ class Metrics:
     """The metrics of a daemon, in a separate registry: counters from events, gauges from tables."""
 
     def __init__(self, *, version: str, commit: str = "") -> None:
+        """Registers all metrics; `version` and `commit` are those of this installation."""
         self.registry = CollectorRegistry()
         self._of_experiments: list[Counter | Gauge | Summary | Histogram] = []
         self._of_state: list[Gauge] = []
@@ -88,6 +102,7 @@ class Metrics:
             metric.remove_by_labels({"experiment": experiment})
 
     def _life(self, version: str, commit: str) -> None:
+        """Registers the metrics of the process and its HTTP server."""
         build = Gauge("rftd_build_info", "Constant 1; build data", ["version", "commit"], registry=self.registry)
         build.labels(version, commit).set(1)
         ProcessCollector(registry=self.registry)
@@ -139,6 +154,7 @@ class Metrics:
         )
 
     def _accelerators(self) -> None:
+        """Registers the metrics of accelerators' use."""
         self.accelerator_seconds = ReadTotals(
             "rftd_accelerator_seconds_total",
             "Seconds of accelerators held by workers; a worker without a GPU counts as one of kind cpu",
@@ -153,6 +169,7 @@ class Metrics:
         )
 
     def _workers(self) -> None:
+        """Registers the metrics of workers."""
         self.worker_memory = self._gauge(
             "rftd_worker_memory_bytes", "Memory of a worker's processes, at its last heartbeat", "role", "slot"
         )
@@ -170,6 +187,7 @@ class Metrics:
         )
 
     def _exploring(self) -> None:
+        """Registers the metrics of rollouts."""
         self.rollouts = self._counter(
             "rftd_rollouts_total",
             "Rollouts ended, by outcome (ok error timeout cancelled; answer cut: truncated; prompt: prompt_truncated)",
@@ -229,6 +247,7 @@ class Metrics:
         self.eval_score = self._state("rftd_eval_score", "Last eval score", "evalset", "metric")
 
     def _buffering(self) -> None:
+        """Registers the metrics of the replay buffer."""
         self.staleness = self._histogram(
             "rftd_experience_staleness_versions",
             "Batch's weight version minus the oldest weight version of the experience, when the batch is planned",
@@ -252,6 +271,7 @@ class Metrics:
         )
 
     def _weights(self) -> None:
+        """Registers the metrics of weight versions."""
         self.weight_version = self._state(
             "rftd_weight_version",
             "Weight version: the newest published by the trainer, the oldest served by a live explorer",
@@ -288,6 +308,7 @@ class Metrics:
         )
 
     def _training(self) -> None:
+        """Registers the metrics of training."""
         self.train_step = self._state("rftd_train_step", "Last finished training step")
         self.train_steps_planned = self._state("rftd_train_steps_planned", "Training steps of the experiment in total")
         self.train_steps = self._counter("rftd_train_steps_total", "Training steps finished")
@@ -313,6 +334,7 @@ class Metrics:
         )
 
     def _streams(self) -> None:
+        """Registers the metrics of the log, the tables and the disk."""
         self.disk_free = Gauge("rftd_disk_free_bytes", "Free space of the fullest volume", registry=self.registry)
         self.disk_used = Gauge(
             "rftd_disk_used_bytes", "Space counted by the disk budget; 0 without a budget", registry=self.registry
@@ -373,20 +395,25 @@ class Metrics:
         self.registry.register(self.streams)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        """Registers a gauge of each experiment."""
         return self._own(Gauge(name, text, ["experiment", *labels], registry=self.registry))
 
     def _state(self, name: str, text: str, *labels: str) -> Gauge:
+        """Registers a gauge of each experiment, set from the tables at each scrape."""
         gauge = Gauge(name, text, ["experiment", *labels], registry=self.registry)
         self._of_state.append(gauge)
         return gauge
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        """Registers a counter of each experiment."""
         return self._own(Counter(name, text, ["experiment", *labels], registry=self.registry))
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        """Registers a histogram of each experiment."""
         return self._own(Histogram(name, text, ["experiment", *labels], buckets=buckets, registry=self.registry))
 
     def _own(self, metric: M) -> M:
+        """Notes a metric whose series end with their experiment, and returns it."""
         self._of_experiments.append(metric)
         return metric
 
@@ -395,10 +422,12 @@ class _Shown(Collector):
     """The metrics of a registry without the unneeded creation times of series."""
 
     def __init__(self, registry: CollectorRegistry, *, open_metrics: bool) -> None:
+        """Shows the metrics of `registry`, in the OpenMetrics format or Prometheus' own."""
         self._registry = registry
         self._open_metrics = open_metrics
 
     def collect(self) -> Iterator[Metric]:
+        """Yields the metrics without creation times."""
         for metric in self._registry.collect():
             left_out = {f"{metric.name}_created"}
             summed = any(sample.name == f"{metric.name}_sum" for sample in metric.samples)

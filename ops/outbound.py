@@ -15,11 +15,15 @@ from urllib.parse import urlsplit
 from rftd.ops.errors import ConfigError
 
 _PORTS: Final = {"http": 80, "https": 443}
+"""Default ports by scheme."""
 _UNWRITABLE: Final = re.compile(r"[^\x21-\x7e]|\\")
 """Characters outside of valid addresses, which URL parsers drop, replace or interpret differently."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")
+"""A name of a host."""
 _NAME_CHARS: Final = 254
+"""Maximum length of a host's name."""
 _NUMBER: Final = re.compile(r"0[xX][0-9A-Fa-f]*|[0-9]+")
+"""A part of an address written as a number."""
 _PRIVATE_ENDS: Final = (
     *("localhost", "localdomain", "local", "internal", "intranet", "private", "corp", "home", "lan", "svc", "arpa"),
 )
@@ -36,9 +40,11 @@ class WebAddress(NamedTuple):
     """The parts of an http address, in normal form for comparisons."""
 
     scheme: str
+    """`http` or `https`."""
     host: str
     """In lower case, without brackets and without a trailing dot."""
     port: int
+    """Port, the scheme's default included."""
 
 
 def check_url(text: str, *, field: str, public_only: bool, allowed: Sequence[str] = ()) -> None:
@@ -163,4 +169,5 @@ def _host_text(host: str) -> str:
 
 
 def _error(what: str, field: str, fix: str) -> ConfigError:
+    """Builds the error of an unfit address."""
     return ConfigError(what, field=field, fix=fix)

@@ -15,6 +15,7 @@ OTHERS: Final = 0o077
 PASSAGE: Final = 0o011
 """The permission to pass through a folder, for those who know the names inside."""
 _WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+"""Permission of other users to write."""
 
 
 class FolderAccess(StrEnum):

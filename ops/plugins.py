@@ -23,8 +23,10 @@ from rftd.ops.decoding import converted
 from rftd.ops.errors import ConfigError
 
 S = TypeVar("S", bound=msgspec.Struct)
+"""Type of the arguments' struct."""
 
 _NAMED: Final = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+"""Kinds of parameters that can be passed by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Declaration:
     kind: type[msgspec.Struct]
     """A struct with an optional field for each argument."""
     required: tuple[str, ...]
+    """Names of arguments without a default."""
     ignored: tuple[str, ...] = ()
     """Arguments of type `object`: accepted for the sake of existing files, without effect."""
 
@@ -108,6 +111,7 @@ def parsed(arguments: Mapping[str, Any], kind: type[S], *, taker: str, field: st
 
 
 T = TypeVar("T")
+"""Type of the plug-ins."""
 
 
 class Plugins(Generic[T]):

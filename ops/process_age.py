@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _IMPORTED_S: Final = time.monotonic()
+"""Monotonic second of this module's import."""
 _START_TICKS: Final = 19
 """Index of a process's start time among the fields of /proc/self/stat that follow the name."""
 

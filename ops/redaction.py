@@ -1,4 +1,4 @@
-"""Secrets that print as `***`, and the rules for recognising secrets (rule 12: secrets stay home)."""
+"""Secrets that print as `***`, and the rules for recognising secrets, which must never leave the user's machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 MASK: Final = "***"
+"""Text shown in place of a secret."""
 _SECRET_WORDS: Final = frozenset(
     {"apikey", "token", "secret", "secrets", "password", "passwd", "passphrase", "passcode", "pwd", "auth", "bearer"}
     | {"credential", "credentials", "creds", "authorization", "cookie", "dsn", "jwt", "webhook"}
@@ -45,6 +46,7 @@ _SLIP: Final = 0.8
 _SUFFIXES: Final = frozenset({"value", "text", "b", "base", "hex"})
 """Trailing words of a name, besides digits, that state the form of the secret: `token_b64`."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+"""A word of a name in any style."""
 _JOINED: Final = re.compile(
     r"(?:api|access|secret|private|openai|hf|signing|master|service)key|"
     r"(?:auth|access|bearer|api|hf|session|refresh|id)token|"
@@ -52,18 +54,28 @@ _JOINED: Final = re.compile(
 )
 """Secrets with a single-word name, such as `apikey` and `sslpassword`."""
 _NAME_CHARS: Final = 256
+"""Maximum length of a name examined."""
 _KEY: Final = re.compile(r"[A-Za-z0-9_+=.~-]{16,}")
+"""A text that looks like a key."""
 _MAPS: Final = frozenset({"env_vars"})
+"""Mappings of environment variables."""
 # No pattern begins with a repetition: the search over a long word would take quadratic time.
 _URL_PASSWORD: Final = re.compile(r"(://[^\s:/@]*:)[^\s@/]+@")
+"""A password in a URL."""
 _NAMED: Final = re.compile(r"(?<![\w.-])[A-Za-z_][\w.-]{1,127}[\"']?\s{0,8}[=:]\s{0,8}[\"']?")
+"""A name followed by `=` or `:`."""
 _REFERENCE: Final = r"\{\s?[\"']?env[\"']?\s?:\s?[\"']?[A-Z_][A-Z0-9_]{0,63}[\"']?\s?\}"
 """`{env: NAME}`: the location of a secret, not the secret itself."""
 _MASKED: Final = r"(?:(?i:bearer|basic)\s+)?\*\*\*"
+"""A value already masked."""
 _BRACED: Final = r"\{[^{}\n]{1,200}\}"
+"""A value in braces."""
 _PLAIN: Final = r"(?:(?i:bearer|basic)\s+)?[^\s\"',;&}]{4,}"
+"""A value without braces."""
 _VALUE: Final = re.compile(f"(?!{_MASKED}|{_REFERENCE})(?:{_BRACED}|{_PLAIN})")
+"""A value to be masked."""
 _BEARER: Final = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
+"""A token of an Authorization header."""
 
 
 class Secret:
@@ -72,6 +84,7 @@ class Secret:
     __slots__ = ("_value",)
 
     def __init__(self, secret: str) -> None:
+        """Protects the text `secret`."""
         self._value = secret
 
     def reveal(self) -> str:
@@ -191,4 +204,5 @@ def _masked_parameter(parameter: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
+    """True for a parameter of a URL whose name means a secret."""
     return is_secret_field(name) or _words(name)[-1:] in [[word] for word in _PARAMETER_WORDS]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 _TERMS: Final = 100
+"""Number of terms of the distribution's series."""
 
 
 class KsTest(NamedTuple):

@@ -14,7 +14,9 @@ class Level(IntEnum):
     WAITS = 1
     """Continues by itself once another party has done its part."""
     WORKS = 2
+    """The role works."""
     DONE = 3
+    """Nothing is left to do."""
 
 
 class Words(NamedTuple):
@@ -29,3 +31,4 @@ class Words(NamedTuple):
     unblock: str = ""
     """The event or command that would end the wait."""
     level: Level = Level.WAITS
+    """Severity of the wait."""

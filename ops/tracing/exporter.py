@@ -14,7 +14,9 @@ from rftd.ops.logs import Logger
 from rftd.ops.tracing.tracer import TraceSpan
 
 CAPACITY_SPANS: Final = 8192
+"""Spans of a full queue."""
 BATCH_SPANS: Final = 512
+"""Spans of one export."""
 INTERVAL_S: Final = 1.0
 """Maximum seconds that a span waits for its batch."""
 FLUSH_S: Final = 2.0

@@ -29,8 +29,11 @@ TIMEOUT_S: Final = 5.0
 ANSWER_SIZE_BYTES: Final = 4096
 """Maximum bytes read of the receiver's answer. Most answers have less than a hundred bytes."""
 _KINDS: Final = {kind: SdkKind[kind.name] for kind in SpanKind}
+"""Kinds of spans in the SDK's form."""
 _UNSET: Final = Status(StatusCode.UNSET)
+"""Status of a span without an error."""
 _ERROR: Final = Status(StatusCode.ERROR)
+"""Status of a failed span."""
 
 
 def otlp_sender(url: str, resource: Mapping[str, str], *, release: str) -> Send:

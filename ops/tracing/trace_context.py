@@ -8,10 +8,13 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+"""Form of the header."""
 _SAMPLED: Final = 0x01
+"""Flag of a sampled trace."""
 _FLAG_PLACE: Final = 54
 """Index of the digit with the sampled flag, in the header's first version."""
 _EVEN: Final = frozenset("02468ace")
+"""Hexadecimal digits of even numbers."""
 
 
 class TraceContext(NamedTuple):

@@ -25,6 +25,7 @@ from rftd.ops.tracing.tracer import Tracer
 RATIO: Final = 0.01
 """The default share of rollouts and requests that are traced."""
 _PATH: Final = "/v1/traces"
+"""Path of OTLP's receiver, below its address."""
 HEADERS: Final = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS")
 """OpenTelemetry's variables with headers that authenticate clients at a receiver."""
 

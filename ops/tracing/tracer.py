@@ -17,7 +17,9 @@ from rftd.ops.tracing.conventions import CANCELLED, ERROR_TYPE
 from rftd.ops.tracing.trace_context import TraceContext, root_of
 
 Attribute: TypeAlias = str | int | float | bool | Sequence[str]
+"""Value of an attribute."""
 NO_PARENT: Final = 0
+"""Parent id of the first span of a trace."""
 _RANDOM_BITS: Final = 56
 """Number of trailing bits of a trace id used for sampling: those defined as random by W3C's Level 2."""
 
@@ -26,10 +28,15 @@ class SpanKind(IntEnum):
     """The role of a span between processes, with the numbers of OTLP."""
 
     INTERNAL = 1
+    """Work within the process."""
     SERVER = 2
+    """Answer to a request."""
     CLIENT = 3
+    """Request to another process."""
     PRODUCER = 4
+    """Append of records."""
     CONSUMER = 5
+    """Processing of records."""
 
 
 class TraceSpan:
@@ -128,6 +135,7 @@ class TraceSpan:
 
 
 _current: Final[ContextVar[TraceSpan | None]] = ContextVar("span", default=None)
+"""The open span of the present task."""
 
 current: Final = _current.get
 """Returns the span open in this context; None without tracing. The only tracing call on the hot path."""
@@ -300,4 +308,5 @@ class Tracer:
         return self._clock.now_ns()
 
     def _new_id(self, bits: int) -> int:
+        """Returns a random id other than 0."""
         return self._random.getrandbits(bits) or 1

@@ -1,4 +1,4 @@
-"""`Workplace`: the folder for renames prepared by a holder of the trainer's role (rule 2).
+"""`Workplace`: the folder for renames prepared by a holder of the trainer's role.
 
     <folder>/.trainer-eN/NAME        written there, then renamed to <folder>/NAME
     <folder>/.trainer-eN/NAME.old    a replaced file or folder of this name

@@ -1,5 +1,5 @@
 # ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
-"""Which experiences count, as conditions on the columns of several events, and the books (rule 7)."""
+"""Which experiences count, as conditions on the columns of several events, and the books."""
 
 from __future__ import annotations
 

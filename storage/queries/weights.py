@@ -104,9 +104,7 @@ ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.
 
 
 async def list_weights(connection: AsyncConnection, experiment: UUID, *, newest: int | None = None) -> list[WeightRow]:
-    """Returns the announced weight versions, or the `newest` of them, oldest first; each with a flag whether it counts
-    (rule 3).
-    """
+    """Returns the announced weight versions, or the `newest` of them, oldest first; flagged whether they count."""
     # A resumed trainer may publish a version again after retirement: the later of the two events holds.
     rows = await fetch(
         connection,
@@ -135,7 +133,7 @@ PRESENT: Final = "AND (a.deleted_offset IS NULL OR a.deleted_offset <= a.committ
 
 
 async def list_checkpoints(connection: AsyncConnection, experiment: UUID) -> list[CheckpointRow]:
-    """Returns the committed checkpoints, oldest first; each with flags whether it counts (rule 3) and still exists."""
+    """Returns the committed checkpoints, oldest first; each with flags whether it counts and still exists."""
     text = f"{CHECKPOINTS} ORDER BY a.step, a.generation"
     return await fetch(connection, CheckpointRow, text, experiment=experiment.bytes)
 

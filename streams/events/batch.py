@@ -50,7 +50,7 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Offset up to which the planner had read a partition before its decision (rule 6)."""
+    """Offset up to which the planner had read a partition before its decision."""
 
     stream: str
     partition: Index
@@ -77,7 +77,7 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
     max_uses: Index = 1
     """Maximum number of uses; an experience below it may be planned again. 0: unlimited."""
     eligible_at_ns: Nanoseconds = 0
-    """The clock reading from which experiences may be used again: `decided_at_ns` and the cooldown (rule 9)."""
+    """The clock reading from which experiences may be used again: `decided_at_ns` and the cooldown."""
 
     def dataset_of(self, row: RowItem) -> str:
         """Returns the digest of a row's dataset; empty if the event names none."""

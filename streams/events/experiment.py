@@ -233,7 +233,7 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     first_versions: tuple[Index, ...]
     """The weight versions at the beginning of each stage up to `stage`."""
     decided_at_ns: Nanoseconds
-    """The last clock reading recorded in the shared history (rule 9)."""
+    """The last clock reading recorded in the shared history."""
     next_sequence: Index = 0
     """The first sequence of the fork in its stage: lower groups were settled in the shared history, except `redo`.
 
@@ -339,7 +339,7 @@ class StageCompleted(Event, frozen=True, kw_only=True):
 # Owned by nobody: its writer is about to become the owner of another role, and its own fields decide its effect.
 @event("fence", stream=topics.EXPERIMENTS, owner=NOBODY, anywhere=True)
 class Fence(Event, frozen=True, kw_only=True):
-    """A new owner of `role` in the partition of this record (rule 2).
+    """A new owner of `role` in the partition of this record.
 
     Effective only if `previous` is the role's epoch at the fence's position; later records of the role with an epoch
     below `epoch` then have no effect.

@@ -55,7 +55,7 @@ def event(
 ) -> Callable[[C], C]:
     """Registers a payload class as the current version of event type `name` on `stream`.
 
-    `owner` is the only role with effective records of this type (rule 2); see `rftd.streams.log.fencing`. A `commanded`
+    `owner` is the only role with effective records of this type; see `rftd.streams.log.fencing`. A `commanded`
     type is also appended without a lease, by a command while no run of the experiment is under way. `anywhere` marks
     the one type (fence) written to every stream of its role.
     """

@@ -53,7 +53,7 @@ WORTHLESS: Final = ("failed_rows", PROMPTS_CUT_ROWS)
 
 @event("step.completed", stream=topics.EXPERIMENTS, owner=TRAINER)
 class StepCompleted(Event, frozen=True, kw_only=True):
-    """Batch `batch` was trained: weight version `step` of generation `generation` exists (rule 3)."""
+    """Batch `batch` was trained: weight version `step` of generation `generation` exists."""
 
     batch: UUID
     step: Index
@@ -97,7 +97,7 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     """A trainer resumed the history at weight version `version`; planned batches after it are executed (again).
 
     Written by the trainer after its fence, before its first step. Nothing is planned until the last planned batch is
-    reached (rule 8).
+    reached.
     """
 
     generation: Index

@@ -1,4 +1,4 @@
-"""Pure state, folded from one experiment's events; equal for every interleaving of the partitions (rule 6).
+"""Pure state, folded from one experiment's events; equal for every interleaving of the partitions.
 
 spine              the experiment's life, stages, plans and steps: one partition, so its order is given
 task_queue         the tasks added to a running stage

@@ -1,4 +1,4 @@
-"""The replay buffer: every experience of a closed group is waiting, cooling, planned or retired (rule 7).
+"""The replay buffer: every experience of a closed group is waiting, cooling, planned or retired.
 
 Its counts balance: produced = waiting + cooling + planned + retired.
 """
@@ -168,7 +168,7 @@ class ReplayBuffer(msgspec.Struct):
             )
             for index, member in enumerate(event.members)
         }
-        # Plans lie in another partition than groups, so a batch may be read before its groups (rule 6).
+        # Plans lie in another partition than groups, so a batch may be read before its groups.
         if self._ahead:
             return {id: self._late(buffered) for id, buffered in buffered_by_id.items()}
         if buffered_by_id:

@@ -22,7 +22,7 @@ from rftd.streams.log.topics import Partition, may_hold
 
 
 class KeptCheckpoints(msgspec.Struct):
-    """Checkpoints committed and not deleted; users still have to check that the step is on the spine (rule 3)."""
+    """Checkpoints committed and not deleted; users still have to check that the step is on the spine."""
 
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
     """Events by (step, generation), in the order of commits."""
@@ -67,7 +67,7 @@ class RunParts(SpineParts, kw_only=True):
 
 
 class RunState:
-    """The folded state of one experiment, equal for every order of reading its partitions (rule 6)."""
+    """The folded state of one experiment, equal for every order of reading its partitions."""
 
     def __init__(
         self,

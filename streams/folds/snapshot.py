@@ -1,4 +1,4 @@
-"""A fold as bytes, with the facts about the log required for its use. A cache, never truth (rule 11).
+"""A fold as bytes, with the facts about the log required for its use. A cache, never truth.
 
     "rftd-fold" ‖ version (16 digits) ‖ sha256 of the rest (32) ‖ pieces, each with its length (4, big endian)
 

@@ -117,7 +117,7 @@ class Spine(msgspec.Struct):
     abandoned: dict[int, int] = {}
     """Number of abandoned batches, by step."""
     decided_at_ns: int = 0
-    """Latest clock reading recorded by a decision (rule 9)."""
+    """Latest clock reading recorded by a decision."""
     generation: int = -1
     """The trainer's generation; -1 before the first one."""
     version: int = -1
@@ -198,7 +198,7 @@ class Spine(msgspec.Struct):
 
     @property
     def recorded_ns(self) -> int:
-        """Latest clock reading recorded in the log, from which waits are counted (rule 9)."""
+        """Latest clock reading recorded in the log, from which waits are counted."""
         return max(self.waits_since_ns, self.status_ns)
 
     @property
@@ -228,13 +228,11 @@ class Spine(msgspec.Struct):
 
     @property
     def caught_up(self) -> bool:
-        """True if the present generation has trained every step ever trained, so that planning may continue
-        (rule 8).
-        """
+        """True if the present generation has trained every step ever trained, so that planning may continue."""
         return self.generation >= 0 and self.version >= self.furthest
 
     def made(self, version: int, generation: int, checksum: str) -> bool:
-        """True if a trained step, or the start of a fork, produced weights with this checksum (rule 3).
+        """True if a trained step, or the start of a fork, produced weights with this checksum.
 
         For steps long ago only versions and generations are known: each version of a generation has a single trainer,
         and the step is reported before the announcement, so the announcement of an executed version is genuine.

@@ -15,7 +15,7 @@ from rftd.streams.log.envelope import Decoded, Head
 
 
 class Weights(msgspec.Struct):
-    """Announcements of weights; callers pass the spine to learn which of them count (rule 3)."""
+    """Announcements of weights; callers pass the spine to learn which of them count."""
 
     published: dict[tuple[int, int], weights.WeightsPublished] = {}
     """Announcements not retired, and that of the base model, by (version, generation)."""

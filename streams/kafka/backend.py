@@ -30,6 +30,7 @@ from rftd.streams.log.envelope import Stretch
 from rftd.streams.log.topics import TRUTH, Partition
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""Hosts of this machine."""
 _TIMEOUT_S: Final = 60.0
 _LOOK_S: Final = 20.0
 """Maximum seconds `rftd doctor` searches a long log for missing offsets; `rftd verify` reads all of them."""
@@ -42,8 +43,11 @@ class KafkaBackend(LogBackend):
     """
 
     name = "Kafka"
+    """Name of the backend in texts."""
     form = "kafka://HOST:PORT"
+    """Form of the backend's URLs."""
     option = "--kafka"
+    """The command line's option for such a URL."""
 
     def checked(self, text: str) -> LogUrl:
         """Parses the URL; see `LogBackend.checked`."""

@@ -21,13 +21,16 @@ from rftd.ops.errors import CodecError, ConfigError, LogCorruptError, RftdError,
 from rftd.streams.kafka.settings import KafkaSettings
 
 CLIENT_ID: Final = "rftd"
+"""Name under which rftd appears in a broker's logs."""
 REQUEST_TIMEOUT_S: Final = 10.0
 """Seconds to wait for one answer; several attempts fit into the minute of an append's retries."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
 _OLDEST_LIST_OFFSETS: Final = 7
+"""The oldest accepted version of that request."""
 IN_SYNC: Final = "check that its brokers run and enough replicas are in sync"
 """Fix for brokers that answer without carrying out the request."""
 _WHERE: Final = "Kafka at {}"
+"""Text for the place of an error."""
 
 
 def arguments(settings: KafkaSettings) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def arguments(settings: KafkaSettings) -> dict[str, Any]:
 
 
 def _tls(settings: KafkaSettings) -> ssl.SSLContext:
+    """Returns the TLS context of the settings; raises ConfigError for unreadable certificates."""
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
         if settings.cert_file:
@@ -107,6 +111,7 @@ async def check_cluster(settings: KafkaSettings) -> None:
 
 def _check_version(connection: Any, settings: KafkaSettings, host: str) -> None:
     # aiokafka has no public name for the broker's answer; without it the check rejects every broker.
+    """Raises ConfigError for a broker older than Kafka 3.0."""
     versions = getattr(connection, "_versions", {})
     newest = versions.get(_LIST_OFFSETS, (0, 0))[1]
     if newest < _OLDEST_LIST_OFFSETS:
@@ -178,11 +183,14 @@ def translate(error: BaseException, settings: KafkaSettings) -> RftdError:
 
 
 def _where(settings: KafkaSettings) -> str:
+    """Names the cluster, for an error."""
     return _WHERE.format(settings.bootstrap)
 
 
 QUIET_S: Final = 30.0
+"""Seconds for which a repeated warning is dropped."""
 _KINDS_MAX: Final = 256
+"""Number of different warnings remembered."""
 _logger = logging.getLogger("rftd.kafka")
 
 
@@ -190,6 +198,7 @@ class Quiet(logging.Handler):
     """A log handler for aiokafka's warnings and errors, passing each message template on once per `QUIET_S` seconds."""
 
     def __init__(self) -> None:
+        """Begins with no warning seen."""
         super().__init__(logging.WARNING)
         self._last_s: dict[str, float] = {}
 

@@ -26,7 +26,9 @@ FEW_RECORDS: Final = 256
 _GAP_RECORDS: Final = 64
 """Maximum gap in records between two reads of one partition that are fetched together."""
 _PARTITION_SIZE_BYTES: Final = 4 * limits.MIB
+"""Maximum of one partition's records in an answer."""
 _REQUEST_SIZE_BYTES: Final = 16 * limits.MIB
+"""Maximum of an answer."""
 _BATCH_SIZE_BYTES: Final = 16 * 1024
 """Bytes requested of one partition to get one record of a batch."""
 _READ_COMMITTED: Final = 1  # in Kafka's protocol
@@ -36,6 +38,7 @@ class _PendingRead:
     """A waiting read of the offsets [start, end)."""
 
     def __init__(self, start: int, end: int) -> None:
+        """Begins with nothing found."""
         self.start = start
         self.end = end
         self.found: list[Record] = []
@@ -46,6 +49,7 @@ class Direct:
     """Reads of records by offset, one request at a time; reads arriving meanwhile share the next request."""
 
     def __init__(self, names: Names, offsets: Offsets, duplicates: Duplicates) -> None:
+        """Creates the reads, with the connections of `offsets`."""
         self._names = names
         self._offsets = offsets
         self._duplicates = duplicates

@@ -26,6 +26,7 @@ TIMEOUT_S: Final = 30.0
 PRIMED_RECORDS: Final = 2000
 """Number of records before its start in which a subscription looks for ids repeated later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
+"""Maximum number of records of one read."""
 _SKIP_RECORDS: Final = 256
 """Maximum number of records skipped by reading on; beyond that, a seek is cheaper."""
 _LEAST_AT_ONCE: Final = 64
@@ -41,6 +42,7 @@ class _Stream:
     """One partition read sequentially, with records received and not returned yet."""
 
     def __init__(self, start: int) -> None:
+        """Begins at the offset `start`, with nothing received."""
         self.window = IdWindow()
         self.next = start
         """The offset after the last record returned."""
@@ -91,6 +93,7 @@ class Fetcher:
         gaps: Gaps,
         clock: Clock,
     ) -> None:
+        """Creates the reads; the first of them connects."""
         self._settings = settings
         self._names = names
         self._offsets = offsets
@@ -163,6 +166,7 @@ class Fetcher:
         return self._newest[partition][1]
 
     async def _look_back(self, partition: Partition, end: int) -> Record | None:
+        """Returns the last readable record below `end`; None if there is none. Reads further and further back."""
         async with self._turn:
             first = (await self._offsets.starts([partition]))[partition]
             count = 1
@@ -263,10 +267,12 @@ class Fetcher:
             self._seek(partition, first)
 
     async def _at(self, partition: Partition) -> int:
+        """Returns the offset at which the consumer continues in a partition."""
         assert self._consumer is not None
         return int(await self._consumer.position(self._names.kafka(partition)))
 
     async def _started(self) -> None:
+        """Connects the consumer, with every partition paused, unless it is connected."""
         if self._consumer is not None:
             return
         consumer = AIOKafkaConsumer(
@@ -290,17 +296,21 @@ class Fetcher:
         self._consumer = consumer
 
     def _seek(self, partition: Partition, offset: int) -> None:
+        """Moves the consumer to an offset."""
         assert self._consumer is not None
         self._consumer.seek(self._names.kafka(partition), offset)
 
     def _resume(self, partition: Partition) -> None:
+        """Lets the consumer read a partition."""
         assert self._consumer is not None
         self._consumer.resume(self._names.kafka(partition))
 
     def _pause(self, partition: Partition) -> None:
+        """Keeps the consumer from reading a partition."""
         assert self._consumer is not None
         self._consumer.pause(self._names.kafka(partition))
 
     def _end(self, partition: Partition) -> None:
+        """Ends a partition's stream, if it has one; received records are dropped."""
         if self._streams.pop(partition, None) is not None:
             self._pause(partition)

@@ -22,13 +22,16 @@ from rftd.streams.log.envelope import Stretch
 from rftd.streams.log.topics import Partition
 
 _LOOK_SIZE_BYTES: Final = limits.MIB
+"""Size of the read that looks into a gap."""
 _READ_UNCOMMITTED: Final = 0  # in Kafka's protocol
+"""Kafka's number of the isolation level that also shows records of open and aborted transactions."""
 
 
 class Gaps:
     """Ranges of offsets without a readable record, and the lost records among them."""
 
     def __init__(self, names: Names, offsets: Offsets) -> None:
+        """Begins without a gap."""
         self.found: dict[Partition, Stretch] = {}
         """Range from the first to the last missing record, by partition with losses."""
         self._names = names

@@ -32,9 +32,11 @@ READ_BACK_MOST_RECORDS: Final = 50_000
 SILENT_S: Final = 3.0
 """Seconds without an acknowledgement after which appends count as failing."""
 RETRY_S: Final = (0.05, 0.2, 0.5, 1.0)
+"""Pauses after the first, second, third and further failures of appends in a row."""
 SENDER_TURNS: Final = 4
 """Turns of the event loop until aiokafka's sender has taken a batch; only then is the next one built."""
 _TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+"""Kafka's errors for a batch over a limit."""
 
 
 class Partitions(Protocol):
@@ -72,6 +74,7 @@ class Lane:
         log: Partitions,
         clock: Clock,
     ) -> None:
+        """Creates an empty queue; `run` sends it."""
         self._partition = partition
         self._topic, self._number = names.kafka(partition)
         self._settings = settings
@@ -119,6 +122,10 @@ class Lane:
                 await self._step()
 
     async def _step(self) -> None:
+        """Sends one batch and acknowledges its drafts; after a failure, prepares the next attempt.
+
+        After an unknown outcome, the partition's end is read back before.
+        """
         producer: AIOKafkaProducer | None = None
         parts: list[Part] = []
         try:
@@ -238,6 +245,7 @@ class Lane:
 
     def _place(self, offset: int, parts: list[Part], last_sum: bytes) -> None:
         # Kafka answers with the first offset: a batch is stored as a whole, so the others follow without a gap.
+        """Gives a stored batch's drafts their offsets, from `offset` on, and passes them to the log."""
         for landed_offset, (slice_, index) in enumerate(parts, start=offset):
             slice_.place(index, landed_offset)
         self._flying = None
@@ -255,6 +263,9 @@ class Lane:
             self._queue.popleft()
 
     async def _lost(self, producer: AIOKafkaProducer | None) -> None:
+        """Notes an unknown outcome: the producer is replaced, and the partition's end read back before the next
+        batch.
+        """
         self._settled = False
         self._doubtful = True
         self._flying = self._next = None
@@ -262,6 +273,10 @@ class Lane:
             await self._producers.retire(producer)
 
     async def _back_off(self, error: RftdError) -> None:
+        """Reports a failure, refuses overdue appends, and waits before the next attempt.
+
+        If no retry can help, all appends are refused at once.
+        """
         self._log.failing(error)
         if not isinstance(error, UnreachableError):  # no retry helps: rights, a limit, a damaged partition
             for slice_ in list(self._queue):
@@ -274,9 +289,11 @@ class Lane:
         self._failures += 1
 
     def _expired(self) -> bool:
+        """True if the oldest append is past its deadline."""
         return bool(self._queue) and self._clock.monotonic_s() > self._queue[0].deadline_s
 
     def _refuse(self, slice_: Slice, error: RftdError) -> None:
+        """Ends an append with an error."""
         slice_.fail(error)
         self._queue.remove(slice_)
 
@@ -284,8 +301,11 @@ class Lane:
 _ANY_MS: Final = 2**63 - 1
 """Kafka's largest time bound in milliseconds, which counts as none."""
 _UNITS_MS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+"""Units of durations in Kafka's settings, the largest first."""
 _AHEAD: Final = "message.timestamp.after.max.ms"
+"""A topic's limit on times in the future."""
 _BEHIND: Final = "message.timestamp.before.max.ms"
+"""A topic's limit on times in the past."""
 _EITHER: Final = "message.timestamp.difference.max.ms"  # before Kafka 3.6
 
 

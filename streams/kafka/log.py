@@ -48,7 +48,9 @@ APPEND_TIMEOUT_S: Final = 60.0
 ACKNOWLEDGED_IDS: Final = 100_000
 """Number of appended ids remembered by this process: a retry of such a draft sends nothing."""
 CLOSE_TIMEOUT_S: Final = 10.0
+"""Time limit for queued appends at the close."""
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
+"""The same while appends fail."""
 TAIL_PATIENCE_S: Final = 0.5
 """Seconds for which a read waits for the tail to bring a record, before fetching it separately."""
 
@@ -57,6 +59,7 @@ class KafkaLog:
     """An `EventLog` on Kafka; created by `open`, used on the event loop of that call."""
 
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
+        """Creates the log without a connection; `open` connects it."""
         self.failure: RftdError | None = None
         """Error of the last append, for the readiness probe; None while appends succeed."""
         self._settings = settings
@@ -297,6 +300,7 @@ class KafkaLog:
 
     def _find(self, partition: Partition, key: bytes) -> Position | Part | None:
         # From the surest source to the oldest: acknowledged here, under way here, read back, seen by the tail.
+        """Returns the position of a draft with this id, or its place in the queue; None for a new one."""
         outcome = self._acknowledged.get(key) or self._waiting.get(key)
         if outcome is not None:
             return outcome
@@ -307,6 +311,7 @@ class KafkaLog:
         return None if offset is None else Position(partition, offset)
 
     def _ended(self, slice_: Slice, _: object) -> None:
+        """Forgets the queued drafts of an ended append."""
         for key in slice_.keys:
             queued = self._waiting.get(key)
             if queued is not None and queued[0] is slice_:
@@ -316,6 +321,7 @@ class KafkaLog:
             self.failure = None
 
     def _lane(self, partition: Partition) -> Lane:
+        """Returns the lane of a partition, started on first use."""
         lane = self._lanes.get(partition)
         if lane is None:
             lane = self._lanes[partition] = Lane(
@@ -339,6 +345,7 @@ class KafkaLog:
     async def _read_raw(
         self, partition: Partition, start: int, head: int, max_records: int, max_size_bytes: int, primed: bool
     ) -> list[Record]:
+        """Reads records from the newest ones in memory, or from the cluster."""
         recent = self._tail.recent(partition, start, max_records, max_size_bytes)
         if recent is not None:
             return recent
@@ -372,6 +379,7 @@ class KafkaLog:
             self._tail.unfollow([partition], grown)
 
     def _start(self, work: Coroutine[Any, Any, None], died: Callable[[RftdError], None]) -> None:
+        """Starts a background task; `died` is called with the error of a task that ends by one."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # the loop holds its tasks weakly: one without another holder may be collected
         task.add_done_callback(partial(self._stopped, died))
@@ -387,6 +395,7 @@ class KafkaLog:
             died(self.failure)
 
     async def _close(self) -> None:
+        """Waits shortly for queued appends, then ends all tasks and connections."""
         with suppress(TimeoutError):
             # Drafts not accepted by the cluster now will hardly be accepted in a moment.
             async with asyncio.timeout(CLOSE_TIMEOUT_S if self.failure is None else CLOSE_FAILING_TIMEOUT_S):
@@ -402,14 +411,17 @@ class KafkaLog:
         self._tail.wake_all()
 
     def _check_open(self) -> None:
+        """Raises UnreachableError if the log is closed or closing."""
         if self._closing is not None:
             raise self._closed()
 
     def _closed(self) -> UnreachableError:
+        """Returns the error for uses of a closed log."""
         return UnreachableError("the log is closed", where=f"Kafka at {self._settings.bootstrap}", fix="open it again")
 
 
 async def _all_done(slices: Iterable[Slice]) -> None:
+    """Waits until all of these appends are acknowledged or refused."""
     futures = {slice_.done for slice_ in slices}
     if futures:
         await asyncio.wait(futures)

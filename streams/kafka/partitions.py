@@ -18,6 +18,7 @@ class Names:
     """Conversion between `Partition` and Kafka's topic partitions, for one topic prefix."""
 
     def __init__(self, prefix: str) -> None:
+        """Creates the names of all partitions, with the topics' prefix."""
         self._kafka = {
             partition: TopicPartition(prefix + partition.stream, partition.number) for partition in EVERY_PARTITION
         }
@@ -51,6 +52,7 @@ class Offsets:
     """
 
     def __init__(self, settings: KafkaSettings, names: Names) -> None:
+        """Creates the consumer used for the questions; `start` connects it."""
         self._settings = settings
         self._names = names
         self._consumer = AIOKafkaConsumer(

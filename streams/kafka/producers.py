@@ -20,12 +20,14 @@ from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.topics import Partition
 
 UNPLACED = -1
+"""The offset of a draft not known to be stored."""
 
 
 class Slice:
     """The drafts of one append for one partition, with their ids and, once known, their offsets."""
 
     def __init__(self, partition: Partition, deadline_s: float) -> None:
+        """Begins without a draft; the append fails after `deadline_s`, on the monotonic clock."""
         self.partition = partition
         self.deadline_s = deadline_s
         self.drafts: list[Draft] = []
@@ -82,6 +84,7 @@ class Filling:
     """A batch being filled for one request of `producer`, with drafts already encoded."""
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
+        """Begins an empty batch."""
         self.producer = producer
         self.batch = producer.create_batch()
         self.parts: list[Part] = []
@@ -105,7 +108,9 @@ class Filling:
 BATCH_SIZE_BYTES: Final = 512 * 1024
 """Size from which a batch counts as full; a larger record is a batch by itself."""
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
+"""Maximum size of a request of a producer."""
 FLUSH_TIMEOUT_S: Final = 5.0
+"""Time limit for batches in flight at the stop of a producer."""
 _logger = logging.getLogger("rftd.kafka")
 
 
@@ -113,11 +118,12 @@ class Producers:
     """The process's current Kafka producer, replaced after each append with an unknown outcome.
 
     The producer's session with the broker makes retries inside aiokafka exactly-once. No transactions and no
-    transactional id: rule 2 fences in band, alike on every backend, and a broker fencing a producer by id would only
-    stop a single one of several processes, all allowed to write.
+    transactional id: owners of roles are fenced by records of the log, alike on every backend, and a broker fencing a
+    producer by id would only stop a single one of several processes, all allowed to write.
     """
 
     def __init__(self, settings: KafkaSettings) -> None:
+        """Begins without a producer."""
         self._settings = settings
         self._turn = asyncio.Lock()
         self._current: AIOKafkaProducer | None = None
@@ -194,4 +200,5 @@ class _Pending(set[Any]):
     """aiokafka's set of batches in flight; a batch put back for a retry is removed twice."""
 
     def remove(self, element: Any) -> None:
+        """Removes a batch, if it is there."""
         self.discard(element)

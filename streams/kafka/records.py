@@ -32,12 +32,17 @@ from rftd.streams.log.requests import structured
 from rftd.streams.log.topics import REQUESTS, Partition
 
 Headers = Sequence[tuple[str, bytes | None]]
+"""A message's headers: keys and values."""
 
 HEAD: Final = "rftd-head"
+"""Header with the record's head."""
 SUM: Final = "rftd-sum"
+"""Header with the digest over head and value."""
 ID: Final = "ce_id"
+"""Header with the event's id as text."""
 _ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
 _FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
+"""Namespace of the ids made for other programs' events."""
 _decoder = msgpack_decoder(Head)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
@@ -48,7 +53,9 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     """Bytes derived from the event id, equal for repetitions of a record; empty without an id."""
     head: bytes
+    """The record's head."""
     sum: bytes
+    """The digest over head and value."""
 
 
 def key_of(draft: Draft) -> bytes:
@@ -149,6 +156,7 @@ def _foreign(named: dict[str, bytes]) -> Head | None:
 
 
 def _uuid(text: str) -> UUID | None:
+    """Parses an id; None for other text."""
     try:
         return UUID(text)
     except ValueError:
@@ -156,6 +164,7 @@ def _uuid(text: str) -> UUID | None:
 
 
 def _time_ns(text: str | None) -> int:
+    """Parses a time in ISO 8601, to milliseconds, as nanoseconds of Unix time; 0 without a text."""
     if text is None:
         return 0
     moment = datetime.fromisoformat(text)
@@ -164,16 +173,19 @@ def _time_ns(text: str | None) -> int:
 
 @lru_cache(maxsize=1024)
 def _time_text(time_ms: int) -> bytes:
+    """Returns a time as ISO 8601."""
     return iso(time_ms * 1_000_000).encode()
 
 
 @lru_cache(maxsize=4096)
 def _utf8(text: str) -> bytes:
+    """Encodes a text; recent results are cached."""
     return text.encode()
 
 
 @lru_cache(maxsize=4096)
 def _uuid_text(id: UUID) -> bytes:
+    """Encodes an id as text; recent results are cached."""
     return str(id).encode()
 
 
@@ -187,6 +199,7 @@ class IdWindow:
     """The newest ids of one partition, with the offset of each id's first record."""
 
     def __init__(self, records: int = WINDOW_RECORDS) -> None:
+        """Begins empty, with room for this number of ids."""
         self._offsets: Newest[bytes, int] = Newest(records)
 
     def admit(self, key: bytes, offset: int) -> bool:
@@ -211,6 +224,7 @@ class Duplicates:
     """
 
     def __init__(self) -> None:
+        """Begins without a repeated record."""
         self._offsets: dict[Partition, dict[int, None]] = {}
 
     def add(self, partition: Partition, offset: int) -> None:

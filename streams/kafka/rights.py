@@ -19,16 +19,24 @@ from rftd.streams.events.registry import TRAINER
 from rftd.streams.log import topics
 
 READ: Final = "Read"
+"""Kafka's operation of reading records."""
 WRITE: Final = "Write"
+"""Kafka's operation of appending records."""
 DESCRIBE: Final = "Describe"
+"""Kafka's operation of reading offsets and partitions."""
 DESCRIBE_CONFIGS: Final = "DescribeConfigs"
+"""Kafka's operation of reading a topic's settings."""
 _BITS: Final = {READ: 3, WRITE: 4, DESCRIBE: 8, DESCRIBE_CONFIGS: 10}
 """Kafka's number of each operation, and its bit in a broker's report."""
 _EVERYBODY: Final = (DESCRIBE, DESCRIBE_CONFIGS, READ)
+"""Operations needed by every role on every topic."""
 _NOT_TOLD: Final = -(1 << 31)
+"""The broker's value for rights that it does not report."""
 _FORBIDDEN: Final = 29
+"""Kafka's number of the error for a forbidden topic."""
 
 _OF_WORKERS: Final = frozenset({topics.WORKERS, topics.HEARTBEATS})
+"""Streams to which every worker appends."""
 WRITES: Final[Mapping[str, frozenset[str]]] = {
     "daemon": frozenset(topics.TOPICS),
     "trainer": _OF_WORKERS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
@@ -43,6 +51,7 @@ class Right(msgspec.Struct, frozen=True, order=True):
     topic: str
     """The topic's name on the cluster."""
     operation: str
+    """Kafka's name of the operation."""
 
 
 Allowed = Mapping[str, frozenset[str]]
@@ -85,6 +94,8 @@ async def allowed_operations(admin: AIOKafkaAdminClient, prefix: str) -> Allowed
 
 
 class _RightsAnswer(Response):  # type: ignore[misc]
+    """Kafka's answer about topics, with the user's operations as bits."""
+
     API_KEY = 3
     API_VERSION = 8
     SCHEMA = Schema(
@@ -121,6 +132,8 @@ class _RightsAnswer(Response):  # type: ignore[misc]
 
 
 class _RightsRequest(RequestStruct):  # type: ignore[misc]
+    """Kafka's request about topics, with the user's operations."""
+
     API_KEY = 3
     API_VERSION = 8
     RESPONSE_TYPE = _RightsAnswer
@@ -138,7 +151,9 @@ class _AskRights(Request[_RightsRequest]):  # type: ignore[misc]
     API_KEY = 3
 
     def __init__(self, names: list[str]) -> None:
+        """Creates the request about the topics `names`."""
         self._names = names
 
     def build(self, request_struct_class: type[_RightsRequest]) -> _RightsRequest:
+        """Returns the request as a structure of Kafka's protocol."""
         return request_struct_class(self._names, False, False, True)

@@ -11,14 +11,23 @@ import msgspec
 from rftd.ops.errors import ConfigError
 
 SCHEME: Final = "kafka"
+"""Scheme of URLs of Kafka clusters."""
 SECURITY: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""Kafka's protocols of a connection."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Kafka's supported ways to log in."""
 COMPRESSIONS: Final = ("zstd", "snappy", "none")
+"""Compressions of batches."""
 PREFIX_SIZE_MAX: Final = 200
+"""Maximum length of the topics' prefix."""
 _THIS_MACHINE: Final = ("localhost", "127.0.0.1", "[::1]")
+"""Hosts of this machine."""
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+"""A broker's address: host, and optionally port."""
 _PREFIX = re.compile(r"[A-Za-z0-9._-]*")
+"""A prefix of topics, in the characters allowed by Kafka."""
 _DEFAULT_PORT: Final = 9092
+"""Port of a broker's address without one."""
 
 
 class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +42,15 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: str = ""
     """One of `MECHANISMS` with SASL; empty otherwise."""
     username: str = ""
+    """Name for the login; empty without a login."""
     password_env: str = "RFTD_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable, not its value
     """Name of the environment variable with the password, read when connecting."""
     ca_file: str = ""
+    """Path of the certificates of trusted authorities; empty for those of the system."""
     cert_file: str = ""
+    """Path of the client's certificate; empty without one."""
     key_file: str = ""
+    """Path of the key of the client's certificate."""
     replication: int = 1
     """Copies of each partition, for topics created by rftd."""
     compression: str = ""
@@ -66,7 +79,9 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TYPES: Final = {field.name: field.type for field in msgspec.structs.fields(KafkaSettings)}
+"""Types of the settings, by name."""
 _OPTIONS: Final = tuple(name for name in _TYPES if name not in ("bootstrap", "username"))
+"""Settings that a URL states behind its `?`."""
 
 
 def parse_kafka(text: str) -> KafkaSettings:
@@ -112,6 +127,7 @@ def kafka_url(settings: KafkaSettings) -> str:
 
 
 def _checked(options: dict[str, str]) -> KafkaSettings:
+    """Returns settings from texts; raises ConfigError for an unknown or contradictory value."""
     options["bootstrap"] = _addresses(options["bootstrap"])
     replication = options.pop("replication", "1")
     if not re.fullmatch(r"[1-9][0-9]?", replication):
@@ -151,6 +167,7 @@ def _checked(options: dict[str, str]) -> KafkaSettings:
 
 
 def _addresses(text: str) -> str:
+    """Returns the brokers' addresses with their ports; raises ConfigError for another text."""
     addresses = []
     for address in text.split(","):
         match = _ADDRESS.fullmatch(address.strip())
@@ -162,4 +179,5 @@ def _addresses(text: str) -> str:
 
 
 def _error(fault: str, *, field: str | None = None, fix: str | None = None) -> ConfigError:
+    """Returns an error about the cluster's address."""
     return ConfigError(fault, where="the address of the Kafka cluster", field=field, fix=fix)

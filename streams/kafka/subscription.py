@@ -14,6 +14,7 @@ from rftd.streams.log.tail import Tail, TailSubscription
 from rftd.streams.log.topics import Partition
 
 RETRY_S: Final = 0.5
+"""Pause after a failed read."""
 GRACE_S: Final = 5.0
 """Additional seconds for a fetch that began within the wait."""
 
@@ -33,13 +34,16 @@ class _Source:
     """The log as read by `TailSubscription`, with repetitions of records before the start recognised."""
 
     def __init__(self, log: FollowedLog) -> None:
+        """Reads from `log`."""
         self._log = log
 
     @property
     def tail(self) -> Tail:
+        """The newest records in memory."""
         return self._log.tail
 
     async def read(self, partition: Partition, start: int, *, max_records: int, max_size_bytes: int) -> list[Record]:
+        """Reads records from `start` on, skipping repetitions of records before."""
         return await self._log.read_known(partition, start, max_records, max_size_bytes, primed=True)
 
 
@@ -49,6 +53,7 @@ class KafkaSubscription(TailSubscription):
     def __init__(
         self, log: FollowedLog, tailing: Tailing, pressure: Pressure, positions: Mapping[Partition, int]
     ) -> None:
+        """Begins at `positions`, the next offset of each followed partition."""
         super().__init__(_Source(log), positions)
         self._tailing = tailing
         self._pressure = pressure
@@ -73,6 +78,9 @@ class KafkaSubscription(TailSubscription):
                 await asyncio.sleep(min(RETRY_S, deadline_s - loop.time()))
 
     async def _next(self, wait_s: float, max_records: int) -> list[Record]:
+        """Waits up to `wait_s` for new records of the followed partitions, and reports the read positions to
+        `Pressure`.
+        """
         await self._tailing.follow(self._partitions_followed)
         # Noted before the wait as well: an unknown follower would not hold the tail back.
         self._pressure.read(id(self), self.positions)

@@ -37,6 +37,7 @@ class Pressure:
     """How far each follower has read, and which partitions pause for slow followers."""
 
     def __init__(self, room_bytes: int, clock: Clock) -> None:
+        """Begins without a follower; `room_bytes` is the size of the memory for newest records."""
         self._room_bytes = room_bytes
         self._clock = clock
         self._followers: dict[int, Mapping[Partition, int]] = {}
@@ -92,6 +93,7 @@ class Pressure:
 
     def _unread_bytes(self, partition: Partition, at: int) -> float:
         # A follower ignored for slowness counts again once past the offset of the decision.
+        """Estimates the bytes below `at` not yet read by the partition's slowest follower."""
         floor = self._ignored.get(partition, 0)
         slowest = self.slowest(partition, floor)
         if slowest is None:
@@ -100,11 +102,15 @@ class Pressure:
 
 
 WAIT_MS: Final = 500
+"""Longest wait of the broker for new records."""
 POLL_MS: Final = 200
+"""Longest wait of one poll."""
 RETRY_S: Final = 0.5
+"""Pause after a failed poll."""
 MOMENT_S: Final = 2.0
 """Seconds for which an open transaction is not reported: most end sooner."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
+"""Maximum number of records of one poll."""
 
 
 class Tailing:
@@ -121,6 +127,7 @@ class Tailing:
         pressure: Pressure,
         clock: Clock,
     ) -> None:
+        """Creates the tail without a connection; `run` connects it."""
         self.failed: RftdError | None = None
         """Error that ended the tail for good: records were lost or damaged. None normally."""
         self._settings = settings
@@ -203,6 +210,7 @@ class Tailing:
             await self._consumer.stop()
 
     async def _step(self) -> None:
+        """Pauses and resumes partitions for slow followers, then reads new records into the tail."""
         assert self._consumer is not None
         for partition, paused in self._pressure.changes(self._next):
             change = self._consumer.pause if paused else self._consumer.resume
@@ -265,6 +273,7 @@ class Tailing:
         self._tail.wake_all()
 
     async def _started(self) -> AIOKafkaConsumer:
+        """Returns the consumer, connected on first use."""
         if self._consumer is None:
             consumer = AIOKafkaConsumer(
                 group_id=None,

@@ -20,33 +20,45 @@ from rftd.streams.kafka.settings import KafkaSettings
 from rftd.streams.log.topics import TOPICS, Topic
 
 T = TypeVar("T")
+"""Result of a call to the cluster."""
 
 _logger = logging.getLogger("rftd.kafka")
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 """A topic's max.message.bytes: the largest record with its headers, plus its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
+"""A topic's setting: number of replicas that must store an acknowledged record."""
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
+"""A topic's setting: the source of a record's time."""
 BROKER_TIME: Final = "LogAppendTime"
+"""The value of `TIMESTAMP_TYPE` for times given by the broker."""
 POLL_S: Final = 0.02
+"""Pause between two looks for a created topic."""
 DEAD_ASKED: Final = 50
 """Maximum number of consecutive requests to brokers that the cluster still lists, but that are dead."""
 _EXISTS: Final = 36
+"""Kafka's number of the error for an existing topic."""
 _REPLICA_AWAY: Final = 9
+"""Kafka's number of the error for an unavailable replica."""
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
 _FOREVER: Final = "-1"
+"""The value of a retention without a limit."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A setting of a topic that differs from the table of streams."""
 
     topic: str
+    """Name of the topic."""
     setting: str
+    """Name of the setting."""
     found: str
     """Value of the setting on the cluster."""
     expected: str
+    """Value by the table of streams."""
     fatal: bool
     """True if the log must not be opened with this setting."""
     fix: str
+    """How to remove the difference."""
 
     @property
     def what(self) -> str:
@@ -58,6 +70,7 @@ class _TopicState(NamedTuple):
     """A topic as it exists on the cluster."""
 
     partitions: int
+    """Number of partitions."""
     replicas: int
     """Copies of the partition with the fewest."""
 
@@ -180,6 +193,7 @@ async def delete_topics(settings: KafkaSettings) -> None:
 
 
 async def _start(settings: KafkaSettings) -> AIOKafkaAdminClient:
+    """Connects to the cluster for its administration."""
     await check_cluster(settings)
     admin = AIOKafkaAdminClient(**arguments(settings))
     try:
@@ -207,6 +221,7 @@ async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict
 
 
 async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: list[Topic]) -> None:
+    """Creates the missing topics, each with its settings."""
     new_topics = [
         NewTopic(
             settings.prefix + topic.name,
@@ -230,6 +245,7 @@ async def _create(admin: AIOKafkaAdminClient, settings: KafkaSettings, missing: 
 async def _differences(
     admin: AIOKafkaAdminClient, settings: KafkaSettings, described: dict[str, _TopicState]
 ) -> list[Difference]:
+    """Compares the existing topics with the table of streams."""
     configs = await _configs(admin, list(described))
     differences: list[Difference] = []
     for topic in TOPICS.values():
@@ -262,6 +278,7 @@ async def _differences(
 
 
 def _compare(name: str, topic: Topic, replicas: int, configs: dict[str, str]) -> list[Difference]:
+    """Compares the settings of one topic with those by the table of streams."""
     differences = []
     truth = topic.retention_s is None
     for setting, expected in configs_of(topic, replicas).items():

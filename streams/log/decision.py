@@ -17,6 +17,6 @@ class Decision(NamedTuple):
 
 
 def slot_partition(slot: int) -> Partition:
-    """Returns the partition of `rftd.tasks` read by the worker in `slot` (rule 4)."""
+    """Returns the partition of `rftd.tasks` read by the worker in `slot`."""
     # A forged record may name any number: it maps to an existing slot, whose worker has no lease by that record.
     return Partition(TASKS, slot % limits.WORKER_SLOTS)

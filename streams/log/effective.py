@@ -1,4 +1,4 @@
-"""The one path from a record to the event folded by readers; every reader of the log uses it (rule 2).
+"""The one path from a record to the event folded by readers; every reader of the log uses it.
 
     record ─► attributes ─► wanted? ─► event ─► fences ─► effective
                   │                      │         └───── void: the writer did not hold the role that owns the type

@@ -1,4 +1,4 @@
-"""Fences: ownership of roles, decided by the log alone (rule 2)."""
+"""Fences: ownership of roles, decided by the log alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses: heads remembered outside the log, by files or processes, and missing in it (rule 10)."""
+"""Losses: heads remembered outside the log, by files or processes, and missing in it."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class RoleLease:
         if not drafts:
             return []
         positions = await append_when_space(self._log, drafts, clock=self._clock)
-        # Acknowledgement is not enough: a rival's fence may lie below, and then these records have no effect (rule 2).
+        # Acknowledgement is not enough: a rival's fence may lie below, and then these records have no effect.
         await self._follower.reach(positions)
         self.check()
         return positions

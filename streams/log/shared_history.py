@@ -172,7 +172,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
     forked = ExperimentForked(
         parent=state.experiment,
         at_step=at_step,
-        # The newest generation's: older weights of the step are retired where they differ (rule 8).
+        # The newest generation's: older weights of the step are retired where they differ.
         checksum=history.checksums[max(history.checksums)],
         stage=plan.stage,
         first_versions=tuple(spine.first_versions[stage] for stage in range(plan.stage + 1)),
@@ -192,7 +192,7 @@ async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> Batch
 
 
 async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: int) -> tuple[int, tuple[int, ...]]:
-    """Returns the sequence at which a fork's data continues, and the lower ones to be drawn again by the fork (rule 6).
+    """Returns the sequence at which a fork's data continues, and the lower ones to be drawn again by the fork.
 
     Both reflect the dispatcher's state at the planning of the batch, by the positions recorded in the plan.
     """

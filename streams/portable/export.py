@@ -58,7 +58,7 @@ class OutsideNames:
         return [event for key, event in sorted(self.checkpoints.items(), reverse=True) if key not in self._deleted]
 
     def kept_checkpoints(self) -> list[CheckpointCommitted]:
-        """Returns effective checkpoints (rule 3) without a deletion, newest first."""
+        """Returns effective checkpoints without a deletion, newest first."""
         # A trainer without its lease may announce a checkpoint of a step missing on the spine, or different there.
         return [
             event

@@ -18,6 +18,7 @@ class InUnit:
     """Marks a number with its unit: `s`, `steps`, `tokens`."""
 
     name: str
+    """The unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,14 @@ class Upstream:
     """The field's default or meaning in the guide or in Trinity-RFT, if different."""
 
     text: str
+    """The other default or meaning, as a text for people."""
 
 
 class OlderWords:
     """Older synonyms of the field's words, from the guide's older releases or veRL."""
 
     def __init__(self, **words: str) -> None:
+        """Marks with the older words, each with its present word."""
         self.words: Final = words
 
 
@@ -64,18 +67,29 @@ class NamingMark:
     """Marks a field with the kind of thing named by its value."""
 
     kind: NameKind
+    """The kind of thing."""
 
 
 PATH: Final = NamingMark(NameKind.PATH)
+"""Marks a path."""
 PATH_PART: Final = NamingMark(NameKind.PATH_PART)
+"""Marks a path below another one."""
 URL: Final = NamingMark(NameKind.URL)
+"""Marks the address of a service."""
 ADDRESS: Final = NamingMark(NameKind.ADDRESS)
+"""Marks an address to listen on, or a cluster's."""
 VARIABLE: Final = NamingMark(NameKind.VARIABLE)
+"""Marks a variable of the environment."""
 CODE: Final = NamingMark(NameKind.CODE)
+"""Marks a switch for running a model's code."""
 ARGUMENTS: Final = NamingMark(NameKind.ARGUMENTS)
+"""Marks a mapping of arguments."""
 PLUGIN: Final = NamingMark(NameKind.PLUGIN)
+"""Marks the name of an installed part."""
 SOURCE: Final = NamingMark(NameKind.SOURCE)
+"""Marks Python code."""
 PLAIN: Final = NamingMark(NameKind.PLAIN)
+"""Marks text without a meaning outside of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +97,13 @@ class FieldEffect:
     """The effect of a field, as stated by the field's declaration."""
 
     effect: Literal["acts", "checked", "harmless", "refused"] = "acts"
+    """`acts`: has an effect; `checked`: only compared; `harmless`: accepted without effect; `refused`: an error
+    if set.
+    """
     why: str = ""
+    """Reason for a field without effect or a refused one."""
     fix: str = ""
+    """What to write instead of a refused field."""
     same_as: str = ""
     """A field that may state the refused field's meaning instead."""
     promises: bool = False
@@ -92,9 +111,15 @@ class FieldEffect:
 
 
 ACTS: Final = FieldEffect()
+"""Marks a field with an effect."""
 HARMLESS: Final = FieldEffect("harmless")
+"""Marks a field accepted without effect."""
 
 Steps: TypeAlias = Annotated[int, Meta(ge=1, le=10**9), InUnit("steps")]
+"""A positive number of steps."""
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
+"""A number from 0 on."""
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9), InUnit("s")]
+"""A positive duration."""
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+"""A number from 0 to 1."""

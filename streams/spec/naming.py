@@ -9,6 +9,7 @@ from uuid import UUID
 from rftd.ops.errors import NotFoundError, UsageError
 
 _CANDIDATES = 8
+"""Number of experiments named in an error."""
 _DIGITS = 9
 """Maximum number of digits of N in `NAME@N`; with more, the text counts as a name."""
 
@@ -17,7 +18,9 @@ class Named(NamedTuple):
     """Id and name of an experiment, and whether it was removed."""
 
     id: UUID
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     removed: bool
     """True if its files are deleted, so that its name is free."""
 
@@ -52,6 +55,7 @@ def choose(experiments: Sequence[Named], text: str) -> UUID:
 
 
 def _only(matches: Sequence[Named], text: str, candidates: list[str]) -> UUID:
+    """Returns the id of the single match; raises UsageError, with the candidates, if there are several."""
     if len(matches) > 1:
         raise UsageError(
             f"{text!r} names {len(matches)} experiments", fix="use one of " + ", ".join(candidates[-_CANDIDATES:])

@@ -2,7 +2,7 @@
 
 Used by trainer and dispatcher. Steps count within the stage, from 1; step 0 is the weights at its beginning.
 
-The schedule of weights (config.md, section 5) divides a stage's explore steps into windows, with a sync point between
+The schedule of weights divides a stage's explore steps into windows, with a sync point between
 two: explorers reach it after explore step e if e > offset and (e - offset) is a multiple of their interval, and first
 finish every open group. All groups of a window begin on one version:
 

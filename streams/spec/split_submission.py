@@ -18,8 +18,11 @@ from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, StageSpec
 
 Place: TypeAlias = tuple[str, ...]
+"""Path of a key in a file or of a field in a specification, from the root."""
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
+"""Type of a part of a specification."""
 _BUFFER: Final[Place] = ("buffer", "trainer_input", "experience_buffer")
+"""The key of the experience buffer, shared by both halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,9 @@ class SharedGroup:
     """Keys of the experiment file whose values both halves must share, with the stage's fields derived from them."""
 
     keys: tuple[Place, ...]
+    """Keys of the file."""
     fields: tuple[Place, ...]
+    """Fields of a stage's specification."""
     of_tasks: bool = False
     """True if the half with the tasks decides fields set in neither file."""
     of_machine: bool = False
@@ -77,6 +82,7 @@ GROUPS: Final = (
 )
 """Groups of fields that explorers, planner and trainer use alike."""
 _KEYS: Final = tuple(key for group in GROUPS for key in group.keys)
+"""All keys whose values the halves must share."""
 
 
 def filled(config: Mapping[str, Any], other_config: Mapping[str, Any], *more: Place) -> dict[str, Any]:
@@ -101,6 +107,7 @@ def taken_from(source: StageSpec, stage: StageSpec, group: SharedGroup) -> Stage
 
 
 def _replaced(target: _StructT, source: Any, field: Place) -> _StructT:
+    """Returns `target` with one of its fields, at any depth, taken from `source`."""
     head, *inner_path = field
     replacement = getattr(source, head)
     if inner_path:
@@ -109,6 +116,7 @@ def _replaced(target: _StructT, source: Any, field: Place) -> _StructT:
 
 
 def _fill(target: dict[str, Any], source: Mapping[str, Any], keys: tuple[Place, ...], whole: Mapping[str, Any]) -> None:
+    """Adds to `target` the values of `source` at or below `keys` that neither `target` nor `whole` states."""
     for key_path, leaf in _leaves(source, keys):
         if _holds(target, key_path) or _holds(whole, key_path):
             continue
@@ -131,6 +139,7 @@ def _leaves(config: Mapping[str, Any], keys: tuple[Place, ...]) -> Iterator[tupl
 
 
 def _values_below(node: Any, path: Place) -> Iterator[tuple[Place, Any]]:
+    """Yields path and value of every leaf below a node of the file; leaves without a value are skipped."""
     if isinstance(node, Mapping):
         for name, child in node.items():
             yield from _values_below(child, (*path, name))
@@ -149,6 +158,7 @@ def _holds(config: Mapping[str, Any], path: Place) -> bool:
 
 
 def _stage(config: Mapping[str, Any], stage: int) -> Mapping[str, Any]:
+    """Returns one stage's section of an experiment file; empty if there is none."""
     stages = config.get("stages")
     if not isinstance(stages, list) or stage >= len(stages) or not isinstance(stages[stage], Mapping):
         return {}
@@ -157,13 +167,19 @@ def _stage(config: Mapping[str, Any], stage: int) -> Mapping[str, Any]:
 
 
 EXPLORE: Final = "explore"
+"""Mode of the half with the explorers."""
 TRAIN: Final = "train"
+"""Mode of the half with the trainer."""
 BOTH: Final = frozenset((EXPLORE, TRAIN))
+"""The modes of both halves."""
 EXPLORER: Final = "explorer"
+"""The role of explorers."""
 TRAINER: Final = "trainer"
+"""The role of the trainer."""
 HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """Half of the experiment in which each role of a worker works."""
 ROLES: Final = frozenset(HALF_OF)
+"""The roles fixed by halves."""
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits"))
 """Fields that may differ between the submissions."""
 _OF_ONE_FILE: Final = ("mode", "priority", "labels", "limits")
@@ -187,6 +203,7 @@ _EXPLORE_KEYS: Final = frozenset(
         *(("model", name) for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
     )
 )
+"""Keys of the file fixed by the half with the explorers."""
 _TRAIN_KEYS: Final = frozenset(
     (
         ("trainer",),
@@ -219,8 +236,11 @@ class Disagreement(NamedTuple):
     """A field with different values in the two halves."""
 
     field: str
+    """Path of the field."""
     one: object
+    """Value in the first half."""
     other: object
+    """Value in the second half."""
 
 
 def has_tasks(spec: ExperimentSpec) -> bool:

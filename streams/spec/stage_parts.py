@@ -39,8 +39,11 @@ class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX = "max"
+"""The highest value of a figure is the best."""
 PAUSE = "pause"
+"""The action that pauses the experiment."""
 STOP = "stop"
+"""The action that ends the experiment."""
 
 
 class FigureSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,7 @@ class ByEvaluation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MOST_SAMPLES: Final = 64
+"""Maximum of `TrackerSpec.samples`."""
 
 
 class TrackerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ SELECTORS: Final = ("sequential", "shuffle", "random")
 _DRAWN_ROWS: Final = 2**20
 """Maximum number of rows with a shuffled order kept in memory, 8 MiB; with more, each place is computed alone."""
 _ROUNDS: Final = 4
+"""Rounds of the Feistel network that permutes rows."""
 
 
 def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
@@ -80,15 +81,20 @@ class RowOrder(NamedTuple):
     """Order of the rows of one dataset: the arguments of `locate`."""
 
     rows: int
+    """Number of rows."""
     selector: str
+    """Name of the order, such as `random`."""
     seed: int
+    """Seed of a random order."""
     draw: int = 1
+    """Number of different rows drawn at a time by the order `random`."""
 
 
 class DatasetTurn(NamedTuple):
     """The dataset used at one position among several, and the position within that dataset."""
 
     dataset: int
+    """Index of the dataset."""
     place: int
     """Position within the dataset's own order, from 0."""
 
@@ -171,7 +177,9 @@ class TaskPlace(NamedTuple):
     """Taskset (index in `tasksets_of`) and row of a task."""
 
     taskset: int
+    """Index of the taskset in `tasksets_of`."""
     row: int
+    """Row of the taskset."""
 
 
 def tasksets_of(stage: StageSpec) -> tuple[TasksetSpec, ...]:

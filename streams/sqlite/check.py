@@ -27,8 +27,11 @@ class Scan(msgspec.Struct, frozen=True):
     """Result of a scan that found no damage: number, size and heads of the records read."""
 
     records: int
+    """Number of records."""
     size_bytes: int
+    """Size of the records."""
     heads: Heads
+    """The last position of each partition, with its chain."""
 
 
 def verify_newest(
@@ -125,6 +128,7 @@ def _verify(connection: apsw.Connection, part_row: StoredPart, start: int) -> Sc
 
 
 def _integrity(connection: apsw.Connection, path: Path) -> None:
+    """Raises LogCorruptError if SQLite finds the file's structure damaged."""
     verdict = connection.execute("PRAGMA quick_check(1)").get
     if verdict != "ok":
         raise LogCorruptError(
@@ -197,12 +201,14 @@ def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Ite
 
 
 def _stretch(part_row: StoredPart, first: int, last: int) -> Iterator[str]:
+    """Yields a finding for records `first` to `last` missing in the index of ids; nothing if `first` is negative."""
     if first >= 0:
         more = f" to {last}" if last > first else ""
         yield f"{part_row.partition}@{first}{more} is not in the index of ids: a repeated append would be stored again"
 
 
 def _places(connection: apsw.Connection, ids: list[bytes]) -> dict[bytes, int]:
+    """Returns the packed locations of those of these ids that are in the index."""
     locations: dict[bytes, int] = {}
     for start in range(0, len(ids), schema.ROWS_AT_ONCE):
         chunk = ids[start : start + schema.ROWS_AT_ONCE]

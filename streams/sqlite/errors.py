@@ -10,6 +10,7 @@ from rftd.ops.errors import LogCorruptError, LogFullError, RftdError, Unreachabl
 
 # A full disk, reported by SQLite as an I/O error: a short write, a cut, or a `-shm` file unable to grow.
 _NO_SPACE: Final = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
+"""SQLite's codes for a full disk at its own writes."""
 
 
 def translate(error: BaseException, where: str, *, reading: bool = False) -> RftdError:

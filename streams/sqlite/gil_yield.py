@@ -28,12 +28,14 @@ class GilYield:
     """
 
     def __init__(self) -> None:
+        """Begins on the running event loop, with no wait."""
         self._loop = asyncio.get_running_loop()
         self._waits = 0
         self._scheduled = False
         self._wall_s = self._cpu_s = 0.0
 
     def __enter__(self) -> None:
+        """Counts a wait; the first one starts the checks of the loop."""
         self._waits += 1
         if not self._scheduled:
             self._schedule(CALM_INTERVAL_S)
@@ -41,15 +43,18 @@ class GilYield:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Counts the end of a wait."""
         self._waits -= 1
 
     def _schedule(self, interval_s: float) -> None:
+        """Schedules the next check, and remembers the present times for it."""
         self._scheduled = True
         self._wall_s = time.monotonic()
         self._cpu_s = time.thread_time()  # of this thread alone: the log's own threads must not make the loop look busy
         self._loop.call_later(interval_s, self._check)
 
     def _check(self) -> None:
+        """Pauses the loop if it was saturated since the last check; ends the checks if nothing waits."""
         self._scheduled = False
         if not self._waits:
             return

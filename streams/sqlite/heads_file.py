@@ -21,12 +21,18 @@ from rftd.streams.log.chain import Heads, Mark
 from rftd.streams.log.topics import Partition
 
 FILE_NAME: Final = "log.heads"
+"""Name of the file in the log's folder."""
 _SLOT_SIZE_BYTES: Final = 64 * 1024
+"""Size of each of the two slots."""
 
 
 class _Slot(msgspec.Struct, frozen=True, array_like=True):
+    """Content of one slot."""
+
     sequence: int
+    """Number of the write; the slot with the higher one is newer."""
     heads: list[tuple[str, int, int, bytes]]
+    """Stream, partition number, next offset and chain of each head."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -37,6 +43,7 @@ class HeadsFile:
     """The file `log.heads`: the log's heads as of the last commit, written alternately to two checksummed slots."""
 
     def __init__(self, path: Path) -> None:
+        """Opens or creates the file; writes continue above the highest sequence there."""
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._sequence = max((slot.sequence for slot in _slots(path)), default=0)
 
@@ -66,6 +73,7 @@ def read_heads(path: Path) -> Heads:
 
 
 def _slots(path: Path) -> list[_Slot]:
+    """Returns the undamaged slots of a file."""
     content = path.read_bytes() if path.exists() else b""
     slots: list[_Slot] = []
     for start in (0, _SLOT_SIZE_BYTES):

@@ -23,6 +23,7 @@ class IdIndex:
     """
 
     def __init__(self, connection: apsw.Connection, part_ids: Iterable[int]) -> None:
+        """Fills the memory with the ids of records not in the table yet."""
         self._connection = connection
         self._recent: dict[bytes, int] = {}
         ends = schema.indexed_ends(connection)

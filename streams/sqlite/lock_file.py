@@ -10,18 +10,21 @@ from typing import Final
 from rftd.ops.errors import ConflictError
 
 FILE_NAME: Final = "log.lock"
+"""Name of the lock's file in the data folder."""
 # SQLite's WAL needs memory shared by all its processes and reliable byte-range locks; these file systems guarantee
 # neither.
 _NETWORK: Final = (
     *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "glusterfs", "beegfs"),
     *("fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
 )
+"""Types of network file systems."""
 
 
 class LockFile:
     """An exclusive lock on a data folder, valid until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
+        """Takes the lock; raises ConflictError if another process has it."""
         self._path = folder / FILE_NAME
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -34,6 +34,7 @@ class SqliteLog:
     """An `EventLog` in `FOLDER/log.db`; created by `open`, used on the event loop of that call."""
 
     def __init__(self, store: Store, path: Path, lock: LockFile, point: Callable[[str], None]) -> None:
+        """Starts the threads of an opened store; `point` is called at named moments, for tests of crashes."""
         self._store = store
         self._lock = lock
         self._tail = Tail(store.heads, limits.LOG_RING_SIZE_BYTES)
@@ -153,17 +154,20 @@ class SqliteLog:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        """Commits queued appends, wakes followers, and releases files and lock."""
         await self._writer.close()  # first: queued appends still commit, and their followers still read
         self._tail.wake_all()
         await asyncio.to_thread(self._release)
 
     def _release(self) -> None:
+        """Closes reader, store and heads file, then the lock."""
         self._reader.close()  # before the store: the last connection to close tidies the write-ahead log
         self._store.close()
         self._heads_file.close()
         self._lock.release()  # last: from here on another process may open the files
 
     def _check_open(self) -> None:
+        """Raises UnreachableError if the log is closed or closing."""
         if self._closing is not None:
             raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
 
@@ -171,6 +175,7 @@ class SqliteLog:
 def _open(
     folder: Path, point: Callable[[str], None], refuse_loss: bool, lock: LockFile | None
 ) -> tuple[Store, LockFile]:
+    """Locks the folder, then opens and checks the store; on an error the lock is released."""
     make_durable_folder(folder)
     refuse_network_file_system(folder)
     lock = lock or LockFile(folder)  # before any access to the database: opening it recovers the write-ahead log

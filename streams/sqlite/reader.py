@@ -23,12 +23,14 @@ from rftd.streams.sqlite.gil_yield import GilYield
 from rftd.streams.sqlite.rows import read_rows
 
 T = TypeVar("T")
+"""Result of a read."""
 
 
 class ReaderThreads:
     """A small pool of threads with read-only connections; each read sees every earlier commit."""
 
     def __init__(self, path: Path, gil_yield: GilYield, threads: int = 2) -> None:
+        """Starts the pool; each thread connects at its first read."""
         self._path = path
         self._gil_yield = gil_yield
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="log-reader")
@@ -91,6 +93,7 @@ class ReaderThreads:
             connection.close(True)
 
     async def _on_thread(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Runs `work` on a thread, with that thread's connection."""
         if self._closed:
             raise UnreachableError("the log is closed", where=str(self._path), fix="open it again")
 
@@ -105,6 +108,7 @@ class ReaderThreads:
             return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     def _connection(self) -> apsw.Connection:
+        """Returns this thread's connection, opened on first use."""
         connection: apsw.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = schema.connect_reader(self._path)

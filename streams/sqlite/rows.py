@@ -28,6 +28,7 @@ THIN: Final = 2
 ZSTD: Final = 4
 """The bytes are a zstd frame."""
 _FORMS: Final = (0, SNAPPY, ZSTD, THIN, THIN | SNAPPY, THIN | ZSTD)
+"""The known stored forms of a value."""
 
 _COMPRESS_FROM_BYTES: Final = 4096
 """Minimum size of a compressed value: several shorter ones share a page uncompressed."""
@@ -40,6 +41,7 @@ _WHOLE_PAGE_BYTES: Final = 14 * 1024
 _WORTH_IT: Final = 0.9
 """Maximum ratio of compressed to original size; above it, the value is stored uncompressed."""
 _ZSTD_LEVEL: Final = 1
+"""Level of compression by zstd."""
 
 
 def packed(value: bytes, *, thin: bool = False) -> tuple[bytes, int]:
@@ -99,6 +101,7 @@ def damaged(partition: Partition, offset: int, fault: str) -> LogCorruptError:
 
 
 _UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError, TypeError, ValueError, OverflowError)
+"""Errors raised for a damaged row."""
 # A flipped bit in a row's header turns bytes into a number or text: TypeError, ValueError.
 
 

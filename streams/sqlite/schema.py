@@ -19,10 +19,13 @@ from rftd.streams.log.chain import Mark
 from rftd.streams.log.topics import Partition
 
 FILE_NAME: Final = "log.db"
+"""Name of the database's file in the log's folder."""
 APPLICATION_ID: Final = 0x52465444
+"""Mark of the database's file: `RFTD`."""
 SCHEMA_VERSION: Final = 4
 """Version of the layout and of the meaning of events; raised whenever a release cannot read earlier logs."""
 PAGE_SIZE_BYTES: Final = 16384
+"""Size of a page of the database."""
 CACHE_SIZE_KIB: Final = 8 * 1024
 """Page cache of the append-only writing connection; the operating system caches the ids it reads."""
 CHECKPOINT_PAGES: Final = 1000
@@ -43,6 +46,7 @@ PLACE_BITS: Final = 44
 """A location in `ids` is partition id << 44 | offset."""
 
 ROW_WIDTH: Final = 8
+"""Number of columns of a record's row."""
 ROWS_AT_ONCE: Final = 32
 """Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
 
@@ -52,35 +56,49 @@ CREATE: Final = """
     CREATE TABLE ids(id BLOB PRIMARY KEY, place INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE indexed(part INTEGER PRIMARY KEY, off INTEGER NOT NULL);
 """
+"""Creates the tables shared by all partitions."""
 _CREATE_ROWS: Final = """
     CREATE TABLE ROWS(off INTEGER PRIMARY KEY, id BLOB NOT NULL, chain BLOB NOT NULL, sum BLOB NOT NULL,
         end_size INTEGER NOT NULL, head BLOB NOT NULL, value BLOB NOT NULL, form INTEGER NOT NULL);
 """
+"""Creates the table of one partition's records."""
 
 _PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size FROM part ORDER BY id"
+"""Reads all partitions."""
 PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
+"""Reads id and first offset of a partition."""
 START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
+"""Reads first offset and chain of a partition."""
 ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
+"""Adds a partition."""
 FIND_IDS: Final = tuple(
     "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
     for count in range(ROWS_AT_ONCE + 1)
 )
 """Statements finding several ids, by the number of ids."""
 ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
+"""Adds an id to the index."""
 ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
+"""Adds `ROWS_AT_ONCE` ids to the index."""
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
+"""Removes an id from the index."""
 _INDEXED: Final = "SELECT part, off FROM indexed"
+"""Reads the first offset of each partition whose id is not in the index."""
 MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
+"""Sets the first offset of a partition whose id is not in the index."""
 MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
+"""Sets the first retained offset of a partition."""
 
 
 _RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?"
+"""Reads a range of records."""
 
 
 class Statements:
     """The statements over the rows of one partition; cheap to create, therefore not cached."""
 
     def __init__(self, part_id: int) -> None:
+        """Creates the statements for the table of the partition `part_id`."""
         row = "(" + ", ".join("?" * ROW_WIDTH) + ")"
 
         def over(template: str) -> str:
@@ -104,11 +122,17 @@ class StoredPart(NamedTuple):
     """
 
     id: int
+    """Number of the partition in this database."""
     partition: Partition
+    """The partition."""
     start: Mark
+    """First retained offset, with the chain before it."""
     start_size: int
+    """Bytes of the records below `start`."""
     head: Mark
+    """Next offset, with the chain of the last record."""
     end_size: int
+    """Bytes of all records, the deleted ones included."""
 
 
 def stored_parts(connection: apsw.Connection) -> list[StoredPart]:
@@ -214,6 +238,7 @@ def check_schema(connection: apsw.Connection, path: Path) -> None:
 
 
 def _ensure_schema(connection: apsw.Connection, path: Path) -> None:
+    """Creates the tables of a new file; raises an error for another program's file, or another version."""
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").get
     if tables == 0 and connection.pragma("application_id") == 0:
         with connection:  # one transaction: a crash leaves an empty file, treated as new by the next start

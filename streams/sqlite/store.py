@@ -26,14 +26,18 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     """The outcome of one transaction: a position per draft, the new records, and the heads of the grown partitions."""
 
     positions: list[Position]
+    """Position of each draft, of repeated ones as well."""
     records: list[Record]
+    """The records added."""
     heads: Heads
+    """New heads of the partitions with added records."""
 
 
 class _WrittenPart:
     """State of a partition as of the last commit, in the writer's memory."""
 
     def __init__(self, id: int, start: Mark, start_size: int) -> None:
+        """Begins at the first retained offset."""
         self.id = id
         self.start = start
         self.head = start
@@ -45,6 +49,7 @@ class _Run:
     """Rows to be added to one partition by the present transaction."""
 
     def __init__(self, part: _WrittenPart) -> None:
+        """Begins at the partition's end, without a row."""
         self.part = part
         self.offset, self.chain = part.head
         self.end_size = part.end_size
@@ -55,6 +60,7 @@ class Store:
     """The database of the embedded log; used by one thread at a time."""
 
     def __init__(self, path: Path, point: Callable[[str], None]) -> None:
+        """Opens or creates the database; `point` is called at named moments, for tests of crashes."""
         self._path = path
         self._point = point
         self._connection: apsw.Connection | None = None
@@ -149,6 +155,7 @@ class Store:
     def _rewrite(
         self, part_state: _WrittenPart, partition: Partition, offset: int, value: bytes, *, thin: bool
     ) -> None:
+        """Replaces a record's stored value: without its payload (`thin`), or with the payload restored."""
         id, record = next(checked_rows(self.connection, part_state.statements, partition, offset, 1))
         if not thin and link(self._chain_before(part_state, offset), record.head, value) != record.chain:
             raise damaged(partition, offset, "is not the record of the restored payload")
@@ -162,6 +169,7 @@ class Store:
         self.connection.execute(part_state.statements.add_one, row)
 
     def _chain_before(self, part_state: _WrittenPart, offset: int) -> bytes:
+        """Returns the chain of the record before an offset."""
         if offset == part_state.start.next_offset:
             return part_state.start.chain
         chain: bytes = self.connection.execute(part_state.statements.at, (offset - 1,)).get[1]
@@ -205,6 +213,7 @@ class Store:
         self._abandon()
 
     def _open(self) -> None:
+        """Connects, and reads the state of every partition."""
         connection = schema.connect_writer(self._path)
         try:
             connection.set_wal_hook(self._on_commit)
@@ -238,6 +247,7 @@ class Store:
         return {partition: head for partition, head in self.heads.items() if self._acknowledged.get(partition) != head}
 
     def _commit(self, drafts: Sequence[Draft]) -> Commit:
+        """Writes drafts in one transaction; repeated ones only get their position."""
         runs: dict[Partition, _Run] = {}
         added: list[tuple[bytes, int]] = []
         positions: list[Position] = []
@@ -315,11 +325,13 @@ class Store:
         return self._ids
 
     def _on_commit(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        """Notes the size of the write-ahead log; called by SQLite after each commit."""
         self.wal.pages = pages
         return apsw.SQLITE_OK
 
     def _abandon(self) -> None:
         # Without a rollback: after a failed write SQLite's state is in doubt, and closing ends the transaction as well.
+        """Closes the connection after a failed write; the next use opens another."""
         connection = self._connection
         self._connection = None
         self._ids = None
@@ -329,6 +341,7 @@ class Store:
 
 
 def _insert(connection: apsw.Connection, add_many: str, add_one: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Inserts rows, `ROWS_AT_ONCE` in one statement as far as possible."""
     whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
     for start in range(0, whole, schema.ROWS_AT_ONCE):
         connection.execute(add_many, tuple(flatten.from_iterable(rows[start : start + schema.ROWS_AT_ONCE])))

@@ -28,6 +28,7 @@ class SqliteView:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Opens the log in `folder` for reading."""
         self._folder = folder
         self._reader = ReaderThreads(folder / schema.FILE_NAME, GilYield(), threads=1)
         self._tail = Tail({}, ring_size_bytes=0)
@@ -113,10 +114,12 @@ class _Polled(TailSubscription):
     """A subscription polling the file, as the writer is another process and wakes nobody."""
 
     def __init__(self, view: SqliteView, positions: Mapping[Partition, int]) -> None:
+        """Begins at `positions`, the next offset of each partition."""
         super().__init__(view, positions)
         self._view = view
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
+        """Waits up to `wait_s` for new records, looking into the file at intervals."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         while True:

@@ -31,11 +31,12 @@ class Checkpointer:
     """A thread copying the WAL into the database over its own connection, so that the writer seldom has to.
 
     A WAL restarts only when all of it is copied and nobody writes. So, on each request, the thread copies the present
-    pages, pass after pass, until few remain, and leaves those to the writer (`nearly_done`). After an error it stops:
-    nothing is lost, the writer's own checkpoints remain, and they report the error.
+    pages, pass after pass, until few remain, and leaves those to the writer (`nearly_done`). An error ends
+    the round, and the next request connects anew: nothing is lost, and the writer's own checkpoints report the error.
     """
 
     def __init__(self, path: Path) -> None:
+        """Starts the thread."""
         self._path = path
         self._wanted = threading.Event()
         self._closing = False
@@ -70,6 +71,7 @@ class Checkpointer:
         self._thread.join()
 
     def _run(self) -> None:
+        """Executes the rounds requested, until the close; after an error, the next round connects anew."""
         connection: apsw.Connection | None = None
         while True:
             self._wanted.wait()
@@ -87,6 +89,7 @@ class Checkpointer:
         _close(connection)
 
     def _round(self, connection: apsw.Connection) -> None:
+        """Copies pages, pass after pass, until few remain."""
         copied = 0
         for _ in range(PASSES):
             if self._closing:
@@ -102,17 +105,20 @@ class Checkpointer:
 
 
 def _close(connection: apsw.Connection | None) -> None:
+    """Closes a connection, if any; errors are ignored."""
     if connection is not None:
         with suppress(apsw.Error):  # a disk failing at the close too: the thread must live
             connection.close(True)
 
 
 LOCKS: Final = Path("/proc/locks")
+"""The kernel's list of locks."""
 _READ_MARKS: Final = range(123, 128)
 """Bytes of the `-shm` file locked by SQLite's readers during a transaction."""
 FIRST_WAIT_S: Final = 0.05
 """Seconds between the first two attempts to empty a large WAL; each later pause is twice as long."""
 LONGEST_WAIT_S: Final = 2.0
+"""Longest pause between two attempts."""
 GROWTH: Final = 1.25
 """Growth of the WAL since the last attempt, as a factor, from which the next attempt is made at once."""
 
@@ -121,6 +127,7 @@ class Holder(msgspec.Struct, frozen=True):
     """A process that prevents emptying the WAL by a read transaction on the log's file."""
 
     pid: int
+    """The process's id."""
     name: str
     """The name of the process's program."""
 
@@ -129,6 +136,7 @@ class Blocked(msgspec.Struct, frozen=True):
     """A large WAL that cannot be emptied, and the processes preventing it."""
 
     size_bytes: int
+    """Size of the write-ahead log."""
     since_s: float
     """Monotonic time of the first failed attempt."""
     holders: tuple[Holder, ...]
@@ -170,6 +178,7 @@ class WalKeeper:
     """
 
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        """Begins with an empty write-ahead log."""
         self.blocked: Blocked | None = None
         self.pages = 0
         """Pages of the WAL as of the last commit."""
@@ -210,6 +219,7 @@ class WalKeeper:
                 self._refused()
 
     def _due(self) -> bool:
+        """True if the next attempt is due, by the log's growth or by time."""
         return self.pages >= self._next_pages or self._now_s() >= self._next_s
 
     def _empty(self, connection: apsw.Connection) -> bool:
@@ -227,6 +237,7 @@ class WalKeeper:
         return True
 
     def _emptied(self) -> None:
+        """Begins anew after a successful attempt."""
         if self.tries:
             self.blocked = None
             self.tries = 0
@@ -236,6 +247,7 @@ class WalKeeper:
         self._checkpointer.copied = min(self._checkpointer.copied, self.pages)
 
     def _refused(self) -> None:
+        """Notes an attempt prevented by readers: the next one comes later, and the readers are named."""
         now_s = self._now_s()
         self._next_pages = int(self.pages * GROWTH)
         self._next_s = now_s + self._wait_s
@@ -277,6 +289,7 @@ def holders(path: Path) -> tuple[Holder, ...] | None:
 
 
 def _name_of(pid: int) -> str:
+    """Returns a process's name; `gone` for an ended one."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:

@@ -26,6 +26,7 @@ class _Task:
     __slots__ = ("after", "done", "work")
 
     def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
+        """Creates the work; `done` receives its result on the event loop."""
         self.work = work
         self.after = after
         """Function called on the event loop after the work succeeded."""
@@ -44,6 +45,7 @@ class WriterThread:
     def __init__(
         self, store: Store, heads_file: HeadsFile, tail: Tail, gil_yield: GilYield, point: Callable[[str], None]
     ) -> None:
+        """Starts the thread."""
         self._store = store
         self._heads_file = heads_file
         self._heads = store.heads
@@ -105,6 +107,7 @@ class WriterThread:
         return await self._do(self._store.give_back, lambda: None)
 
     async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
+        """Executes `work` on the thread, and `after` on the event loop; returns the result."""
         done: asyncio.Future[int] = self._loop.create_future()
         self._jobs.put(_Task(work, after, done))
         with self._gil_yield:
@@ -120,6 +123,7 @@ class WriterThread:
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
+        """Takes jobs from the queue until the close, neighbouring appends as one group."""
         while True:
             try:
                 job = self._next_jobs.pop() if self._next_jobs else self._jobs.get(timeout=self._store.wal.retry_s)
@@ -155,6 +159,7 @@ class WriterThread:
         return group
 
     def _commit(self, group: list[QueuedAppend]) -> None:
+        """Commits a group of appends, and passes the outcome to the event loop."""
         drafts = group[0].drafts if len(group) == 1 else [draft for append in group for draft in append.drafts]
         commit: Commit | None = None
         error: RftdError | None = None
@@ -176,6 +181,7 @@ class WriterThread:
         self._to_loop(self._deliver, group, commit, moved, error)
 
     def _deliver(self, group: list[QueuedAppend], commit: Commit | None, moved: Heads, error: RftdError | None) -> None:
+        """Passes new records to followers, then acknowledges or fails the appends of a group; on the event loop."""
         self._failure = error
         # Followers first: an acknowledged producer reading at once finds its records.
         if commit is not None and error is None:
@@ -194,6 +200,7 @@ class WriterThread:
             start = end
 
     def _perform(self, job: _Task) -> None:
+        """Executes a job other than an append; on the thread."""
         error: RftdError | None = None
         count = 0
         try:
@@ -203,6 +210,7 @@ class WriterThread:
         self._to_loop(self._performed, job, count, error)
 
     def _performed(self, job: _Task, count: int, error: RftdError | None) -> None:
+        """Passes a job's result to its waiter; on the event loop."""
         if error is None:
             job.after()
         if not job.done.done():
@@ -212,6 +220,7 @@ class WriterThread:
                 job.done.set_exception(error)
 
     def _to_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        """Calls a function on the event loop; does nothing if the loop has ended."""
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop ended without closing the log, and its producers with it

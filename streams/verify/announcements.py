@@ -18,9 +18,13 @@ from rftd.streams.verify.evidence import Evidence, hashed
 from rftd.streams.verify.facts import ANNOUNCED, Facts
 
 RULE: Final = "announcements-have-a-step"
+"""The rule checked here, as named in findings."""
 _KEY: Final = Struct("<Q")
+"""Encodes the key of an announcement in `Facts.published`."""
 _ANNOUNCED: Final = Struct("<QQII")
+"""Encodes an `ANNOUNCED` row of the facts."""
 _U32: Final = (1 << 32) - 1
+"""Keeps the lower 32 bits of a number."""
 
 
 def named_by_step(facts: Facts, evidence: Evidence, event: step.StepCompleted) -> None:
@@ -51,6 +55,7 @@ def judge_announcements(facts: Facts, evidences: Sequence[Evidence]) -> None:
 
 
 def _key(evidence: Evidence, digest: bytes) -> int:
+    """Returns a number for an announcement's digest, different for each experiment."""
     return xxhash.xxh3_64_intdigest(digest, seed=evidence.index)
 
 
@@ -116,3 +121,4 @@ HANDLERS: Final[dict[type, Any]] = {
     checkpoint.CheckpointDeleted: deleted,
     worker.WorkerStarted: started,
 }
+"""The check of each type of event."""

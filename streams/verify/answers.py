@@ -22,17 +22,24 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ANSWERS, Facts, place_number, place_of
 
 RULE: Final = "answers-have-a-lease"
+"""The rule checked here, as named in findings."""
 LEASES: Final = (task.TaskLeased, task.EvalLeased)
+"""Events that give work to an explorer."""
 _ANSWER: Final = Struct("<QQII")
+"""Encodes an `ANSWERS` row of the facts."""
 _KEY: Final = Struct("<Q")
+"""Encodes a lease with its holder in `Facts.leases`."""
 _U32: Final = (1 << 32) - 1
+"""Keeps the lower 32 bits of a number."""
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 """An odd number, giving the rollouts of one lease different keys."""
 _TOGETHER: Final = 32
 """Number of blocks of answers (more than a million rows) compared with every lease at once."""
 
 RecordAt = Callable[[Partition, int], Awaitable[Record | None]]
+"""Reads the record at an offset; None if there is none."""
 Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored
+"""An event that answers a lease."""
 
 
 def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) -> None:
@@ -101,6 +108,7 @@ def _where(row: Any) -> tuple[Partition, int]:
 
 
 def _named(head: Head | None) -> str:
+    """Names a record by type and source, for a finding."""
     return f"{head.type} of {head.source!r}" if head is not None else "the record"
 
 
@@ -134,3 +142,4 @@ def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:
 
 
 HANDLERS: Final[Mapping[type, Any]] = {experience.RolloutFailed: answered}
+"""The check of each type of event."""

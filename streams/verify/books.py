@@ -1,4 +1,4 @@
-"""Check that every experience is planned, retired or waiting (rule 7), and the counts of each experiment."""
+"""Check that every experience is planned, retired or waiting, and the counts of each experiment."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from rftd.streams.verify.facts import (
 )
 
 RULE: Final = "books-balance"
+"""The rule checked here, as named in findings."""
 _RETIREMENTS: Final = np.dtype(
     [("high", ">u8"), ("low", ">u8"), ("offset", "<u8"), ("experiment", "<u4"), ("reason", "<u4")]
 )
+"""A `RETIREMENT` row of the facts, as a numpy type."""
 _TOGETHER: Final = 64
 """Number of blocks of retirements (two million rows) compared with every experience at once."""
 
@@ -115,6 +117,7 @@ def _retired(facts: Facts, evidence: Evidence, row: Any, retirement: Any) -> Non
 
 
 def _id(retirement: Any) -> UUID:
+    """Returns the id of the retired experience."""
     return UUID(int=int(retirement["high"]) << 64 | int(retirement["low"]))
 
 
@@ -136,6 +139,7 @@ class _Counts:
     """Counts of experiences by their fate, for each experiment."""
 
     def __init__(self, experiments: int) -> None:
+        """Begins with zero counts for this number of experiments."""
         self._members = np.zeros(experiments, dtype="i8")
         self._planned = np.zeros(experiments, dtype="i8")
         self._retired_after_use = np.zeros(experiments, dtype="i8")
@@ -169,6 +173,7 @@ class _Counts:
 
     @staticmethod
     def _add(counts: NDArray[Any], rows: NDArray[Any], chosen: NDArray[Any]) -> None:
+        """Adds the number of chosen rows of each experiment to `counts`."""
         totals = np.bincount(rows["experiment"][chosen], minlength=len(counts))
         counts += totals
 

@@ -52,6 +52,7 @@ HANDLERS: Final[dict[type, Callable[[Facts, Evidence, Any, Decoded], None]]] = {
     **announcements.HANDLERS,
     **answers.HANDLERS,
 }
+"""The check of each type of event, by all rules."""
 _ORDER: Final = (
     topics.EXPERIENCES,
     topics.TASKS,
@@ -100,6 +101,11 @@ class Checker:
     """One check of one log, with the facts and evidence of every experiment."""
 
     def __init__(self, log: EventLog, scratch: Scratch, *, chained: bool, files: bool) -> None:
+        """Prepares a check.
+
+        `chained`: the log's records form a chain, so their offsets have no gaps. `files`: files outside of the log are
+        checked too.
+        """
         self.facts = Facts(scratch, chained=chained, files=files)
         self.evidences: list[Evidence] = []
         self._reading = LogReading(log, self.facts.ends)
@@ -143,11 +149,13 @@ class Checker:
                 await self._read(Partition(stream, number))
 
     def _cut(self, heads: Heads, stream: str) -> None:
+        """Ends the check of a stream at these heads: records above them are not read."""
         for partition, mark in heads.items():
             if partition.stream == stream:
                 self.facts.ends[partition] = mark.next_offset
 
     async def _read(self, partition: Partition) -> None:
+        """Reads one partition from its first record to its end, past damaged records, and handles each."""
         self._chain = GENESIS
         self._expected = 0
 
@@ -210,6 +218,7 @@ class Checker:
         return None
 
     async def _abandon(self, evidence: Evidence, event: BatchAbandoned) -> None:
+        """Handles an abandoned batch with its plan, which is read again if not among the recent ones."""
         plan = evidence.recent_plans.get(event.step) or await self._plan_at(evidence, event.step)
         spine.abandoned(self.facts, evidence, event, plan)
 
@@ -226,6 +235,7 @@ class Checker:
             evidence.trail.take(record)
 
     def _link(self, record: Record) -> None:
+        """Notes a gap before a record: a finding in a chained log, else one to be judged later."""
         if record.offset != self._expected and self._chained:
             finding = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
             self.facts.note("gapless", None, finding)
@@ -358,6 +368,7 @@ class Checker:
                 await self._again(again, head, Position(first.partition, first.offset))
 
     async def _plan_at(self, evidence: Evidence, step: int) -> BatchPlanned | None:
+        """Reads the plan of a step again; None if the log has none."""
         offset = evidence.plan_place(self.facts, step)
         record = await self._reading.record(evidence.spine, offset) if offset is not None else None
         return decode_as(record, BatchPlanned) if record is not None else None

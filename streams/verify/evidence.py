@@ -25,17 +25,22 @@ class SiblingGroup(NamedTuple):
     """A further group for the task of another group: leased once more on request."""
 
     leased: bool
+    """True once one of its rollouts was leased."""
     closed: int
     """Position of the group.closed as a number; 0 while the group is open."""
     event: int
+    """The low half of the id of the event that closed the group; 0 while it is open."""
     members: int
+    """Number of experiences of the closed group."""
     failed: int
+    """Number of failed rollouts of the closed group."""
 
 
 class Draws:
     """Rows drawn from one taskset: eight bytes each, the only memory that grows with the tasks."""
 
     def __init__(self) -> None:
+        """Begins without a draw."""
         self._firsts: list[int] = []
         self._rows: list[array[int]] = []
 
@@ -57,6 +62,7 @@ class Scores(NamedTuple):
     """The sums of one scored range of held-out rows."""
 
     rows: int
+    """Number of rows in the range."""
     answers: int
     """Number of answers to all of the rows."""
     reward: float
@@ -89,10 +95,13 @@ class Evidence:
     """Counters and open questions about one experiment, with its few records of rare types."""
 
     id: UUID
+    """Id of the experiment."""
     index: int
     """The number of the experiment within the check, stored with its facts."""
     spec: ExperimentSpec | None = None
+    """Specification of the experiment; None until its submission was read."""
     forked: experiment.ExperimentForked | None = None
+    """The event of a fork's beginning; None for other experiments."""
     parent: Evidence | None = None
     """The evidence of a fork's parent, if the parent is in the log."""
     state: str = "unknown"
@@ -100,10 +109,15 @@ class Evidence:
     losses_accepted: set[experiment.HeadRef] = field(default_factory=set)
     """Lost heads accepted by a person, letting the experiment continue."""
     accepted_losses: list[AcceptedLoss] = field(default_factory=list)
+    """The accepted losses, for the report."""
     void: int = 0
+    """Number of records without effect, as their writers no longer owned their role."""
     groups_closed: int = 0
+    """Number of closed groups."""
     steps_executed: int = 0
+    """Number of steps executed at least once."""
     executions: int = 0
+    """Number of executions of steps, repeated ones included."""
     last_step: int = 0
     """The highest step planned or executed."""
     last_planned: int = 0
@@ -119,9 +133,11 @@ class Evidence:
     row_stages: dict[tuple[int, str], dict[int, int]] = field(default_factory=dict)
     """The number of rows planned in each epoch, by (stage, dataset)."""
     recent_plans: dict[int, batch.BatchPlanned] = field(default_factory=dict)
+    """The newest plans, by step."""
     abandoned: set[int] = field(default_factory=set)
     """The low halves of batches whose steps have no effect."""
     generations: list[step.GenerationStarted] = field(default_factory=list)
+    """The generations in the order of their starts."""
     reached: dict[int, int] = field(default_factory=dict)
     """The last step of each generation."""
     checksums: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -165,20 +181,27 @@ class Evidence:
     drawn_last: dict[str, int] = field(default_factory=dict)
     """The version of the last tokens drawn by each worker."""
     workers: set[UUID] = field(default_factory=set)
+    """The workers announced in the log."""
     leased_to: set[UUID] = field(default_factory=set)
     """The workers with leases."""
     produced: int = 0
+    """Number of experiences in the log."""
     members: int = 0
+    """Number of experiences in closed groups."""
     planned: int = 0
+    """Number of members planned at least once."""
     retired_after_use: int = 0
     """Members planned and retired before their last use."""
     waiting: int = 0
+    """Number of members neither planned nor retired."""
     left: int = 0
     """Number of members that may still be planned."""
     a_left: str = ""
     """Position of one such member, for a finding."""
     late: int = 0
+    """Number of experiences outside of any closed group, though their group is not open."""
     retired: Counter[str] = field(default_factory=Counter)
+    """Number of retired experiences, by reason."""
     life: set[UUID] = field(default_factory=set)
     """The ids of its life events already applied: a repetition must not change its state again."""
 

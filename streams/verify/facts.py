@@ -23,6 +23,7 @@ from rftd.streams.verify.scratch import Bits, Scratch, Spool, Table
 SHOWN: Final = 200
 """Number of findings of one rule shown; the others are counted."""
 _PLACE_BITS: Final = 44
+"""Bits of the offset in a position as a number; the partition's number is above."""
 
 ORIGIN: Final = Struct("<QQddIiiI")
 """An experience as produced: id, group, reward, priority, tokens, oldest and newest version, rollout."""
@@ -31,6 +32,7 @@ FATE: Final = Struct("<IIIIQQqII")
 closed with it, time (ns) of the next allowed use, uses, padding.
 """
 FATE_AT: Final = ORIGIN.size
+"""Offset of `FATE` within a row of `Facts.produced`."""
 PRODUCED: Final = np.dtype(
     [
         ("id", "<u8"),
@@ -52,12 +54,17 @@ PRODUCED: Final = np.dtype(
         ("nothing", "<u4"),
     ]
 )
+"""`ORIGIN` and `FATE` as a numpy type."""
 PRESENT: Final = 1
+"""Flag: the experience is in the log."""
 MEMBER: Final = 2
+"""Flag: the experience belongs to a closed group."""
 PLANNED: Final = 4
+"""Flag: the experience was planned for a step."""
 GONE: Final = 8
 """Planned for the last time."""
 RETIRED: Final = 16
+"""Flag: the experience was retired."""
 
 GROUP: Final = Struct("<QqqQQqqIIII")
 """A group, by its sequence: id, row, epoch, position and event of its close, the spine's offset after the first
@@ -78,8 +85,11 @@ GROUPS: Final = np.dtype(
         ("given", "<u4"),
     ]
 )
+"""`GROUP` as a numpy type."""
 LEASED: Final = 1
+"""Flag of a group: a rollout of the group was leased."""
 CLOSED: Final = 2
+"""Flag of a group: the group is closed."""
 
 STEP: Final = Struct("<QqQqII")
 """A step: its planned batch, the offset of the plan plus one, the checksum and the generation of its first execution,
@@ -95,6 +105,7 @@ STEPS: Final = np.dtype(
         ("stage", "<u4"),
     ]
 )
+"""`STEP` as a numpy type."""
 WINDOW: Final = Struct("<q")
 """A window: the first version of its groups, plus two; 0: none of its groups is known."""
 RETIREMENT: Final = Struct("<16sQII")
@@ -113,6 +124,10 @@ class Facts:
     """The data of all experiments that grows with their records, and the findings of the check."""
 
     def __init__(self, scratch: Scratch, *, chained: bool, files: bool) -> None:
+        """Creates empty tables.
+
+        `chained`: the log's records form a chain. `files`: files outside of the log are checked too.
+        """
         self.chained = chained
         self.files = files
         """True if the files outside of the log are checked too."""

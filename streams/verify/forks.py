@@ -16,7 +16,9 @@ from rftd.streams.verify.facts import CLOSED, GROUPS, Facts, place_of, rows_of
 from rftd.streams.verify.spine import add_row
 
 RULE: Final = "forks-share-history"
+"""The rule checked here, as named in findings."""
 _GROUPS_MOST: Final = 1 << 31
+"""Sequences from here on are absurd, and not looked up."""
 PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
 """An async function reading a step's plan that was not abandoned, from the log."""
 

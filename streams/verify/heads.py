@@ -1,4 +1,4 @@
-"""Heads remembered by fences and checkpoints, compared with the records in the log (rule 10)."""
+"""Heads remembered by fences and checkpoints, compared with the records in the log."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.verify.scratch import Scratch, Spool
 
 _NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}
+"""A number for each partition with a truth of its own, stored with a remembered head."""
 _REF: Final = Struct("<HQ16sHQB")
 """The remembered partition, next offset and chain; partition and offset of the remembering event; its kind."""
 _KINDS: Final = ("fence", "checkpoint.committed")
+"""The kinds of events that remember heads, by their stored numbers."""
 
 
 class _Chains:
     """The chains of one partition's records, by offset."""
 
     def __init__(self, scratch: Scratch) -> None:
+        """Begins without a record."""
         self._chains = Spool(scratch, len(GENESIS))
         self._starts: list[int] = []
         """The first offsets of ranges without a gap."""
@@ -52,6 +55,7 @@ class HeadsRemembered:
     """Every record's chain (16 bytes each, on disk), and every head remembered in an event, to be compared."""
 
     def __init__(self, scratch: Scratch) -> None:
+        """Begins without a record or a remembered head."""
         self._chains = {partition: _Chains(scratch) for partition in TRUTH}
         self._refs = Spool(scratch, _REF.size)
 

@@ -14,6 +14,7 @@ class Holders:
     """The sources allowed to write under each epoch of a role, by partition."""
 
     def __init__(self) -> None:
+        """Begins without an owner."""
         self._sources: dict[tuple[Partition, Role, int], set[str]] = {}
 
     def objection(self, decoded: Decoded, epoch: int) -> str:
@@ -43,6 +44,7 @@ class Holders:
         return "" if sources is None or head.source in sources else f"is of {named}, which {head.source!r} never held"
 
     def _of_fence(self, head: Head, event: Fence, partition: Partition) -> str:
+        """Returns the fault of a fence that contradicts its own envelope; an empty text if there is none."""
         if (event.role, event.epoch) != (head.role, head.epoch):
             return f"is of epoch {head.epoch} of {head.role or 'no role'}"
         source = holder_source(event.role, event.owner)

@@ -20,9 +20,13 @@ _WINDOW_IDS: Final = 1 << 16
 _RUN_IDS: Final = 1 << 18
 """Number of ids sorted in memory for one run on disk, of 4 MiB."""
 _ROW: Final = np.dtype([("low", "<u8"), ("place", "<u8")])
+"""A row of a sorted run: the lower half of an id, and the record's packed position."""
 _PLACE_BITS: Final = 48
+"""Bits of the offset in a packed position; the partition's number is above."""
 _NUMBERS: Final = {partition: number for number, partition in enumerate(EVERY_PARTITION)}
+"""The number of each partition in packed positions."""
 _LOW: Final = (1 << 64) - 1
+"""Keeps the lower half of an id."""
 
 
 def low(id: UUID) -> int:
@@ -40,13 +44,16 @@ class Twice(NamedTuple):
     """Positions of two records whose ids end alike."""
 
     first: tuple[Partition, int]
+    """Position of the earlier record."""
     again: tuple[Partition, int]
+    """Position of the later record."""
 
 
 class Identities:
     """The ids of every record with a known type, added partition by partition."""
 
     def __init__(self, scratch: Scratch) -> None:
+        """Begins without an id; sorted runs go to `scratch`."""
         self._scratch = scratch
         self._partition: Partition | None = None
         self._new: dict[bytes, int] = {}
@@ -121,10 +128,12 @@ class Identities:
                 yield np.concatenate(pieces)
 
     def _rows(self, start: int, first: int, last: int) -> NDArray[Any]:
+        """Reads a range of rows of the sorted run at `start`."""
         size = _ROW.itemsize
         return np.frombuffer(self._scratch.read(start + first * size, (last - first) * size), dtype=_ROW)
 
     def _settle(self) -> None:
+        """Sorts the newest ids, and writes them as a run."""
         if not self._places:
             return
         whole = np.frombuffer(b"".join(self._lows), dtype=">u8")
@@ -139,4 +148,5 @@ class Identities:
 
 
 def _where(packed_position: int) -> tuple[Partition, int]:
+    """Unpacks a position."""
     return EVERY_PARTITION[packed_position >> _PLACE_BITS], packed_position & (1 << _PLACE_BITS) - 1

@@ -14,7 +14,9 @@ from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import Facts
 
 RULE: Final = "spine-is-as-read"
+"""The rule checked here, as named in findings."""
 Work = Callable[[], Awaitable[None]]
+"""Work of the check, to be awaited."""
 
 
 def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted, offset: int) -> Work | None:
@@ -65,6 +67,7 @@ async def _read_again(
 
 
 def _compare(facts: Facts, evidence: Evidence, mark: SpineMark, digest: bytes, where: str) -> None:
+    """Notes a mark whose digest differs from the digest of the spine's records in the log."""
     trail = evidence.trail
     if digest != mark.digest:
         start = trail.mark.end if trail.mark is not None else mark.start

@@ -29,8 +29,11 @@ class Outside(NamedTuple):
     """The files that an experiment's events name."""
 
     experiment: UUID
+    """Id of the experiment."""
     spec: ExperimentSpec
+    """Specification of the experiment."""
     ended: bool
+    """True if the experiment has ended."""
     checkpoints: tuple[CheckpointCommitted, ...]
     """The checkpoints with existing folders: of several generations saving one step, the newest."""
     weights: tuple[WeightsPublished, ...]
@@ -49,6 +52,7 @@ class Missing(NamedTuple):
     path: str
     """The path of the checkpoint, the weights or the artifact."""
     what: str
+    """Description of the fault."""
 
 
 class Memory(NamedTuple):
@@ -57,15 +61,20 @@ class Memory(NamedTuple):
     by: str
     """The file, in words."""
     step: int
+    """Step of the checkpoint."""
     generation: int
+    """Generation of the checkpoint."""
     heads: Heads
+    """The heads."""
     spine: SpineMark | None
+    """Digest of the spine; None if the file has none."""
 
 
 class SeenOutside(NamedTuple):
     """Result of checking an experiment's files."""
 
     missing: list[Missing]
+    """The missing or changed files."""
     memories: list[Memory]
     """The memories of its checkpoints, the newest last."""
     not_looked_at: dict[str, int] = {}
@@ -106,6 +115,7 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
 
 
 def _left_out(evidence: Evidence) -> Iterator[str]:
+    """Yields the paths of checkpoints and weights left out by the experiment's import."""
     if evidence.imported is None:
         return
     for key in evidence.imported.checkpoints_left_out:

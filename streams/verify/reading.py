@@ -31,6 +31,7 @@ class LogReading:
     """Reads of one check, each partition up to an end fixed before."""
 
     def __init__(self, log: EventLog, ends: dict[Partition, int]) -> None:
+        """Prepares reads of `log` up to `ends`, the next offset of each partition."""
         self.log = log
         self._ends = ends
 

@@ -17,6 +17,7 @@ class BrokenPromise(msgspec.Struct, frozen=True):
     rule: str
     """The rule's name in docs/concepts.md, for example `trained-once`."""
     experiment: UUID | None
+    """The experiment concerned; None for the log as a whole."""
     what: str
     """The fault in words, with ids and positions."""
 
@@ -25,8 +26,11 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of one experiment's records, for the report."""
 
     experiment: UUID
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     state: str
+    """State of the experiment, such as `running`."""
     produced: int
     """Members of closed groups: each is planned, or retired without a use, or waits."""
     planned: int
@@ -34,15 +38,19 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     retired_after_use: int
     """Members planned and retired before their last use (`reuse`)."""
     waiting: int
+    """Number of experiences neither planned nor retired."""
     retired: dict[str, int]
     """Retired members, planned before or not, by reason."""
     late: int
     """Experiences produced after their group had closed without them, without effect."""
     steps: int
+    """Number of steps executed."""
     executions: int
     """Steps over all generations."""
     generations: int
+    """Number of generations."""
     groups: int
+    """Number of closed groups."""
     void: int
     """Records voided by a fence."""
     not_looked_at: dict[str, int] = {}
@@ -60,6 +68,7 @@ class LeftOutRecord(msgspec.Struct, frozen=True):
     place: str
     """`stream/partition@offset`."""
     reason: str
+    """Why readers skip the record."""
     pointed_at: bool
     """True if the daemon has written a record.dead_lettered about it."""
     state: str = "open"
@@ -70,11 +79,13 @@ class AcceptedLoss(msgspec.Struct, frozen=True):
     """Lost records accepted by a person, so that an experiment could continue; reported, but no finding."""
 
     experiment: UUID
+    """Id of the experiment."""
     what: str
     """The last remembered position, and who remembers it."""
     by: str
     """Name of the person who accepted the loss."""
     time_ns: int
+    """Time of the acceptance."""
 
 
 def accepted_losses(event: LossAccepted, head: Head) -> list[AcceptedLoss]:
@@ -90,11 +101,15 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a check: findings, counts per experiment, and dead letters."""
 
     records: int
+    """Number of records read."""
     findings: tuple[BrokenPromise, ...]
+    """The findings shown."""
     experiments: tuple[VerifiedExperiment, ...]
+    """Counts of each experiment."""
     dead_letters: tuple[LeftOutRecord, ...] = ()
     """Foreign records; they have no effect, and break no promise."""
     accepted_losses: tuple[AcceptedLoss, ...] = ()
+    """The losses accepted by a person."""
     repeated: int = 0
     """Records that repeat an earlier one, without effect; only Kafka may repeat records."""
     left_out: dict[str, int] = {}

@@ -125,6 +125,7 @@ def named(facts: Facts, evidence: Evidence, *artifacts: str) -> None:
 
 def _alike(stated: float, mean: float) -> bool:
     # NaN equals nothing, itself included: a mean of damaged scores must match a NaN, and nothing else.
+    """True if a stated mean equals the computed one, up to rounding; NaN is like NaN."""
     if stated != stated or mean != mean:
         return (stated != stated) == (mean != mean)
     return abs(stated - mean) <= _TOLERANCE * max(1.0, abs(mean))
@@ -135,3 +136,4 @@ HANDLERS: Final[dict[type, Any]] = {
     experience.EvalScored: scored,
     step.EvalCompleted: eval_completed,
 }
+"""The check of each type of event."""

@@ -147,6 +147,7 @@ def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
 
 
 def _not_executed(facts: Facts, evidence: Evidence, total: int) -> list[int]:
+    """Returns the first few steps without an execution, from the first one not shared with a parent up to `total`."""
     executed = 0
     expected = evidence.shared + 1
     missing: list[int] = []
@@ -184,6 +185,7 @@ def _tasks_of_steps(stage: StageSpec) -> int:
 
 
 def _not_tried(facts: Facts, evidence: Evidence, stage: int, groups: int) -> list[int]:
+    """Returns the first few of the stage's sequences below `groups` without a closed group."""
     expected = 0
     missing: list[int] = []
     for first, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
@@ -218,6 +220,7 @@ def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 Judge = Callable[[Facts, Evidence], Iterator[str]]
+"""Yields the findings of one rule about one experiment."""
 
 JUDGES: Final[tuple[tuple[str, Judge], ...]] = (
     ("groups-close-once", groups_were_leased),
@@ -231,3 +234,4 @@ JUDGES: Final[tuple[tuple[str, Judge], ...]] = (
     ("fences-come-first", fences_have_an_owner),
     ("completed-is-complete", completed_is_complete),
 )
+"""Each rule with its judge."""

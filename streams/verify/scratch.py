@@ -11,6 +11,7 @@ from typing import IO, Final
 from rftd.ops.limits import MIB
 
 _BLOCK_SIZE_BYTES: Final = MIB
+"""Size of the blocks written to the file."""
 
 
 class Scratch:
@@ -104,6 +105,9 @@ class Table:
 
     def _fetch(self, key: tuple[int, int]) -> bytearray:
         # The page goes to disk even if unchanged: callers write into it without informing the table.
+        """Returns a page for reading and writing: from memory, from disk, or new; the oldest page in memory goes to
+        disk.
+        """
         if len(self._hot) >= self._limit:
             oldest = next(iter(self._hot))
             page = self._hot.pop(oldest)
@@ -123,6 +127,7 @@ class Spool:
     """A list of rows of one size, on disk."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int) -> None:
+        """Begins empty, with rows of this size."""
         self.row_size_bytes = row_size_bytes
         self._scratch = scratch
         self._block_size_bytes = _BLOCK_SIZE_BYTES // row_size_bytes * row_size_bytes
@@ -130,6 +135,7 @@ class Spool:
         self._tail = bytearray()
 
     def __len__(self) -> int:
+        """Number of rows."""
         return (len(self._blocks) * self._block_size_bytes + len(self._tail)) // self.row_size_bytes
 
     def add(self, rows: bytes) -> None:
@@ -160,8 +166,10 @@ class Bits:
     """Sets of small numbers, each under a key, as bit maps with pages created on demand."""
 
     _PAGE_BITS: Final = 4096
+    """Number of bits of a page."""
 
     def __init__(self) -> None:
+        """Begins with empty sets."""
         self._pages: dict[tuple[object, int], bytearray] = {}
 
     def add(self, key: object, number: int) -> bool:

@@ -29,6 +29,7 @@ from rftd.streams.verify.identities import low
 from rftd.streams.verify.report import accepted_losses
 
 RECENT_PLANS: Final = 16
+"""Number of plans remembered for later events of their steps."""
 _ABSURD: Final = 1 << 40
 """Upper bound of steps and generations in any experiment."""
 
@@ -157,6 +158,7 @@ def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
 
 
 def _wrong(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, listed: batch.ExperienceItem, how: str) -> None:
+    """Notes a plan that names an experience wrongly."""
     finding = f"step {plan.step} names experience {listed.experience}, {how}"
     facts.note("plans-name-what-is-there", evidence.id, finding)
 
@@ -178,6 +180,7 @@ def _fate(
 
 
 def _bound(evidence: Evidence, stage: int) -> int | None:
+    """Returns the stage's bound on the age of trained tokens, in versions; None without a bound."""
     if evidence.spec is None or not 0 <= stage < len(evidence.spec.stages):
         return None
     policy = evidence.spec.stages[stage].policy
@@ -185,6 +188,7 @@ def _bound(evidence: Evidence, stage: int) -> int | None:
 
 
 def _bounded(time_ns: int) -> int:
+    """Limits a time to the range of a stored number."""
     return min(max(time_ns, 0), (1 << 63) - 1)
 
 
@@ -269,6 +273,7 @@ STATES: Final[dict[type, str]] = {
     experiment.ExperimentCancelled: "cancelled",
     experiment.ExperimentRejected: "rejected",
 }
+"""The state of an experiment after each life event."""
 
 
 def life(_facts: Facts, evidence: Evidence, event: Any, decoded: Decoded) -> None:
@@ -331,3 +336,4 @@ HANDLERS: Final[dict[type, Any]] = {
     sweep.SweepSubmitted: life,
     **dict.fromkeys(STATES, life),
 }
+"""The check of each type of event."""

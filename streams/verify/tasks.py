@@ -17,6 +17,7 @@ from rftd.streams.verify.identities import low, mixed
 _ABSURD: Final = 1 << 40
 """Upper bound of groups or windows in any stage: numbers beyond it are damage, and would not fit into a row."""
 _NO_SIBLING: Final = SiblingGroup(leased=False, closed=0, event=0, members=0, failed=0)
+"""A further group of which nothing is known."""
 
 
 def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: Decoded) -> None:
@@ -90,6 +91,7 @@ def overdue(_facts: Facts, evidence: Evidence, event: weights.WeightsOverdue, _d
 
 
 def _given(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: int, row: int, epoch: int) -> None:
+    """Stores the row and epoch given to a group of a sequence, and notes a contradiction to an earlier lease."""
     if not (0 <= sequence < _ABSURD and stage >= 0 and -_ABSURD < row < _ABSURD and -_ABSURD < epoch < _ABSURD):
         facts.note("no-task-skipped", evidence.id, f"stage {stage}: group {sequence} is row {row} of epoch {epoch}")
         return
@@ -159,6 +161,7 @@ def _member(
     member: task.Member,
     closed_at: int,
 ) -> None:
+    """Compares one member of a closed group with its experience, and stores the experience's fate."""
     where = f"{member.partition}@{member.offset}"
     if not facts.holds_experience(member.partition, member.offset):
         finding = f"group {event.group}: experience {member.experience} is not in the log at {where}"
@@ -212,3 +215,4 @@ HANDLERS: Final[dict[type, Any]] = {
     task.GroupClosed: closed,
     weights.WeightsOverdue: overdue,
 }
+"""The check of each type of event."""

@@ -17,6 +17,7 @@ from rftd.streams.verify.identities import Identities
 from rftd.streams.verify.report import LeftOutRecord
 
 RULE: Final = "verdicts-name-a-letter"
+"""The rule checked here, as named in findings."""
 RecordReader = Callable[[Partition, int], Awaitable[Record | None]]
 """An async function reading a single record; None if missing."""
 
@@ -49,6 +50,7 @@ def dead_letters(letters: Letters, dead: Mapping[str, str]) -> tuple[LeftOutReco
 
 async def _has_event(id: UUID, identities: Identities, read: RecordReader) -> bool:
     # The index compares 64 bits of an id: only the record itself decides.
+    """True if the log has an event with this id."""
     for partition, offset in identities.places(id):
         record = await read(partition, offset)
         head = head_of(record) if record is not None else None

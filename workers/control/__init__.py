@@ -1,7 +1,7 @@
 """Control: the daemon's decisions, as pure functions of folded state and a clock reading. No I/O, no engine.
 
 The planner alone writes batch.planned and experience.retired, the dispatcher leases, expiries, closed groups and
-eval.completed (rule 1), the controller the life of the experiment. In reading order:
+eval.completed, the controller the life of the experiment. In reading order:
 
 hold         the reason why a decider stops, with texts: returned beside its events
 holds        every hold of controller, planner and dispatcher

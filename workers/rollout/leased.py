@@ -50,7 +50,7 @@ def experience_ids(rollouts: Iterable[UUID]) -> list[UUID]:
 
 def sampling_seeds(experiment_seed: int, lease: TaskLeased, rollouts: Iterable[int]) -> list[UUID]:
     """Returns the ids seeding the sampling of each rollout, derived from seed and dataset position, not from the
-    group's id (rule 14).
+    group's id.
     """
     return derive_each(NAMESPACE, "sampling", experiment_seed, lease.stage, lease.sequence, numbers=rollouts)
 

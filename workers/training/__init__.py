@@ -1,4 +1,4 @@
-"""Training: the trainer process, for executing planned batches in spine order without any selection (rule 1).
+"""Training: the trainer process, for executing planned batches in spine order without any selection.
 
 assembly         a plan, with the records it names, as a batch of arrays
 run_steps        the steps of an experience as separate sequences

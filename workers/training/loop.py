@@ -103,7 +103,7 @@ class TrainingLoop:
         spine = self.state.spine
         self.member.pulse.state = WorkerState.TAKE_UP
         # First of all: a predecessor may have died between a rename and its event, so its remains are put back or
-        # removed before any file is believed (rule 2).
+        # removed before any file is believed.
         removed_states = await tidy(self.lease, self.state, self.spec, self.log)
         needed = await self.publisher.lowest_version_to_remake()
 

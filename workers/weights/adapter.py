@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 A: Final = ".lora_A"
+"""Ending of the names of matrices A."""
 B: Final = ".lora_B"
+"""Ending of the names of matrices B."""
 
 
 def is_adapter(names: Iterable[str]) -> bool:

@@ -29,7 +29,9 @@ from rftd.workers.weights.checksum import TensorDigest
 from rftd.workers.weights.torch_bytes import dtype_name
 
 LANES: Final = 2
+"""Number of independent sums."""
 ROW_WORDS: Final = 1 << 16
+"""Words of a row."""
 _ROWS_AT_ONCE: Final = 128
 """Rows multiplied at once on a device: the products take 128 MB there, whatever the tensor's size."""
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
@@ -42,6 +44,7 @@ class BitSums:
     """
 
     def __init__(self, device: torch.device) -> None:
+        """Prepares keys on `device`."""
         self._device = device
         # On a CPU the products of one row stay in its cache.
         self._rows_at_once = 1 if device.type == "cpu" else _ROWS_AT_ONCE

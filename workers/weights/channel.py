@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 WeightsKind: TypeAlias = Literal["bytes", "tensors", "name"]
 """The form of weights: `bytes` of a host, `tensors` on the trainer's devices, or a `name` at a service."""
 BYTES: WeightsKind = "bytes"
+"""Kind of weights whose bytes a channel carries."""
 NAME: WeightsKind = "name"
+"""Kind of weights stored by a service under a name."""
 
 
 class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,9 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int
+    """Weight version."""
     generation: int
+    """Generation of the training history."""
     path: str
     """The address at which the channel finds the weights."""
     manifest: str
@@ -41,6 +45,7 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
     """The xxh3-128 (hex) of the weights, by which an engine verifies loaded weights."""
     method: str = "checkpoint"
+    """Name of the channel."""
     host: str = ""
     """The machine with the weights in its memory; empty if every machine that sees the path can read them."""
 
@@ -78,10 +83,15 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """The location and checksums of weights published by a channel, for the announcement."""
 
     path: str
+    """Location of the weights, in the channel's form."""
     manifest: str
+    """Id of the manifest."""
     checksum: str
+    """Checksum of all tensors."""
     size_bytes: int
+    """Size of the published bytes."""
     host: str = ""
+    """Machine with the weights; empty if every machine can read them."""
 
 
 class WeightChannel(Protocol):
@@ -216,4 +226,6 @@ _KINDS: Mapping[WeightsKind, str] = {
     "tensors": "tensors on devices",
     "name": "a name at a service",
 }
+"""Kinds of weights in words."""
 _WHOLE = "leave the files of the experiment alone; the next version will be whole"
+"""Advice for damaged weights."""

@@ -21,7 +21,9 @@ from rftd.workers.weights.manifest import Manifest, TensorSum, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
 
 TENSORS = "model.safetensors"
+"""File of the tensors."""
 MANIFEST = "manifest.json"
+"""File of the manifest."""
 
 
 class CheckpointChannel:
@@ -195,6 +197,7 @@ def _write(weights: Weights, encoded: bytes, folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
+    """Makes a file or folder survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

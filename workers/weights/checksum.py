@@ -26,22 +26,33 @@ from rftd.workers.weights.manifest import TensorSum
 from rftd.workers.weights.tensor_bytes import Weights
 
 Form: TypeAlias = Literal["xxh3", "bits", "tensors", "sha256", "name"]
+"""Form of a digest."""
 NAME_PREFIX: Final = "name:"
+"""Beginning of the digest of a name."""
 _SHA256_DIGITS: Final = 64
+"""Hex digits of a sha256."""
 _BITS: Final = "bits:"
+"""Beginning of the digest of sums of bits."""
 _TENSORS: Final = "tensors:"
+"""Beginning of the digest of tensors' sha256."""
 
 
 class TensorDigest(NamedTuple):
     """A tensor's entry in a digest of digests: name, dtype, shape, and the digest's raw bytes."""
 
     name: str
+    """Name of the tensor."""
     dtype: str
+    """Dtype of the tensor."""
     shape: tuple[int, ...]
+    """Shape of the tensor."""
     digest: bytes
+    """Digest of the tensor's bytes."""
 
 
 class _Digest(Protocol):
+    """A digest under computation."""
+
     def update(self, data: bytes | memoryview, /) -> None: ...
 
 
@@ -117,6 +128,7 @@ def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
 
 
 def _xxh3(lines: Iterable[TensorDigest]) -> str:
+    """Returns the xxh3 over all tensors' digests."""
     whole = xxhash.xxh3_128()
     for line in lines:
         _header(whole, line.name, line.dtype, line.shape)

@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 ADDRESS: Final = "RFTD_WEIGHTS_ADDRESS"
 """The environment variable with this machine's address at which explorers on other machines reach its trainer."""
 _LOOPBACK: Final = "127.0.0.1"
+"""Address reachable from this machine only."""
 
 
 class HeldTensors(msgspec.Struct, frozen=True):
     """A version published by this process: the encoded layout, and the tensors by name."""
 
     layout: bytes
+    """Names, dtypes and shapes, encoded."""
     tensors: Mapping[str, torch.Tensor]
+    """Tensors by name."""
 
 
 class DeviceChannel:
@@ -143,6 +146,7 @@ class DeviceChannel:
         return self._published.get(name) if served else None
 
     def _tensors(self, name: str) -> Mapping[str, torch.Tensor] | None:
+        """Returns the tensors of a published version; None after its retirement."""
         published = self._published.get(name)
         return published.tensors if published is not None else None
 

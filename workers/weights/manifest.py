@@ -11,9 +11,13 @@ class TensorSum(msgspec.Struct, frozen=True, array_like=True):
     """A tensor's line in the manifest: name, dtype, shape and xxh3-128 (hex)."""
 
     name: str
+    """Name of the tensor."""
     dtype: str
+    """torch's name of the type of its numbers, such as `bfloat16`."""
     shape: tuple[int, ...]
+    """Sizes along its dimensions."""
     xxh3: str
+    """xxh3-128 over the tensor's bytes, in hex."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,9 +26,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     version: int
+    """The weight version."""
     generation: int
+    """The generation that produced the version."""
     checksum: str
+    """Digest over all tensors; see `rftd.workers.weights.checksum`."""
     tensors: tuple[TensorSum, ...]
+    """A line for each tensor."""
     offsets: tuple[int, ...] = ()
     """The offset of each tensor in a mapped file; tied tensors have equal offsets."""
 
@@ -33,8 +41,11 @@ class WeightsLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The tensors of a version, as described by the publisher, for a receiver's allocation."""
 
     version: int
+    """The weight version."""
     generation: int
+    """The generation that produced the version."""
     checksum: str
+    """Digest over all tensors."""
     device: str
     """The kind of device that holds them: `cuda` or `cpu`."""
     tensors: tuple[TensorSum, ...]

@@ -29,13 +29,18 @@ from rftd.workers.weights.manifest import Manifest, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, size_bytes
 
 MAGIC: Final = b"rftdmem1"
+"""First bytes of a mapped file, with the version of its layout."""
 ALIGNMENT_BYTES: Final = 64
+"""A tensor's offset behind the head is a multiple of this."""
 CHUNK_BYTES: Final = 1 << 20
 """Bytes copied and then summed at once, so that the sum reads from the processor's cache."""
 
 _PAGE_BYTES: Final = 4096
+"""Size of a memory page; the head is padded to a multiple."""
 _PREFIX_BYTES: Final = len(MAGIC) + 8
+"""Size of everything before the head: `MAGIC` and the head's length."""
 _SHARED: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+"""Flags of a writer's mapping: visible to other processes, and filled in advance where the system can."""
 _POPULATE_READ: Final = 22
 """MADV_POPULATE_READ of Linux 5.14: pages are mapped at once instead of one by one on first access."""
 
@@ -220,4 +225,6 @@ def _check_room(folder: Path, size: int) -> None:
 
 
 _CHECKPOINT: Final = "write synchronizer.sync_method: checkpoint"
+"""Fix for errors: use of the channel `checkpoint` instead."""
 _ROOM: Final = f"make room there, name another folder in synchronizer.memory_dir, or {_CHECKPOINT}"
+"""Fix for errors: too little space in the folder of mapped files."""

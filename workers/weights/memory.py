@@ -28,6 +28,7 @@ COPY_THREADS: Final = 2
 """Threads that copy: summing occupies a processor longer than the memory, and a second thread copies meanwhile."""
 
 SUFFIX: Final = ".mapped"
+"""End of the name of a mapped file."""
 _MAPPINGS: Final = 8
 """Maximum files kept mapped by a reader: as buffers are reused, its next load finds one of them."""
 
@@ -232,10 +233,12 @@ def _layout(weights: Weights) -> tuple[dict[str, int], int]:
 
 
 def _summed(manifest: Manifest, tensors: tuple[TensorSum, ...]) -> bytes:
+    """Returns the file's head with the tensors' checksums, and the checksum over all of them, added to the manifest."""
     return mapped_file.head_of(msgspec.structs.replace(manifest, checksum=checksum_of(tensors), tensors=tensors))
 
 
 def _exported(path: Path, head: bytes, checksum: str, size: int) -> Exported:
+    """Returns the location and checksums of a finished file, for its announcement."""
     return Exported(
         path=str(path),
         manifest=mapped_file.id_of(head),

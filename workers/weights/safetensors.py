@@ -31,15 +31,24 @@ _NAMES: Final = {
     "int64": "I64",
     "float64": "F64",
 }
+"""The format's type codes, by torch's names of types."""
 _DTYPES: Final = {code: name for name, code in _NAMES.items()}
+"""torch's names of types, by the format's type codes."""
 _METADATA: Final = "__metadata__"
+"""Name of the header's only entry that is not a tensor."""
 _LENGTH_BYTES: Final = 8
+"""Size of the header's length at the beginning of a file."""
 
 
 class _HeaderLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor's entry in the header."""
+
     dtype: str
+    """The format's type code."""
     shape: tuple[int, ...]
+    """Sizes along the dimensions."""
     data_offsets: tuple[int, int]
+    """First and end offset of the tensor's bytes, counted behind the header."""
 
 
 def write(weights: Weights, path: Path) -> None:
@@ -68,6 +77,7 @@ class TensorPlace(NamedTuple):
     """A tensor's location in a file: dtype and shape, and the offset of the first byte."""
 
     layout: TensorLayout
+    """dtype and shape."""
     begin_bytes: int
     """Offset from the file's first byte."""
 
@@ -113,12 +123,16 @@ def _header_lines(header: bytes | memoryview) -> dict[str, _HeaderLine]:
 
 
 def _check(line: _HeaderLine, size: int) -> None:
+    """Raises ValueError if a tensor's bytes lie outside of the `size` bytes behind the header, or do not fit dtype and
+    shape.
+    """
     begin, end = line.data_offsets
     if not 0 <= begin <= end <= size or end - begin != size_bytes(_DTYPES[line.dtype], line.shape):
         raise ValueError(f"a tensor lies at {begin}..{end} of {size} bytes")
 
 
 def _tensor(line: _HeaderLine, content: memoryview) -> TensorBytes:
+    """Returns a tensor as a view of the file's bytes behind the header."""
     _check(line, len(content))
     begin, end = line.data_offsets
     return TensorBytes(_DTYPES[line.dtype], line.shape, content[begin:end])

@@ -1,7 +1,7 @@
 """The channel `service`: weights stay at the training service, and explorers load weights there by name.
 
 No byte reaches a machine of rftd, so nothing can be checked or digested. The checksum is opaque: a text created anew by
-a trainer for each training result, so that equal checksums mean a single execution (rule 8), and a version's weights
+a trainer for each training result, so that equal checksums mean a single execution, and a version's weights
 from another generation count as different, even with equal numbers.
 """
 
@@ -42,8 +42,10 @@ class ServiceChannel:
     """Implements `WeightChannel` for names only: publishing and opening bytes raise ConfigError."""
 
     takes: Final[tuple[WeightsKind, ...]] = ("name",)
+    """The channel transports names only."""
 
     def __init__(self, place: ChannelPlace) -> None:
+        """Creates the channel, with the service of `place`, if any."""
         self._service = place.service
 
     def publish(self, weights: Weights, *, version: int, generation: int) -> Exported:

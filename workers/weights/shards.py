@@ -27,8 +27,11 @@ from rftd.workers.weights import safetensors
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES, TensorBytes, TensorLayout, size_bytes
 
 FORMAT: Final = 1
+"""Version of the manifest's layout."""
 _FIX: Final = "resume from an earlier checkpoint"
+"""Fix for unreadable checkpoints."""
 _READ_BYTES: Final = 1 << 22
+"""Size of the blocks read for a file's checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +39,13 @@ class Shard:
     """A rank's part of a tensor: a box, with its offset and size along each dimension."""
 
     name: str
+    """Name of the tensor."""
     whole: TensorLayout
     """Dtype and shape of the complete tensor."""
     offset: tuple[int, ...]
+    """First index along each dimension."""
     size: tuple[int, ...]
+    """Size along each dimension."""
     data: Callable[[], memoryview]
     """Returns the part's bytes in C order, flat; called once, so that only one part at a time is on the host."""
 
@@ -48,35 +54,50 @@ class PartPlace(msgspec.Struct, frozen=True, array_like=True):
     """The part of a tensor stored in a rank's file: offset and size along each dimension."""
 
     rank: int
+    """The rank with the part in its file."""
     offset: tuple[int, ...]
+    """First index along each dimension."""
     size: tuple[int, ...]
+    """Size along each dimension."""
 
 
 class ShardedTensor(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor, and the location of the parts in the ranks' files."""
 
     name: str
+    """Name of the tensor."""
     dtype: str
+    """torch's name of the type of its numbers."""
     shape: tuple[int, ...]
+    """Sizes along the dimensions of the whole tensor."""
     parts: tuple[PartPlace, ...]
+    """The parts, each number of the tensor in exactly one."""
 
 
 class ShardFile(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's file, with size in bytes and xxh3-128 (hex)."""
 
     rank: int
+    """The rank that wrote the file."""
     name: str
+    """Name of the file within the checkpoint's folder."""
     size_bytes: int
+    """Size of the file."""
     xxh3: str
+    """xxh3-128 over the file's bytes, in hex."""
 
 
 class ShardManifest(msgspec.Struct, frozen=True, kw_only=True):
     """All files and tensors of a checkpoint in parts; before `write_manifest`, those of a single rank."""
 
     format: int = FORMAT
+    """Version of the manifest's layout."""
     ranks: int
+    """Number of ranks that wrote the checkpoint."""
     files: tuple[ShardFile, ...]
+    """The files of the ranks."""
     tensors: tuple[ShardedTensor, ...]
+    """The tensors, with the locations of their parts."""
 
 
 def write_part(folder: Path, kind: str, shards: Sequence[Shard], *, rank: int, ranks: int) -> ShardManifest:
@@ -335,6 +356,7 @@ def _overlap(box: PartPlace, earlier: PartPlace) -> bool:
 
 
 def _end(offset: tuple[int, ...], size: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the end index of a box along each dimension."""
     return tuple(begin + extent for begin, extent in zip(offset, size, strict=True))
 
 
@@ -344,4 +366,5 @@ def _slices(begin: tuple[int, ...], end: tuple[int, ...], offset: tuple[int, ...
 
 
 def _path(folder: Path, kind: str) -> Path:
+    """Returns the path of the manifest over all parts of a kind, such as `optimizer`."""
     return folder / f"{kind}.shards.json"

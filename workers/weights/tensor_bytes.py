@@ -31,7 +31,9 @@ class TensorLayout(NamedTuple):
     """A tensor's dtype and shape, without numbers, as read from a header."""
 
     dtype: str
+    """torch's name of the type of its numbers."""
     shape: tuple[int, ...]
+    """Sizes along the dimensions."""
 
 
 # eq=False: tensors are compared by identity, which marks tied ones; comparing bytes would take seconds.
@@ -42,11 +44,13 @@ class TensorBytes:
     dtype: str
     """`float32`, `bfloat16`, ..."""
     shape: tuple[int, ...]
+    """Sizes along the dimensions."""
     data: memoryview
     """The bytes, flat, one item each."""
 
 
 Weights = Mapping[str, TensorBytes]
+"""The tensors of a weight version, by name."""
 
 
 def size_bytes(dtype: str, shape: tuple[int, ...]) -> int:

@@ -22,6 +22,7 @@ class TensorDigests:
     """Computes digests for an engine; tensors stay on their devices."""
 
     def __init__(self, *, threads: int) -> None:
+        """Creates the computation, with up to `threads` threads for digests on the host."""
         self._threads = threads
         self._sums: dict[torch.device, BitSums] = {}
 
@@ -51,6 +52,10 @@ class TensorDigests:
         return digests
 
     def _hashed(self, tensors: Mapping[str, torch.Tensor], digest: Callable[[memoryview], bytes]) -> list[TensorDigest]:
+        """Returns the digest of each tensor's bytes on the host, one tensor at a time or, if there are many bytes, on
+        threads.
+        """
+
         def line(name: str) -> TensorDigest:
             tensor = tensors[name]
             return TensorDigest(name, dtype_name(tensor), tuple(tensor.shape), digest(memory(tensor)))

@@ -31,15 +31,23 @@ from rftd.workers.weights.manifest import TensorSum, WeightsLayout
 _DIST: Final[Any] = torch.distributed
 """torch.distributed, untyped: torch provides no types for its stores and groups."""
 _ASKS: Final = "asks"
+"""The store's queue of receivers' requests."""
 _LINKS: Final = "links"
+"""The store's counter, for unique names of links."""
 _SHOWN: Final = "shown/"
+"""Beginning of the store's keys for layouts of available versions."""
 _ANSWER: Final = "answer"
+"""A link's key for the publisher's answer to the request."""
 _COMES: Final = "comes"
+"""The answer that the tensors follow."""
 _CONNECT: Final = timedelta(seconds=5)
+"""Time limit for reaching the publisher."""
 _OPERATION: Final = timedelta(seconds=limits.WEIGHTS_TRANSFER_S)
+"""Time limit for one operation of a store or a process group."""
 _IDLE: Final = timedelta(days=1)
 """Maximum wait of a publisher for one request; a publisher that ends sends itself a request to stop."""
 _UNREACHABLE: Final = "the weights are gone, for their publisher does not answer; the trainer publishes them again"
+"""Text of the error if the publisher does not answer."""
 _PART_BYTES: Final = 1 << 28
 """A tensor is sent in parts of this size: gloo counts in 32 bits."""
 
@@ -50,7 +58,9 @@ class WeightsAsk(msgspec.Struct, frozen=True):
     name: str
     """The requested version; empty: the server must stop."""
     link: str
+    """Name of the link, unique at the publisher; empty in the request to stop."""
     backend: str
+    """torch's backend for the transfer: `nccl` between GPUs, else `gloo`."""
 
 
 class LinkServer:
@@ -124,6 +134,7 @@ class LinkServer:
                 torch.cuda.synchronize()  # `wait` blocks the stream, not this thread
 
     def _stop(self) -> None:
+        """Ends the thread that serves requests, by an empty request."""
         with suppress(RuntimeError):
             _connected(self._address, self.port).queue_push(_ASKS, msgspec.json.encode(WeightsAsk("", "", "")))
         self._thread.join(_OPERATION.total_seconds())
@@ -235,6 +246,7 @@ def _group(backend: str, store: Any, *, rank: int, address: str) -> Any:
 
 
 def _device_of(backend: str) -> torch.device:
+    """Returns the device whose tensors a backend transfers."""
     return torch.device("cuda" if backend == "nccl" else "cpu")
 
 

@@ -12,6 +12,7 @@ from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 _Key: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
 """A tensor's address, shape, stride and dtype."""
 _ALIGNMENT_BYTES: Final = 64
+"""Tensors on the host begin at multiples of this address."""
 
 
 def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
@@ -47,6 +48,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
 
 def _key(tensor: torch.Tensor) -> _Key:
     # Shape and stride too: a view of a part of another tensor begins at an equal address.
+    """Returns an identity of a tensor's memory: address, shape, strides and dtype."""
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype_name(tensor)
 
 
@@ -72,6 +74,7 @@ def _on_host(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
 
 
 def _tensor(stored: TensorBytes) -> torch.Tensor:
+    """Returns a tensor over stored bytes, without a copy."""
     dtype = getattr(torch, stored.dtype)
     if not stored.data.nbytes:
         return torch.empty(stored.shape, dtype=dtype)

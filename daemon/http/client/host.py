@@ -1,4 +1,4 @@
-"""A program's private daemon: started on a free port, restarted after a crash, drained at the end (rule 13)."""
+"""A program's private daemon: started on a free port, restarted after a crash, drained at the end."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Fleet:
         self._berths: list[Berth] = []
 
     def take_up(self, spec: ExperimentSpec) -> None:
-        """Creates one berth per worker of `spec`, and adopts running workers recorded in the log as live (rule 13)."""
+        """Creates one berth per worker of `spec`, and adopts running workers recorded in the log as live."""
         if not self._berths:
             self._spec = spec
             self._berths = list(self._berths_of(spec))

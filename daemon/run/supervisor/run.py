@@ -87,7 +87,7 @@ class Run(Tending):
             experiment,
             executor,
             owner=owner,
-            # All decisions go by this clock (rule 9).
+            # All decisions go by this clock.
             clock=RecordedClock(clock, lambda: self.state.spine.recorded_ns),
             ids=ids,
             logger=logger,

@@ -98,7 +98,7 @@ class WaitWatch:
             liveness=self._liveness,
             now_s=now_s,
             # This machine's clock may be behind the clock of the daemon that wrote the log: cooldowns count from the
-            # log's readings (rule 9).
+            # log's readings.
             now_ns=max(self._clock.now_ns(), self._state.spine.recorded_ns),
             said=last_decided,
             processes=self._processes(),

@@ -16,12 +16,14 @@ from rftd.streams.log.envelope import Draft, Record
 from rftd.streams.log.lost_records import Witness
 
 _CREDENTIALS: Final = struct.Struct("3i")
+"""The kernel's answer about a peer: process, user and group."""
 
 
 class AppendGate:
     """Permission to append: refused to everyone until `open`, and afterwards only for drafts of stopped experiments."""
 
     def __init__(self) -> None:
+        """Begins closed."""
         self.listener: Callable[[Witness], Awaitable[None]] | None = None
         """Async callback for a client that remembers heads missing in the log; awaited before the client is
         answered.
@@ -86,6 +88,7 @@ def user_of(transport: asyncio.BaseTransport) -> int | None:
 
 
 def _credentials_of(transport: asyncio.BaseTransport) -> tuple[int, int, int] | None:
+    """Returns process, user and group at the other end of a socket; None if the system does not tell."""
     end = transport.get_extra_info("socket")
     if end is None or not hasattr(socket, "SO_PEERCRED"):
         return None
@@ -94,6 +97,7 @@ def _credentials_of(transport: asyncio.BaseTransport) -> tuple[int, int, int] | 
 
 
 def _experiment_of(draft: Draft) -> UUID | None:
+    """Returns the experiment of a draft; None for an unreadable head, or one without an experiment."""
     try:
         return decode_head(Record(draft.partition, 0, b"", draft.head, b"")).experiment
     except CodecError:

@@ -29,13 +29,16 @@ ANSWER_TIMEOUT_S: Final = 30.0
 """Seconds without a reply after which a connected daemon counts as dead."""
 
 T = TypeVar("T")
+"""Result of a call to the daemon."""
 
 
 class SocketBackend(LogBackend):
     """The log backend of URLs `unix:PATH`: the embedded log of the daemon listening at that path."""
 
     name = "a daemon's socket"
+    """Name of the backend in texts."""
     form = "unix:PATH"
+    """Form of the backend's URLs."""
     serves = False
     chained = True
 
@@ -53,6 +56,7 @@ class SocketBackend(LogBackend):
 
 
 def _path_of(url: LogUrl) -> Path:
+    """Returns the path of the socket."""
     return Path(url.text.partition(":")[2])
 
 
@@ -65,6 +69,7 @@ class SocketLog:
     """
 
     def __init__(self, path: Path, grace_s: float) -> None:
+        """Creates the log without a connection; `connect` checks that the daemon answers."""
         self._path = path
         self._grace_s = grace_s
         self._connection: Connection | None = None
@@ -161,6 +166,7 @@ class SocketLog:
             await asyncio.to_thread(self._file.close)
 
     async def _append(self, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
+        """Appends drafts, once there is room in the queue, with retries while the daemon is away."""
         self._under_way += 1
         try:
             await self._room.reserve(len(drafts), size_bytes)
@@ -174,6 +180,7 @@ class SocketLog:
                 self._idle.set()
 
     async def _append_once(self, connection: Connection, drafts: Sequence[Draft], size_bytes: int) -> list[Position]:
+        """Queues drafts for the next request on a connection, and waits for their positions."""
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[list[Position]] = loop.create_future()
         self._queue.append(QueuedAppend(drafts, size_bytes, acknowledged))
@@ -210,6 +217,7 @@ class SocketLog:
             self._send(connection, group)
 
     def _send(self, connection: Connection | None, group: list[QueuedAppend]) -> None:
+        """Sends a group of appends as one request; without a connection, fails them."""
         drafts = [draft for append in group for draft in append.drafts]
         try:
             if connection is None:
@@ -221,6 +229,7 @@ class SocketLog:
             reply.add_done_callback(lambda done: self._acknowledge(group, done))
 
     def _acknowledge(self, group: list[QueuedAppend], done: asyncio.Future[wire.Reply]) -> None:
+        """Gives each append of a group its positions, or the error."""
         error = done.exception()
         if error is not None:
             _fail(group, error)
@@ -244,6 +253,7 @@ class SocketLog:
             start = end
 
     async def _ask(self, make: wire.Make, wait_s: float = 0.0) -> wire.Reply:
+        """Sends a request and returns the reply, with retries while the daemon is away."""
         return await self._retry(lambda connection: connection.request(make, ANSWER_TIMEOUT_S + wait_s))
 
     async def _retry(self, call: Callable[[Connection], Awaitable[T]]) -> T:
@@ -291,11 +301,13 @@ class SocketLog:
             return self._connection
 
     def _check_open(self, *, under_way: bool = False) -> None:
+        """Raises UnreachableError if the log is closed; `under_way`: not while appends still wait."""
         if self._closed and not (under_way and self._under_way):
             raise UnreachableError("the log is closed", where=str(self._path), fix="connect again")
 
 
 def _fail(group: list[QueuedAppend], error: BaseException) -> None:
+    """Ends the appends of a group with an error."""
     for append in group:
         if not append.acknowledged.done():
             if isinstance(error, RftdError):  # one instance per caller: a traceback grows with each raise
@@ -310,6 +322,7 @@ class SocketSubscription:
     """A `Subscription` of long polls; the server keeps no state between them, so it survives a new connection."""
 
     def __init__(self, log: SocketLog, positions: Mapping[Partition, int]) -> None:
+        """Begins at `positions`, the next offset of each partition."""
         self._log = log
         self._positions = dict(positions)
 

@@ -24,6 +24,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     def __init__(self) -> None:
+        """Begins without a transport."""
         self._frames = FrameReader()
         self._waiting: dict[int, asyncio.Future[wire.Reply]] = {}
         self._ids = count(1)
@@ -153,10 +154,12 @@ class Connection(asyncio.BufferedProtocol):
             resume()
 
     def _settle(self, id: int, reply: asyncio.Future[wire.Reply]) -> None:
+        """Forgets an answered request; tells the server of an abandoned one."""
         self._waiting.pop(id, None)
         # An abandoned long poll would occupy one of the server's requests for half a minute.
         if reply.cancelled() and self._transport is not None and not self._transport.is_closing():
             self._transport.write(wire.framed(wire.Cancel(id)))
 
     def _lost_error(self) -> RftdError:
+        """Returns the reason of the loss, or the general error."""
         return self._reason or UnreachableError("the connection to the daemon was lost", fix="retry the same drafts")

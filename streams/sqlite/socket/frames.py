@@ -8,6 +8,7 @@ from rftd.ops import limits
 from rftd.ops.errors import CodecError
 
 PREFIX_BYTES: Final = 4
+"""Size of the length before a frame's body."""
 _ROOM_BYTES: Final = 256 * 1024
 """Size of the buffer for one read of the socket, a little more than the kernel's default buffer."""
 _KEPT_BYTES: Final = 8 * limits.MIB
@@ -29,6 +30,7 @@ class FrameReader:
     """
 
     def __init__(self) -> None:
+        """Begins with an empty buffer."""
         self._buffer = memoryview(bytearray(_ROOM_BYTES))
         self._start = self._end = 0
         """Start of the bytes received and not yet returned in a body."""
@@ -78,6 +80,7 @@ class FrameReader:
 
 
 def _check(size: int) -> None:
+    """Raises CodecError for a body over the limit."""
     if size > limits.FRAME_SIZE_BYTES:
         raise CodecError(
             f"a frame of {size} bytes is over the limit of {limits.FRAME_SIZE_BYTES}",

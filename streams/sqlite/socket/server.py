@@ -46,6 +46,7 @@ class LogServer:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
+        """Begins to listen."""
         listening = listen(self.path)
         await self.tasks.__aenter__()
         loop = asyncio.get_running_loop()
@@ -55,6 +56,7 @@ class LogServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Removes the socket and ends every connection."""
         assert self._server is not None
         self._server.close()
         # Before the connections end: a disconnected client must find no server here, rather than one about to close.
@@ -68,6 +70,7 @@ class _Connection(asyncio.BufferedProtocol):
     """One client: each request is a task, answered on completion, in any order."""
 
     def __init__(self, server: LogServer) -> None:
+        """Begins without a transport."""
         self._server = server
         self._log = server.log
         self._frames = FrameReader()
@@ -80,6 +83,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A cast, no check: transports of other event loops, such as uvloop's, are not of asyncio's classes.
+        """Accepts a client; one too many is refused."""
         self._transport = cast(asyncio.Transport, transport)
         self._pid = pid_of(transport)
         if len(self._server.connections) >= limits.LOG_CONNECTIONS:
@@ -88,6 +92,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the requests under way."""
         release(self._transport)
         self._transport = None
         self._server.connections.discard(self)
@@ -102,9 +107,11 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns the memory for the next bytes."""
         return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Begins the requests completed by the received bytes; an unreadable one ends the connection."""
         try:
             for body in self._frames.filled(nbytes):
                 self._begin(wire.decode_request(body))
@@ -112,14 +119,19 @@ class _Connection(asyncio.BufferedProtocol):
             self._refuse(error if isinstance(error, CodecError) else CodecError(f"unreadable request: {error}"))
 
     def pause_writing(self) -> None:
+        """Notes that the client does not read fast enough."""
         self._congested = True
         self._regulate()
 
     def resume_writing(self) -> None:
+        """Notes that the client reads again."""
         self._congested = False
         self._regulate()
 
     def _begin(self, request: wire.Request) -> None:
+        """Starts the task of a request; a cancellation ends another request's task. Before the greeting, only that is
+        accepted.
+        """
         if isinstance(request, wire.Cancel):
             if task := self._under_way.get(request.id):
                 task.cancel()
@@ -134,6 +146,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._regulate()
 
     async def _answer(self, request: wire.Request) -> None:
+        """Executes a request and sends its reply or its error."""
         try:
             reply = await self._reply(request)
         except RftdError as error:
@@ -147,6 +160,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.write(wire.framed(reply))
 
     async def _reply(self, request: wire.Request) -> wire.Reply:
+        """Executes a request, by its type."""
         log = self._log
         match request:
             case wire.Append():
@@ -199,6 +213,7 @@ class _Connection(asyncio.BufferedProtocol):
                 self._door.came(self._pid)
 
     async def _fetch(self, request: wire.Fetch) -> list[Record]:
+        """Waits for records of several partitions; see `messages.Fetch`."""
         subscription = self._log.subscribe(dict(request.positions))
         try:
             wait_s = min(request.wait_s, LONGEST_WAIT_S)

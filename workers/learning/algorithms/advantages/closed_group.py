@@ -80,7 +80,7 @@ class ClosedGroup:
         """Returns a random number in [0, 1) for each experience, determined by seed, run and step  # [G]"""
         import numpy as np
 
-        # Seeded for each member: members close in any order, and a replay must draw equal numbers for each (rule 14).
+        # Seeded for each member: members close in any order, and a replay must draw equal numbers for each.
         return np.array(
             [
                 np.random.default_rng([self.seed, int(a), int(b)]).random()
