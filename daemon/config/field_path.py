@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 FieldPath: TypeAlias = tuple[str | int, ...]
@@ -64,3 +65,15 @@ def matches(pattern: FieldPath, path: FieldPath) -> bool:
     return len(pattern) == len(path) and all(
         expected in ("*", key) for expected, key in zip(pattern, path, strict=True)
     )
+
+
+def leaves(node: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
+    """Yields the fields below a node with their contents; a list of scalars is one field."""
+    if isinstance(node, dict) and (node or not path):
+        for key, below in node.items():
+            yield from leaves(below, (*path, key))
+    elif isinstance(node, list) and any(isinstance(element, dict) for element in node):
+        for number, element in enumerate(node):
+            yield from leaves(element, (*path, number))
+    else:
+        yield path, node

@@ -184,6 +184,60 @@ def test_tabs_of_a_browser_share_one_stream(scene: Scene, window: Window) -> Non
     tab.close()
 
 
+def test_configuration_history_lineage_and_timeline_of_a_live_run(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.goto(scene.host.url)
+    page.locator("tr.go a.name", has_text="long").click()
+    page.locator("h1", has_text="long").wait_for()
+    page.keyboard.press("g")
+    page.keyboard.press("c")
+    page.get_by_role("heading", name="Configuration").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("total_steps")
+    page.wait_for_url("**q=total_steps**")
+    page.locator("#fields", has_text="4000").wait_for()
+    assert page.get_by_text(LABEL).count() == 0
+    _check(window)
+    page.keyboard.press("Escape")
+    page.locator("h1").click()
+    page.keyboard.press("g")
+    page.keyboard.press("h")
+    page.locator(".evg summary", has_text="Step").first.click()
+    page.locator(".evg[open] .ev summary").first.click()
+    page.locator(".ev[open] pre", has_text='"payload"').first.wait_for()
+    page.get_by_role("link", name="Older").click()
+    page.get_by_role("link", name="Newest").wait_for()
+    _check(window)
+    page.get_by_role("link", name="Lineage").first.click()
+    page.locator(".nd.root", has_text="weights").wait_for()
+    page.locator(".nd a", has_text="step").first.click()
+    page.locator(".nd.root", has_text="step").wait_for()
+    _check(window)
+    page.get_by_role("link", name="Timeline").click()
+    _look_at_lanes(window)
+
+
+def _look_at_lanes(window: Window) -> None:
+    """All of a run, then less of it by the keyboard; a span is told, and opened."""
+    page = window.page
+    lanes = page.locator("#lanes[data-painted]")
+    lanes.wait_for()
+    whole = lanes.get_attribute("data-painted")
+    lanes.focus()
+    for _ in range(5):
+        page.keyboard.press("+")
+    poll(lambda: lanes.get_attribute("data-painted") != whole)
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowRight")
+    poll(lambda: page.locator("#readout").inner_text().strip())
+    _check(window)
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("0")
+    page.get_by_role("button", name="weights").click()
+    _check(window)
+
+
 def _check(window: Window) -> None:
     """Nothing complains, nothing foreign is asked for, axe finds nothing, light and dark, wide and narrow."""
     page: Any = window.page

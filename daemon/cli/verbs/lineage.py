@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, Literal
 
 import click
 
@@ -15,7 +15,8 @@ from rftd.daemon.cli.output.quantity import short
 from rftd.daemon.cli.output.terminal import cells, fitted, say, width_of
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.http.views import history
-from rftd.storage.lineage.graph import Kind, LineageGraph, Link, Node
+from rftd.storage.lineage.graph import Kind, LineageGraph, Node
+from rftd.storage.lineage.tree import tree_lines
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LEAST: Final = 20
@@ -73,13 +74,12 @@ def _within(branch: Branch, width: int | None) -> list[str]:
 
 def _tree(graph: LineageGraph) -> list[Branch]:
     """Returns the causes of a thing, then its effects; a node shown before is not unfolded again."""
-    nodes = {node.id: node for node in graph.nodes}
-    root = nodes[graph.root]
+    root = next(node for node in graph.nodes if node.id == graph.root)
     lines: list[Branch] = [("", "", f"{root.kind} {root.id}  {root.text}".rstrip())]
-    for direction, title, links in (("up", "made of", graph.up), ("down", "became", graph.down)):
-        if any(link for link in links):
-            lines.append(("", "", f"{title}:"))
-            lines += _Tree(graph, nodes, direction, links).lines(graph.root, "")
+    if graph.up:
+        lines += [("", "", "made of:"), *_branches(graph, "up")]
+    if graph.down:
+        lines += [("", "", "became:"), *_branches(graph, "down")]
     if graph.bound is not None:
         lines.append(("", "", f"not everything is shown: {_bounded(graph.bound)}"))
     return lines
@@ -113,37 +113,20 @@ def _dot(graph: LineageGraph) -> str:
     return "\n".join([*lines, "}"])
 
 
-class _Tree:
-    """One direction of the lineage."""
-
-    def __init__(self, graph: LineageGraph, nodes: dict[str, Node], direction: str, links: Sequence[Link]) -> None:
-        self._nodes = nodes
-        self._children: dict[str, list[tuple[str, str]]] = {}
-        for link in links:
-            near, far = (link.effect, link.cause) if direction == "up" else (link.cause, link.effect)
-            self._children.setdefault(near, []).append((far, link.what))
-        self._more = [more for more in graph.more if more.direction == direction]
-        self._truncated = set(graph.cut)
-        self._shown: set[str] = set()
-
-    def lines(self, near: str, margin: str) -> Iterator[Branch]:
-        """Yields the neighbours of one thing, with their own neighbours below."""
-        self._shown.add(near)
-        omitted = [_more(more.count, more.kind, more.exact) for more in self._more if more.node == near]
-        below = self._children.get(near, [])
-        for number, (far, link_label) in enumerate(below):
-            last = number + 1 == len(below) and not omitted
-            # The graph is no tree: a batch is reached through each of its experiences, and unfolding it each time would
-            # grow exponentially.
-            again = far in self._shown and far in self._children
-            text = f"{link_label}: {_line(self._nodes[far])}"
-            mark = "  (above)" if again else " …" if far in self._truncated else ""
-            inner = margin + ("   " if last else "│  ")
-            yield f"{margin}{'└─ ' if last else '├─ '}", inner, text + mark
-            if not again:
-                yield from self.lines(far, inner)
-        for number, text in enumerate(omitted):
-            yield f"{margin}{'└─ ' if number + 1 == len(omitted) else '├─ '}", margin, text
+def _branches(graph: LineageGraph, direction: Literal["up", "down"]) -> Iterator[Branch]:
+    """Yields the lines of one direction, with the art of the tree before them."""
+    margins = [""]
+    for line in tree_lines(graph, direction):
+        margin = margins[line.depth]
+        del margins[line.depth + 1 :]
+        margins.append(margin + ("   " if line.is_last else "│  "))
+        branch = f"{margin}{'└─ ' if line.is_last else '├─ '}"
+        if line.node is None:
+            assert line.more is not None
+            yield branch, margin, _more(line.more.count, line.more.kind, line.more.exact)
+            continue
+        mark = "  (above)" if line.is_above else " …" if line.is_cut else ""
+        yield branch, margins[-1], f"{line.relation}: {_line(line.node)}{mark}"
 
 
 def _line(node: Node) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from rftd.daemon.config.field_path import leaves
+
 if TYPE_CHECKING:
     from rftd.daemon.config.field_path import FieldPath
 
@@ -21,20 +23,9 @@ class NoField:
 
 def differing(files: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     """Yields the differing fields of resolved experiments, in the order of the first one with the field."""
-    leaves = [dict(_leaves({key: content for key, content in file.items() if key not in _OWN})) for file in files]
-    for path in dict.fromkeys(path for fields in leaves for path in fields):
-        contents = [fields.get(path, NoField) for fields in leaves]
+    own = [{key: content for key, content in file.items() if key not in _OWN} for file in files]
+    contents_by_path = [dict(leaves(file)) for file in own]
+    for path in dict.fromkeys(path for fields in contents_by_path for path in fields):
+        contents = [fields.get(path, NoField) for fields in contents_by_path]
         if any(content != contents[0] for content in contents):
             yield path, contents
-
-
-def _leaves(node: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
-    """Yields the fields below a node; a list of scalars is one field."""
-    if isinstance(node, dict) and (node or not path):
-        for key, child in node.items():
-            yield from _leaves(child, (*path, key))
-    elif isinstance(node, list) and any(isinstance(element, dict) for element in node):
-        for number, element in enumerate(node):
-            yield from _leaves(element, (*path, number))
-    else:
-        yield path, node

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, get_args, get_origin
 
-from rftd.daemon.config.field_path import FieldPath, matches
+from rftd.daemon.config.field_path import FieldPath, leaves, matches, parse
 from rftd.daemon.config.resolve.verl import CHECKPOINT_CONTENTS_KEYS, FIELDS_BY_VERL_KEY
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.policy import POLICY_KINDS
@@ -63,21 +63,9 @@ def origins(view: Mapping[str, Any], config: Mapping[str, Any], source: SourceMa
     `config` is the normalised config written by the user, and `source` locates its fields.
     """
     origin_by_path: dict[FieldPath, str] = {}
-    for path, leaf in _leaves({key: section for key, section in view.items() if key != "derived"}, ()):
+    for path, leaf in leaves({key: section for key, section in view.items() if key != "derived"}):
         origin_by_path[path] = _written(path, leaf, config, source) or _unwritten(path, leaf, view)
     return {**origin_by_path, ("derived",): "follows from the rest"}
-
-
-def _leaves(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-    """Yields path and value of each leaf; a list of scalars is one leaf."""
-    if isinstance(node, dict) and node:
-        for key, child in node.items():
-            yield from _leaves(child, (*path, key))
-    elif isinstance(node, list) and any(isinstance(element, dict) for element in node):
-        for index, element in enumerate(node):
-            yield from _leaves(element, (*path, index))
-    else:
-        yield path, node
 
 
 def _written(path: FieldPath, leaf: Any, config: Mapping[str, Any], source: SourceMap) -> str | None:
@@ -184,3 +172,19 @@ def _section_in(annotation: Any) -> Any:
         if (section := _section_in(argument)) is not None:
             return section
     return None
+
+
+def submitted_source(config: Mapping[str, Any], flags: Iterable[str] = ()) -> SourceMap:
+    """Returns the origins in a submitted experiment: `-s` for the fields set by flags, `the file` for all others.
+
+    Line numbers stay with the client; the log has the contents of the file alone.
+    """
+    source = SourceMap("the file")
+    for path, _ in leaves(dict(config)):
+        for length in range(1, len(path) + 1):
+            source.values.setdefault(path[:length], SourcePlace("the file"))
+    for flag in flags:
+        if (path := parse(flag)) is not None:
+            source.values[path] = SourcePlace("-s")
+            source.values |= {below: SourcePlace("-s") for below in source.values if below[: len(path)] == path}
+    return source

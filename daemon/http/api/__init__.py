@@ -16,6 +16,7 @@ stream           an experiment's page for followers, as server-sent events
 changes          the ids of changed experiments, as server-sent events
 pages            routes of the page for people, and its scripts and styles
 run_pages        routes of a run's rollouts, drops and evaluations, for people
+record_pages     routes of a run's configuration, history, lineage and timeline, for people
 probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready
 agents           routes: llms.txt and skill.md, every read and command by its URL
 schema           OpenAPI of all routes

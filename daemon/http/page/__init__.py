@@ -8,8 +8,11 @@ alarms      the reasons to look at a run now
 curves      the curves on a run's page: which figures, under which titles
 rollouts    groups with a coloured cell for each member; one row through versions; neighbours by key
 marked_text texts in pieces: the answer read by the reward, words of one answer alone
+history     events by subject: a task, a step, an evaluation, a worker
+timeline    the shares of training and of each wait, in words
+configuration fields of the resolved file in sections, filtered by words and origin
 assets      scripts, styles and their digests; other projects' are in vendor/, with licences
 
 Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages` and
-`run_pages`.
+`run_pages`, `record_pages`.
 """

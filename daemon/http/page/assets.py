@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +17,8 @@ _MEDIA_TYPES: Final = {
     ".LICENSE": "text/plain; charset=utf-8",
 }
 _DIGEST_DIGITS: Final = 12
+_IMPORT: Final = re.compile(rb"(?<=from '\./)(\w+\.js)(?=')")
+"""The file in an import of a module."""
 
 
 class Asset(NamedTuple):
@@ -39,7 +42,15 @@ def address_of(name: str) -> str:
     return f"/static/{name}?v={assets()[name].digest}"
 
 
+def _addressed(path: Path) -> bytes:
+    """Returns the name of an imported module with its digest."""
+    return f"{path.name}?v={_asset(path).digest}".encode()
+
+
 def _asset(path: Path) -> Asset:
     body = path.read_bytes()
+    if path.suffix == ".js" and path.parent.name == "static":
+        # Under two addresses a module would be read, and run, twice.
+        body = _IMPORT.sub(lambda match: _addressed(path.with_name(match[1].decode())), body)
     digest = hashlib.sha256(body).hexdigest()[:_DIGEST_DIGITS]
     return Asset(body, _MEDIA_TYPES[path.suffix], digest)

@@ -11,6 +11,7 @@ commands      submit, fork, pause, resume, cancel, prioritize, archive, restore,
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
 differences   the fields that differ between the resolved files of several experiments
+configuration the resolved experiment file, each field with its origin
 annotations   notes, stars and labels on experiments and rollouts
 series        figures of several experiments, thinned, with marks
 timeline      what workers did between two moments: rollouts, steps, idle spans

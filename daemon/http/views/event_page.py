@@ -33,3 +33,5 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """`cursor` of the next page; unchanged at the end of the log."""
     more: bool
     """False if the page ends at the end of the log."""
+    previous: str | None = None
+    """`before` of the page of earlier events; null at the beginning of the log."""

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from rftd.daemon.http.views.event_json import view, view_unread
 from rftd.daemon.http.views.event_page import EventPage, EventView
@@ -93,10 +96,27 @@ class EventPager:
         """Returns a page of at most `limit` events from `start` on."""
         positions = {partition: start.get(partition, 0) for partition in self._partitions}
         merge = _Merge(self._log, positions, self._mine)
-        records = await merge.take(limit)
-        event_views = [self._view(record) for record in records]
+        return await self._taken(merge, limit, begin=positions)
+
+    async def page_before(self, end: Mapping[Partition, int], *, limit: int) -> EventPage:
+        """Returns the last events before `end`, at most `limit`; none where other experiments fill the searched part,
+        while `previous` leads on.
+        """
+        ends = {partition: end.get(partition, 0) for partition in self._partitions}
+        start, searched = await self._before(ends, limit)
+        begin = searched if start == ends else start
+        merge = _Merge(self._log, dict(begin), self._mine, ends)
+        page = await self._taken(merge, limit, begin=begin)
+        return msgspec.structs.replace(page, more=True)
+
+    async def _taken(self, merge: _Merge, limit: int, *, begin: Mapping[Partition, int]) -> EventPage:
+        begin = dict(begin)
+        event_views = [self._view(record) for record in await merge.take(limit)]
         return EventPage(
-            items=event_views, next=encode_cursor(self._experiment, merge.positions), more=not merge.at_head
+            items=event_views,
+            next=encode_cursor(self._experiment, merge.positions),
+            more=not merge.at_head,
+            previous=encode_cursor(self._experiment, begin) if any(begin.values()) else None,
         )
 
     async def before_the_end(
@@ -109,17 +129,21 @@ class EventPager:
         """
         heads = await self._log.heads()
         ends = {partition: heads[partition].next_offset for partition in self._partitions if partition in heads}
-        start = await self._before(ends, count)
+        start, _ = await self._before(ends, count)
         if start == ends and until_ns is not None:
             last_ns = await until_ns()
             ends = {
                 partition: await _offset_after(self._log, partition, end, last_ns) for partition, end in ends.items()
             }
-            start = await self._before(ends, count)
+            start, _ = await self._before(ends, count)
         return start
 
-    async def _before(self, ends: Mapping[Partition, int], count: int) -> dict[Partition, int]:
-        """Returns the positions before the last `count` events below `ends`; the offsets of `ends` if none is found."""
+    async def _before(
+        self, ends: Mapping[Partition, int], count: int
+    ) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        """Returns the positions before the last `count` events below `ends` (the offsets of `ends` if none is found),
+        and the positions of the earliest records read.
+        """
         tails = [_Tail(self._log, partition, end, self._mine) for partition, end in ends.items()]
         start = dict(ends)
         scanned = 0
@@ -136,7 +160,7 @@ class EventPager:
             scanned += await tail.fill()
             if tail.wanted:
                 heapq.heappush(heap, (-tail.wanted[-1].time_ns, number))
-        return start
+        return start, {tail.partition: tail.before for tail in tails}
 
     async def follow(self, start: Mapping[Partition, int], *, limit: int, wait_s: float) -> EventPage:
         """Returns a page of at most `limit` events; without any, waits up to `wait_s` seconds for a first one."""
@@ -222,9 +246,17 @@ class _Tail:
 class _Merge:
     """Several partitions as one sequence by time; `positions` counts passed records, matching or not."""
 
-    def __init__(self, log: EventLog, positions: dict[Partition, int], mine: Callable[[Record], Head | None]) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        positions: dict[Partition, int],
+        mine: Callable[[Record], Head | None],
+        ends: Mapping[Partition, int] = MappingProxyType({}),
+    ) -> None:
+        """Records at and behind an offset of `ends` are left out."""
         self.positions = positions
         self.at_head = False
+        self._ends = ends
         self._log = log
         self._mine = mine
         self._queues: dict[Partition, list[Record]] = {}
@@ -258,6 +290,8 @@ class _Merge:
                     max_records=_FETCH_RECORDS,
                     max_size_bytes=limits.MIB,
                 )
+                if partition in self._ends:
+                    read = [record for record in read if record.offset < self._ends[partition]]
                 if not read:
                     return
                 self._read_to[partition] = read[-1].offset + 1

@@ -9,6 +9,7 @@ from msgspec import Meta
 from rftd.daemon.http.views.event_page import EventPage
 from rftd.daemon.http.views.route import Cursor, Daemon, Limit, Name, read
 from rftd.ops.errors import UsageError
+from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
@@ -31,16 +32,23 @@ async def events(
     newest: Annotated[
         int | None, Meta(ge=1, le=MOST_NEWEST, description="Begin this many events before the end, not with the first.")
     ] = None,
+    before: Annotated[
+        str | None,
+        Meta(max_length=CURSOR_CHARACTERS, description="`previous` of the page after: the events just before that."),
+    ] = None,
 ) -> EventPage:
     """Events from the log, merged by time; arrays as their shape."""
     from rftd.daemon.http.views.event_pages import EventPager, decode_cursor
     from rftd.storage.queries.last_event import last_event_ns
 
-    if cursor is not None and newest is not None:
-        raise UsageError("it says where to begin, and so does `cursor`", field="newest", fix="give one of them")
+    if sum(bound is not None for bound in (cursor, newest, before)) > 1:
+        field = "newest" if newest is not None else "before"
+        raise UsageError("`cursor`, `newest` and `before` each say where to begin", field=field, fix="give one of them")
     id = await daemon.find(name)
     start = decode_cursor(id, cursor) if cursor is not None else {}
     pager = EventPager(daemon.log, id, types=tuple(type or ()), full=full)
+    if before is not None:
+        return await pager.page_before(decode_cursor(id, before), limit=limit)
     if newest is not None:
 
         async def last_ns() -> int:

@@ -149,6 +149,7 @@ async def test_the_document_describes_what_is_answered(client: httpx.AsyncClient
         "/v1/experiments/{name}/moment": "/v1/experiments/small/moment",
         "/v1/experiments/{name}/why": "/v1/experiments/small/why",
         "/v1/experiments/{name}/groups": "/v1/experiments/small/groups",
+        "/v1/experiments/{name}/config": "/v1/experiments/small/config",
         "/v1/experiments/{name}/timeline": "/v1/experiments/small/timeline",
         "/v1/experiments/{name}/checkpoints": "/v1/experiments/small/checkpoints?deleted=true",
         "/v1/diff": "/v1/diff?name=small&name=longer",

@@ -1,0 +1,71 @@
+"""The fields of a resolved experiment file for the page: filtered, in sections, with contents as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from rftd.daemon.http.views.configuration import ResolvedField
+
+SetBy = Literal["all", "given", "default", "derived"]
+"""Fields of every origin, of file and flags, of defaults, or those following from other fields."""
+_ORIGINS: Final[dict[SetBy, tuple[str, ...]]] = {
+    "all": ("file", "flag", "default", "derived"),
+    "given": ("file", "flag"),
+    "default": ("default",),
+    "derived": ("derived",),
+}
+_SECTION: Final = re.compile(r"((?:stages\[\d+\]\.|derived\.stages\.[^.\[]+\.)?[^.\[]+)[.\[]")
+_HEAD: Final = "experiment"
+"""Section of the fields at the top of the file."""
+
+
+class FieldLine(NamedTuple):
+    """A field of a section: the path below the section, and its content as text."""
+
+    key: str
+    text: str
+    field: ResolvedField
+
+
+class Section(NamedTuple):
+    """Neighbouring fields with the same beginning of their paths."""
+
+    title: str
+    lines: list[FieldLine]
+
+
+def sections_of(fields: Sequence[ResolvedField], words: str, shown: SetBy) -> list[Section]:
+    """Returns the fields with all words in path, content or origin, in sections."""
+    wanted = words.casefold().split()
+    lines = [(section_of(field.field), FieldLine("", text_of(field.value), field)) for field in fields]
+    matching = [
+        (title, line._replace(key=line.field.field.removeprefix(title).lstrip(".")))
+        for title, line in lines
+        if line.field.origin in _ORIGINS[shown]
+        and all(word in f"{line.field.field} {line.text} {line.field.text}".casefold() for word in wanted)
+    ]
+    return [
+        Section(title, [line for _, line in of_section])
+        for title, of_section in groupby(matching, key=lambda titled: titled[0])
+    ]
+
+
+def section_of(path: str) -> str:
+    """Returns the section of a field: its first key, of a stage with the stage."""
+    match = _SECTION.match(path)
+    return match[1] if match else _HEAD
+
+
+def text_of(content: Any) -> str:
+    """Returns a content as the command line shows it: text as it is, all else as JSON."""
+    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+
+
+def difference_texts(contents: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the contents of a differing field; `–` for a run without the field."""
+    return [text_of(content["value"]) if "value" in content else "–" for content in contents]

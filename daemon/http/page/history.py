@@ -1,0 +1,150 @@
+"""`grouped`: events of a run by subject: a task, a step, an evaluation, a worker, or a window of the run's life."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from rftd.daemon.http.views.event_page import EventView
+
+Level = Literal["done", "warn", "bad"]
+Form = Literal["grouped", "all", "json"]
+_WARNS: Final = frozenset(
+    """batch.abandoned experience.given_up experience.retired experiment.paused experiment.warned generation.started
+    rollout.failed signal.lost stage.stopped task.expired weights.overdue""".split()  # noqa: SIM905
+)
+_BROKEN: Final = frozenset(("experiment.failed", "experiment.rejected", "record.dead_lettered", "worker.lost"))
+_OF_STEPS: Final = ("batch.", "step.", "checkpoint.", "weights.", "signal.")
+_SHOWN_FIGURES: Final = 6
+_ID_CHARACTERS: Final = 36
+_SHOWN_CHARACTERS: Final = 160
+_FIRST: Final = ("code", "reason")
+_NUMBERS: Final = ("step", "version", "held_version", "stage", "epoch", "slot")
+"""Figures of a payload shown even if 0."""
+
+
+class EventLine(NamedTuple):
+    """An event with a line of its figures, and all of it as indented JSON."""
+
+    event: EventView
+    words: str
+    json: str
+    level: Level
+
+
+class EventGroup(NamedTuple):
+    """The events of one subject, oldest first."""
+
+    title: str
+    text: str
+    """Counts of the types of events."""
+    lines: list[EventLine]
+    level: Level
+    lineage: str | None
+    """The name by which the lineage finds the subject."""
+
+
+class _Subject(NamedTuple):
+    key: tuple[str, Any]
+    title: str
+    lineage: str | None
+
+
+def grouped(events: Sequence[EventView], run: str) -> list[EventGroup]:
+    """Returns the events by subject, the subject with the newest event first; `run` is the id of their run."""
+    groups: dict[tuple[str, Any], list[EventView]] = {}
+    subjects: dict[tuple[str, Any], _Subject] = {}
+    leases: dict[str, _Subject] = {}
+    for event in events:
+        subject = _subject_of(event, run, leases)
+        if (lease := event.payload.get("lease")) is not None:
+            leases.setdefault(str(lease), subject)
+        former = subjects.get(subject.key)
+        # Only some events of a task have its number.
+        if former is None or (former.title.startswith("Group") and subject.title.startswith("Task")):
+            subjects[subject.key] = subject
+        groups.setdefault(subject.key, []).append(event)
+    newest_first = sorted(groups, key=lambda key: groups[key][-1].time, reverse=True)
+    return [_group(subjects[key], groups[key]) for key in newest_first]
+
+
+def lines_of(events: Iterable[EventView]) -> list[EventLine]:
+    """Returns the events as lines, in their order."""
+    return [
+        EventLine(event, words_of(event.payload), json_of(msgspec.to_builtins(event)), _level(event.type))
+        for event in events
+    ]
+
+
+def json_of(content: Any) -> str:
+    """Returns a content as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=2).decode()
+
+
+def words_of(payload: Mapping[str, Any]) -> str:
+    """Returns the first figures and texts of a payload; ids, lists and empty fields are left out."""
+    names = [*(name for name in _FIRST if name in payload), *(name for name in payload if name not in _FIRST)]
+    shown = [f"{name} {_short(payload[name])}" for name in names if _is_shown(name, payload[name])]
+    return ", ".join(shown[:_SHOWN_FIGURES])
+
+
+def _is_shown(name: str, content: Any) -> bool:
+    if isinstance(content, str):
+        return bool(content) and not _is_id(content) and not content.startswith("/")
+    if isinstance(content, bool):
+        return content
+    if isinstance(content, int | float):
+        return content != 0 or name in _NUMBERS
+    return False
+
+
+def _is_id(text: str) -> bool:
+    return len(text) == _ID_CHARACTERS and text.count("-") == 4
+
+
+def _short(content: Any) -> str:
+    text = f"{content:.4g}" if isinstance(content, float) else str(content)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def _subject_of(event: EventView, run: str, leases: Mapping[str, _Subject]) -> _Subject:
+    payload = event.payload
+    group = payload.get("group")
+    if isinstance(group, str):
+        if "sequence" in payload:
+            title = f"Task {int(payload['sequence']):,} of stage {payload.get('stage', 1)}"
+            return _Subject(("group", group), title, group)
+        return _Subject(("group", group), f"Group {group[:8]}", group)
+    if isinstance(payload.get("eval"), str):
+        title = f"Evaluation at version {payload.get('version')}"
+        return _Subject(("eval", payload["eval"]), title, payload["eval"])
+    step = payload.get("step", payload.get("version"))
+    if event.type.startswith(_OF_STEPS) and isinstance(step, int):
+        lineage = f"{run}/weights/{step}" if event.type.startswith("weights.") else f"{run}/step/{step}"
+        return _Subject(("step", step), f"Step {step:,}" if step else "Base weights", lineage if step else None)
+    if (subject := leases.get(str(payload.get("lease")))) is not None:
+        return subject
+    if isinstance(payload.get("worker"), str):
+        return _Subject(("worker", payload["worker"]), f"Worker {_worker(payload)}", None)
+    if event.type == "experience.retired":
+        return _Subject(("window", "retired"), "Dropped rollouts", None)
+    return _Subject(("window", "run"), "Life of the run", None)
+
+
+def _worker(payload: Mapping[str, Any]) -> str:
+    return f"{payload['role']} {payload.get('slot', 0)}" if "role" in payload else str(payload["worker"])[:8]
+
+
+def _level(name: str) -> Level:
+    return "bad" if name in _BROKEN else "warn" if name in _WARNS else "done"
+
+
+def _group(subject: _Subject, events: list[EventView]) -> EventGroup:
+    counts = Counter(event.type for event in events)
+    text = ", ".join(name if number == 1 else f"{number} × {name}" for name, number in counts.items())
+    levels = {_level(event.type) for event in events}
+    level: Level = "bad" if "bad" in levels else "warn" if "warn" in levels else "done"
+    return EventGroup(subject.title, text, lines_of(events), level, subject.lineage)
