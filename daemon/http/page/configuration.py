@@ -62,8 +62,8 @@ def section_of(path: str) -> str:
 
 
 def text_of(content: Any) -> str:
-    """Returns a content as the command line shows it: text as it is, all else as JSON."""
-    return content if isinstance(content, str) else msgspec.json.encode(content).decode()
+    """Returns a content as written on the page: text as it is, all else, and empty text, as JSON."""
+    return content if isinstance(content, str) and content else msgspec.json.encode(content).decode()
 
 
 def difference_texts(contents: Sequence[dict[str, Any]]) -> list[str]:

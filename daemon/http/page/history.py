@@ -58,7 +58,8 @@ def grouped(events: Sequence[EventView], run: str) -> list[EventGroup]:
     groups: dict[tuple[str, Any], list[EventView]] = {}
     subjects: dict[tuple[str, Any], _Subject] = {}
     leases: dict[str, _Subject] = {}
-    for event in events:
+    newest: dict[tuple[str, Any], int] = {}
+    for number, event in enumerate(events):
         subject = _subject_of(event, run, leases)
         if (lease := event.payload.get("lease")) is not None:
             leases.setdefault(str(lease), subject)
@@ -67,8 +68,8 @@ def grouped(events: Sequence[EventView], run: str) -> list[EventGroup]:
         if former is None or (former.title.startswith("Group") and subject.title.startswith("Task")):
             subjects[subject.key] = subject
         groups.setdefault(subject.key, []).append(event)
-    newest_first = sorted(groups, key=lambda key: groups[key][-1].time, reverse=True)
-    return [_group(subjects[key], groups[key]) for key in newest_first]
+        newest[subject.key] = number
+    return [_group(subjects[key], groups[key]) for key in sorted(groups, key=newest.__getitem__, reverse=True)]
 
 
 def lines_of(events: Iterable[EventView]) -> list[EventLine]:

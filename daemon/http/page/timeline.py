@@ -18,13 +18,15 @@ _HOLDS: Final = {
 DROPPED: Final = frozenset(("retired", "late"))
 """States of rollouts that are not trained; as `dropped` in timeline.js."""
 _SHOWN: Final = 10
+_SHORT_S: Final = 10.0
+"""Seconds below which a wait is written with its fraction."""
 
 
-class Wait(NamedTuple):
+class TrainerWait(NamedTuple):
     """A span without training."""
 
     begun_ns: int
-    seconds: float
+    lasting: str
     text: str
     step: int
 
@@ -52,14 +54,17 @@ def sentence_of(timeline: Timeline) -> str:
     return " ".join(sentences)
 
 
-def longest_waits(timeline: Timeline) -> list[Wait]:
+def longest_waits(timeline: Timeline) -> list[TrainerWait]:
     """Returns the longest spans without training, the longest first."""
     longest = sorted(timeline.idle, key=lambda idle: idle.begun_ns - idle.ended_ns)[:_SHOWN]
     return [_wait(idle) for idle in longest]
 
 
-def _wait(idle: IdleSpan) -> Wait:
-    return Wait(idle.begun_ns, (idle.ended_ns - idle.begun_ns) / 1e9, idle.text, idle.step)
+def _wait(idle: IdleSpan) -> TrainerWait:
+    seconds = (idle.ended_ns - idle.begun_ns) / 1e9
+    return TrainerWait(
+        idle.begun_ns, f"{seconds:.2f} s" if seconds < _SHORT_S else lasting(seconds), idle.text, idle.step
+    )
 
 
 def _within(timeline: Timeline, begun_ns: int, ended_ns: int) -> int:

@@ -292,8 +292,9 @@ def _gaps(table: StepTable, from_ns: int, to_ns: int) -> list[tuple[int, int, in
 def _pauses(marks: Sequence[CourseMark], to_ns: int) -> list[tuple[int, int, str]]:
     """Returns the begin, the end and the reason of each pause."""
     states = [mark for mark in marks if mark.change in {*_PAUSES, *ENDED, "running"}]
-    ends = [mark.time_ns for mark in states[1:]] + [to_ns]
-    return [(mark.time_ns, end, mark.text) for mark, end in zip(states, ends, strict=True) if mark.change in _PAUSES]
+    moments_ns = [*(mark.time_ns for mark in states), to_ns]
+    spans = zip(states, moments_ns[1:], strict=True)
+    return [(mark.time_ns, end_ns, mark.text) for mark, end_ns in spans if mark.change in _PAUSES]
 
 
 def _named(
