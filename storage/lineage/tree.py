@@ -32,9 +32,9 @@ def tree_lines(graph: LineageGraph, direction: Literal["up", "down"]) -> list[Tr
         near, far = (link.effect, link.cause) if direction == "up" else (link.cause, link.effect)
         children.setdefault(near, []).append((far, link.what))
     hidden: dict[str, list[More]] = {}
-    for more in graph.more:
-        if more.direction == direction:
-            hidden.setdefault(more.node, []).append(more)
+    for neighbours in graph.more:
+        if neighbours.direction == direction:
+            hidden.setdefault(neighbours.node, []).append(neighbours)
     truncated = set(graph.cut)
     unfolded = {graph.root}
 

@@ -184,7 +184,7 @@ def submitted_source(config: Mapping[str, Any], flags: Iterable[str] = ()) -> So
         for length in range(1, len(path) + 1):
             source.values.setdefault(path[:length], SourcePlace("the file"))
     for flag in flags:
-        if (path := parse(flag)) is not None:
-            source.values[path] = SourcePlace("-s")
-            source.values |= {below: SourcePlace("-s") for below in source.values if below[: len(path)] == path}
+        if (field := parse(flag)) is not None:
+            below = [path for path in source.values if path[: len(field)] == field]
+            source.values |= dict.fromkeys([field, *below], SourcePlace("-s"))
     return source
