@@ -32,14 +32,14 @@ class FieldLine(NamedTuple):
     field: ResolvedField
 
 
-class Section(NamedTuple):
+class FileSection(NamedTuple):
     """Neighbouring fields with the same beginning of their paths."""
 
     title: str
     lines: list[FieldLine]
 
 
-def sections_of(fields: Sequence[ResolvedField], words: str, shown: SetBy) -> list[Section]:
+def sections_of(fields: Sequence[ResolvedField], words: str, shown: SetBy) -> list[FileSection]:
     """Returns the fields with all words in path, content or origin, in sections."""
     wanted = words.casefold().split()
     lines = [(section_of(field.field), FieldLine("", text_of(field.value), field)) for field in fields]
@@ -50,7 +50,7 @@ def sections_of(fields: Sequence[ResolvedField], words: str, shown: SetBy) -> li
         and all(word in f"{line.field.field} {line.text} {line.field.text}".casefold() for word in wanted)
     ]
     return [
-        Section(title, [line for _, line in of_section])
+        FileSection(title, [line for _, line in of_section])
         for title, of_section in groupby(matching, key=lambda titled: titled[0])
     ]
 

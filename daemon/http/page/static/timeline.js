@@ -260,6 +260,7 @@ async function read() {
         lanes = lanesOf(next);
         hot = null;
         if (all) shown = [ms(next.from_at), ms(next.to_at)];
+        readout.textContent = '\u00a0';
         paint();
       }
     } else readout.textContent = (await response.json()).detail;
