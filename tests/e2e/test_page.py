@@ -150,8 +150,10 @@ def test_a_newcomer_gets_from_the_curve_to_the_weights_by_clicks_alone(scene: Sc
     page.locator("article a", has_text="row").first.click()
     page.get_by_text("The same question at every version").wait_for()
     page.locator(".who a", has_text="version").last.click()
-    page.wait_for_url(lambda url: "/v1/lineage?id=" in url and "/weights/" in url)
-    assert "checkpoint" in page.locator("body").inner_text()
+    page.locator(".nd.root", has_text="weights").wait_for()
+    assert "weights" in page.url
+    page.locator(".nd a", has_text="checkpoint").first.click()
+    page.locator(".nd.root", has_text="checkpoint").wait_for()
     assert window.complaints == []
 
 
