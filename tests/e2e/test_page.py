@@ -46,7 +46,7 @@ def test_the_printed_link_opens_an_empty_list_which_fills_by_itself(scene: Scene
     page = window.page
     page.wait_for_url(f"{scene.host.url}/")
     assert 0 < window.transferred_bytes() <= MOST_BYTES
-    assert page.locator("code").all_inner_texts() == ["rftd demo", "rftd submit mine.yaml --wait"]
+    assert page.locator(".empty code").all_inner_texts() == ["rftd demo", "rftd submit mine.yaml --wait"]
     _check(window)
     name = scene.submit(LONG, "name=long", f"labels.note={LABEL}")
     row = page.locator("tr.go", has_text=name)
