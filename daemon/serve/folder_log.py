@@ -15,7 +15,9 @@ from rftd.ops.durable import make_durable_folder, write_durable
 from rftd.streams.sqlite.lock_file import LockFile
 
 _EMBEDDED: Final = "embedded"
+"""Kind of a log in the data folder itself."""
 _ELSEWHERE: Final = "elsewhere"
+"""Kind of a log on a server."""
 
 
 def of_another_log(folder: DataFolder, *, embedded: bool) -> bool:
@@ -45,6 +47,7 @@ def keep_for(folder: DataFolder, *, embedded: bool) -> None:
 
 
 def _kind(embedded: bool) -> str:
+    """Returns the name of the kind of log."""
     return _EMBEDDED if embedded else _ELSEWHERE
 
 
@@ -58,6 +61,7 @@ def _last(folder: DataFolder) -> str | None:
 
 
 def _put_aside(folder: DataFolder, last: str) -> None:
+    """Moves tables and list of experiments to the folder `aside/LAST`, whose former content is deleted."""
     aside = folder.root / "aside" / last
     shutil.rmtree(aside, ignore_errors=True)
     make_durable_folder(aside)

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _STATES: Final = ("waiting", "cooling", "open")
+"""States of the counted experiences."""
 _COUNTS: Final = """SELECT state, CASE WHEN priority > 0 THEN 1 WHEN priority < 0 THEN -1 ELSE 0 END AS band,
     COUNT(*) AS count
 FROM experiences WHERE experiment = :experiment AND state IN ('waiting', 'cooling', 'open') AND state <> 'planned'
 GROUP BY 1, 2"""
+"""SQL of a `PlaceCount` for each state and sign."""
 
 
 class PlaceCount(msgspec.Struct, frozen=True):

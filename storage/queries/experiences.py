@@ -49,7 +49,9 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PREFIX: Final = re.compile(r"[0-9a-f]{8,32}")
+"""Form of an id, or of its beginning, without dashes."""
 _CANDIDATES: Final = 8
+"""Maximum number of ids named in an error."""
 
 COLUMNS: Final = """e.id, e.group_id AS "group", e.rollout, e.stage, e.state,
     e.retired_reason, e.reward, COALESCE(g.tag, e.priority) AS priority, e.prompt_tokens,
@@ -81,6 +83,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ExperienceId(msgspec.Struct, frozen=True):
+    """A row with an experience's id alone."""
+
     id: str
 
 

@@ -120,6 +120,9 @@ class Room:
 
     def _fits(self, records: int, size_bytes: int) -> bool:
         # An append larger than the whole room would otherwise wait for ever.
+        """True if an append fits beside those under way; always if there is none, so that a large one waits for the
+        others only.
+        """
         return self._records == 0 or (
             self._records + records <= self._records_limit and self._size + size_bytes <= self._size_limit
         )

@@ -11,6 +11,7 @@ from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.log import EventLog
 
 RETRY_FULL_S = 0.5
+"""Pause before an append to a full log is tried again."""
 
 
 async def append_when_space(
@@ -49,6 +50,7 @@ def parts(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
 async def _append(
     log: EventLog, drafts: Sequence[Draft], clock: Clock, on_full: Callable[[LogFullError], None] | None
 ) -> list[Position]:
+    """Appends drafts, again and again while the log is full; `on_full` is called each time."""
     while True:
         try:
             return await log.append(drafts)

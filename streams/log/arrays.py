@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DTYPES: Final = {"u1": 1, "u4": 4, "i4": 4, "f4": 4, "f8": 8}
+"""Bytes of a number, by the types of arrays."""
 _DROPPED: Final = "dropped:"
+"""Beginning of the artifact's text if the array's bytes were dropped."""
 _ARTIFACT: Final = re.compile(rf"(?:{_DROPPED})?[0-9a-f]{{64}}")
+"""Form of an artifact's text: a sha256, possibly of dropped bytes."""
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -110,6 +113,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return type(self)(self.dtype, self.shape, read(self.artifact)) if self.artifact else self
 
     def _check_not_dropped(self) -> None:
+        """Raises NotFoundError if the bytes were dropped from the log."""
         if self.is_dropped:
             raise NotFoundError(
                 f"the bytes of an array of shape {self.shape} were dropped from the log; their sha256 is "

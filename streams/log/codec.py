@@ -20,6 +20,7 @@ from rftd.streams.log.envelope import Decoded, Draft, Head, Record
 from rftd.streams.log.topics import Partition, partition_of
 
 E = TypeVar("E", bound=Event)
+"""Type of the expected event."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgpack_decoder(Head)
@@ -153,6 +154,7 @@ def to_json(event: Event) -> Any:
 
 
 def _readable(value: Any) -> Any:
+    """Replaces arrays by dtype and shape, and bytes by hex digits, for people."""
     match value:
         case dict():
             return {key: _readable(field) for key, field in value.items()}

@@ -13,7 +13,9 @@ class Decision(NamedTuple):
     """An event decided by a role and not appended yet; without a `partition`, it goes to the experiment's own."""
 
     event: Event
+    """The event."""
     partition: Partition | None = None
+    """The partition; None for the experiment's own."""
 
 
 def slot_partition(slot: int) -> Partition:

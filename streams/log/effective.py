@@ -35,6 +35,7 @@ class Ruling(NamedTuple):
     """A decoded event, and whether it takes effect."""
 
     decoded: Decoded
+    """The decoded event."""
     effective: bool
     """False if the record is void: its writer did not own the role at that position."""
 

@@ -46,10 +46,13 @@ class Draft(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An encoded event to be appended; `head` and `value` are stored and hashed unchanged."""
 
     partition: Partition
+    """The partition to which it will be appended."""
     id: UUID
+    """Id of the event, by which a repeated append is recognised."""
     head: bytes
     """The attributes (`Head`), encoded."""
     value: bytes
+    """The event, encoded."""
 
     @property
     def size_bytes(self) -> int:
@@ -86,14 +89,18 @@ class Stretch(NamedTuple):
     """A range of offsets [first, end) of a partition."""
 
     first: int
+    """First offset of the range."""
     end: int
+    """The offset after the last one of the range."""
 
 
 class Position(NamedTuple):
     """The position of one record; as text `stream/partition@offset`."""
 
     partition: Partition
+    """The record's partition."""
     offset: int
+    """Number of the record within its partition."""
 
     def __str__(self) -> str:
         return f"{self.partition}@{self.offset}"

@@ -22,14 +22,18 @@ class Role(NamedTuple):
     """A role owned by one process at a time: controller, planner, dispatcher or trainer of one experiment."""
 
     experiment: UUID | None
+    """The experiment; None for a role of the whole log."""
     name: str
+    """Name of the role, such as `trainer`."""
 
 
 class Owner(NamedTuple):
     """The owner of a role in a partition, by the last effective fence."""
 
     epoch: int
+    """Number of the ownership, growing from owner to owner."""
     id: UUID
+    """Id of the owning process."""
     source: str
     """The `source` of the holder's records."""
 
@@ -38,11 +42,17 @@ class FenceOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of one role in one partition, as written in snapshots."""
 
     stream: str
+    """The partition's stream."""
     partition: int
+    """The partition's number."""
     experiment: UUID | None
+    """The role's experiment; None for a role of the whole log."""
     role: str
+    """Name of the role."""
     epoch: int
+    """Number of the ownership."""
     owner: UUID
+    """Id of the owning process."""
 
 
 class FenceView:
@@ -109,6 +119,7 @@ class FenceView:
 
     def _fenced(self, partition: Partition, head: Head, event: Fence) -> bool:
         # The envelope routes, the event fences: a fence with two versions of its role or epoch has a foreign writer.
+        """Applies a fence; returns False for one without effect, such as a rival's that came second."""
         if (event.role, event.epoch) != (head.role, head.epoch):
             return False
         role = Role(head.experiment, event.role)
@@ -126,4 +137,5 @@ class FenceView:
 
 
 def _owner(role: str, epoch: int, id: UUID) -> Owner:
+    """Returns the owner, with the source under which its records are written."""
     return Owner(epoch, id, holder_source(role, id))

@@ -79,6 +79,7 @@ class Follower:
             return await self._pump(wait_s)
 
     async def _pump(self, wait_s: float) -> int:
+        """Waits up to `wait_s` for records and folds them; returns their number."""
         read = await self._feed.pump(wait_s, self._read)
         self.folded += read
         return read
@@ -125,6 +126,7 @@ class Follower:
         await self._feed.close()
 
     def _read(self, record: Record) -> None:
+        """Folds one record if it has an effect, and remembers its chain."""
         decoded = effective(record, self.fences, self._wanted)
         if decoded is not None:
             self._fold.apply(decoded)

@@ -14,7 +14,9 @@ from uuid import UUID
 from rftd.ops.ids import derive
 
 _SEQUENCES: Final = 1 << 48
+"""Sequences have to be below this number."""
 _STAGES: Final = 1 << 12
+"""Stages have to be below this number."""
 # In Python `-` binds closer than `<<`, `<<` closer than `&`, and `&` closer than `|`.
 _TAKEN: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
 """Bits of the id taken from the derived id."""
@@ -26,7 +28,9 @@ class GroupPlace(NamedTuple):
     """The stage and the sequence of a group in its experiment."""
 
     stage: int
+    """Index of the stage."""
     sequence: int
+    """Number of the group within its stage."""
 
 
 def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:

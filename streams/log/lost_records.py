@@ -27,6 +27,7 @@ class Witness(NamedTuple):
     by: str
     """Description of the holder, for messages."""
     heads: Heads
+    """The remembered heads."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -68,7 +69,9 @@ class Life(NamedTuple):
     """Id, end and accepted losses of an experiment, from which it follows whether a loss concerns it."""
 
     id: UUID
+    """Id of the experiment."""
     ended: bool
+    """True if the experiment has ended."""
     accepted: Collection[HeadRef]
     """The lost heads accepted by a person, letting the experiment continue."""
 
@@ -257,7 +260,9 @@ def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
 
 
 _NOTHING = Mark(0, GENESIS)
+"""The head of a partition without records."""
 _TRUTH = frozenset(TRUTH)
+"""The partitions that a loss may concern."""
 
 
 def _layers(refs: Iterable[HeadRef]) -> Iterator[Heads]:
@@ -272,6 +277,7 @@ def _layers(refs: Iterable[HeadRef]) -> Iterator[Heads]:
 
 async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
     # A check names the first missing head and stops: after a failure, each head is checked alone.
+    """Returns those of these heads that the log lacks."""
     try:
         await log.check_heads(heads)
     except LogLossError:
@@ -282,5 +288,6 @@ async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
 
 
 def _loss(ref: HeadRef, by: str, ends: Mapping[Partition, Mark]) -> Loss:
+    """Describes a missing head, with the present end of its partition."""
     end = ends.get(Partition(ref.stream, ref.partition), _NOTHING).next_offset
     return Loss(LostHead(ref.stream, ref.partition, ref.next_offset, ref.chain, by, end))

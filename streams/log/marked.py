@@ -62,6 +62,7 @@ def carries(kind: type[msgspec.Struct], family: Any) -> bool:
 # Cached by type: inspecting the fields costs more than all changes of an event, and an import inspects every record.
 @cache
 def _struct_step(kind: Any, family: Any) -> _Step | None:
+    """Returns a function that changes the marked fields of a struct, at any depth; None if the type has none."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType), kind
     steps = [(field.name, step) for field in info.fields if (step := _step(field.type, family)) is not None]
@@ -76,6 +77,7 @@ def _struct_step(kind: Any, family: Any) -> _Step | None:
 
 
 def _step(kind: inspect.Type, family: Any) -> _Step | None:
+    """Returns a function that changes the marked values within a value of this type; None if it has none."""
     match kind:
         case inspect.Metadata():
             mark = mark_of(kind)
@@ -98,10 +100,12 @@ def _step(kind: inspect.Type, family: Any) -> _Step | None:
 
 
 def _unless_none(step: _Step) -> _Step:
+    """Applies a step to any value but None."""
     return lambda value, holder, change: None if value is None else step(value, holder, change)
 
 
 def _for_elements(step: _Step) -> _Step:
+    """Applies a step to each element of a tuple."""
     return lambda values, holder, change: tuple(step(value, holder, change) for value in values)
 
 
@@ -142,13 +146,21 @@ class RememberedHeads(LogPlace):
 # A new position in an event needs one of these annotations, or an import leaves the number of another log in it: a test
 # of every registered type looks for offsets without a mark.
 TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.TASKS))]
+"""Offset of a record of `rftd.tasks`."""
 ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
+"""Offset of a record of `rftd.experiences`."""
 PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]
+"""Offset in a place of kind `PlaceKind.POINTER`."""
 ReadOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.READ))]
+"""Offset in a place of kind `PlaceKind.READ`."""
 HEADS: Final = marked(RememberedHeads())
+"""Marks heads remembered by the event's writer."""
 START: Final = marked(LogPlace(PlaceKind.START))
+"""Marks an offset of kind `PlaceKind.START`."""
 DIGEST: Final = marked(LogPlace(PlaceKind.DIGEST))
+"""Marks a digest of kind `PlaceKind.DIGEST`."""
 HISTORY: Final = marked(LogPlace(PlaceKind.HISTORY))
+"""Marks a place of kind `PlaceKind.HISTORY`."""
 
 
 class PathUse(Enum):
@@ -180,8 +192,11 @@ class StoredPath(FieldMark):
 
 
 InputPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.INPUT))]
+"""Path of kind `PathUse.INPUT`."""
 OwnPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.OWN))]
+"""Path of kind `PathUse.OWN`."""
 RelativePath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.RELATIVE))]
+"""Path of kind `PathUse.RELATIVE`."""
 InputArguments: TypeAlias = Annotated[dict[str, Any], marked(StoredPath(PathUse.INPUT, arguments=("path",)))]
 """Arguments of a plug-in, in which the key `path` is an input path."""
 

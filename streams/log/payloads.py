@@ -26,6 +26,7 @@ from rftd.streams.log.topics import Partition
 AT_ONCE: Final = 128
 """Number of records rewritten per transaction."""
 _PRODUCED: Final = definition_of(ExperienceProduced)
+"""The type of event with payloads."""
 
 
 @runtime_checkable
@@ -52,6 +53,7 @@ class Dropped(msgspec.Struct, frozen=True):
     """Counts of an operation dropping or restoring payloads."""
 
     records: int
+    """Number of records changed."""
     size_bytes: int
     """Bytes removed from the records by dropping, or added by restoring."""
     before: int = 0
@@ -62,6 +64,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Dropped(0, 0)
+"""Counts of an operation that changed nothing."""
 
 
 async def drop_all(log: EventLog, experiment: UUID) -> Dropped:
@@ -136,11 +139,13 @@ def without_payload(value: ExperienceProduced) -> ExperienceProduced:
 
 
 def _experiences() -> list[Partition]:
+    """Returns the partitions of `rftd.experiences`."""
     return [partition for partition in topics.TRUTH if partition.stream == topics.EXPERIENCES]
 
 
 async def _chunks(log: EventLog, partition: Partition, start: int) -> AsyncIterator[list[Record]]:
     # The present head: later records belong to experiments under way.
+    """Yields the records of a partition from `start` to its present end, `AT_ONCE` at most together."""
     head = (await log.heads()).get(partition)
     end = head.next_offset if head is not None else 0
     while start < end and (records := await log.read(partition, start, max_records=AT_ONCE)):
@@ -149,6 +154,7 @@ async def _chunks(log: EventLog, partition: Partition, start: int) -> AsyncItera
 
 
 def _is_of(record: Record, experiment: UUID) -> bool:
+    """True if the record belongs to the experiment."""
     head = head_of(record)
     return head is not None and head.experiment == experiment
 
@@ -165,6 +171,7 @@ def _produced(record: Record) -> ExperienceProduced | None:
 
 
 async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]) -> Dropped:
+    """Removes the payloads of these records where that is worth it; returns the counts."""
     thin: dict[int, bytes] = {}
     size_bytes = 0
     before_count = 0

@@ -22,12 +22,15 @@ from rftd.streams.log.envelope import Record
 TYPES: Final = "rftd.experiment."
 """The prefix of every request's type: `rftd.experiment.submit`."""
 _OF_TASKS: Final = (f"{TYPES}add_tasks", f"{TYPES}end_tasks")
+"""Types of requests about the tasks of a queue."""
 SPECVERSION: Final = "1.0"
+"""The supported version of CloudEvents."""
 ATTRIBUTE_CHARS: Final = 1000
 """Maximum length of source, id, type or subject, in characters."""
 _REQUESTS: Final = UUID("72667464-2072-5571-8001-726674640000")
 """The namespace of the keys derived from a source and an id."""
 _ABSENT: Final = msgspec.Raw(b"")
+"""The value of a missing attribute."""
 
 
 class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):

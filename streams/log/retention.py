@@ -13,6 +13,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TOPICS, Partition, Topic
 
 EVERY_S: Final = 60.0
+"""Pause between two deletions of old records."""
 
 
 async def enforce_retention(log: EventLog, clock: Clock) -> None:

@@ -116,6 +116,7 @@ class RoleLease:
 
 
 def _check_owner(follower: Follower, role: Role, partitions: Iterable[Partition], owner: UUID) -> None:
+    """Raises FencedError if another process owns the role in one of these partitions."""
     for partition in partitions:
         if follower.fences.owner(partition, role) != owner:
             raise FencedError(

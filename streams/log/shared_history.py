@@ -93,6 +93,7 @@ class _Plans:
         self._first = first
 
     def apply(self, decoded: Decoded) -> None:
+        """Applies an event; remembers the offsets of valid plans from the first step on."""
         if decoded.partition.stream != topics.EXPERIMENTS:
             return
         event = decoded.event
@@ -123,6 +124,7 @@ class _History:
         return self._plans.offsets.get(self.at_step)
 
     def apply(self, decoded: Decoded) -> None:
+        """Applies an event; remembers the checksums of the executions of step `at_step`."""
         event = decoded.event
         self.state.apply(decoded)
         self._plans.apply(decoded)
@@ -136,6 +138,7 @@ class _History:
 
 
 async def _shared(log: EventLog, history: _History) -> SharedHistory:
+    """Returns the shared history up to a step; raises ConflictError for a step that cannot be continued."""
     state = history.state
     at_step = history.at_step
     spine = state.spine
@@ -184,6 +187,7 @@ async def _shared(log: EventLog, history: _History) -> SharedHistory:
 
 
 async def _plan(log: EventLog, state: RunState, step: int, offset: int) -> BatchPlanned:
+    """Reads the plan of a step; raises LogLossError if it is missing."""
     partition = partition_of(topics.EXPERIMENTS, state.experiment)
     records = await log.read(partition, offset, max_records=1)
     if not records or records[0].offset != offset:
@@ -236,6 +240,7 @@ class _Groups:
         self._closed: set[int] = set()
 
     def apply(self, decoded: Decoded) -> None:
+        """Applies an event; remembers the closed groups of the stage."""
         self.state.apply(decoded)
         if isinstance(decoded.event, GroupClosed) and decoded.event.stage == self._stage:
             self._closed.add(decoded.event.sequence)
@@ -249,6 +254,7 @@ class _Groups:
         return self._closed.difference(self._untouched())
 
     def _untouched(self) -> Iterator[int]:
+        """Yields the sequences of groups with all members still waiting."""
         experiences = [
             experience for experience in self.state.replay_buffer.waiting.values() if experience.stage == self._stage
         ]

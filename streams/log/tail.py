@@ -14,6 +14,7 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.topics import Partition
 
 _EMPTY: Final = Mark(0, GENESIS)
+"""The head of a partition without records."""
 _RECORD_SIZE_BYTES: Final = 400
 """Memory of the objects around one record's bytes, counted because most records have fewer bytes."""
 

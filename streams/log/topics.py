@@ -15,6 +15,7 @@ class Partition(NamedTuple):
     """One totally ordered sequence of records, named by stream and number: `rftd.tasks/3`."""
 
     stream: str
+    """Name of the stream."""
     number: int
     """Number of the partition within its stream, from 0."""
 
@@ -26,8 +27,11 @@ class Topic(msgspec.Struct, frozen=True):
     """A stream with its number of partitions; `retention_s` is None for streams that keep every record."""
 
     name: str
+    """Name of the stream."""
     partitions: int
+    """Number of partitions."""
     retention_s: float | None = None
+    """Seconds for which records stay; None: for ever."""
     keyed: bool = False
     """True if all records of an experiment are in one partition, chosen by its id, so that they are ordered."""
     events: bool = True
@@ -35,14 +39,23 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 EXPERIMENTS: Final = "rftd.experiments"
+"""Stream of an experiment's life, plans and steps."""
 TASKS: Final = "rftd.tasks"
+"""Stream of the work given to explorers."""
 EXPERIENCES: Final = "rftd.experiences"
+"""Stream of explorers' results."""
 WEIGHTS: Final = "rftd.weights"
+"""Stream of announced weight versions."""
 CHECKPOINTS: Final = "rftd.checkpoints"
+"""Stream of committed checkpoints."""
 WORKERS: Final = "rftd.workers"
+"""Stream of workers' starts and ends."""
 HEARTBEATS: Final = "rftd.heartbeats"
+"""Stream of workers' signs of life."""
 DEADLETTERS: Final = "rftd.deadletters"
+"""Stream of records that could not be used, and of verdicts about them."""
 REQUESTS: Final = "rftd.requests"
+"""Stream of requests by other programs."""
 
 # The number of partitions of a keyed stream never changes in place: a key would move.
 TOPICS: Final = {
@@ -59,6 +72,7 @@ TOPICS: Final = {
         Topic(REQUESTS, 4, events=False),
     )
 }
+"""All streams, by name."""
 
 KEYED: Final = tuple(topic.name for topic in TOPICS.values() if topic.keyed)
 """Streams with one partition per experiment."""
@@ -76,11 +90,13 @@ EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.strea
 
 # Heartbeats are no truth: readers follow from the present on, and no snapshot or fence vouches for heartbeats.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
+"""All partitions whose records are events."""
 
 
 _PARTITIONS: Final = {
     topic.name: tuple(Partition(topic.name, number) for number in range(topic.partitions)) for topic in TOPICS.values()
 }
+"""The partitions of each stream, by its name."""
 
 
 def partition_of(stream: str, key: UUID) -> Partition:

@@ -26,8 +26,11 @@ class Liveness:
         self._states_s: dict[UUID, float] = {}
         """Time of the first heartbeat with the worker's present state, by the clock of `tick`."""
         self._heard_s: dict[UUID, float] = {}
+        """Time of each worker's last sign of life, in seconds counted by `tick`."""
         self._renewed_s: dict[UUID, float] = {}
+        """Time of each tested lease's last progress, in the same seconds."""
         self._began_s: dict[UUID, float] = {}
+        """Time of the first call of `age_s` for each lease, in the same seconds."""
         self._pending: list[Heartbeat | WorkerStarted] = []
         """Signs of life not dated yet."""
         self._looked_s = 0.0

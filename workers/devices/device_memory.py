@@ -14,21 +14,27 @@ from rftd.workers.devices.host import Device
 from rftd.workers.weights import safetensors
 
 _GROUP: Final = Path("/sys/fs/cgroup")
+"""Folder of this process's control group, within a container."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+"""Units of sizes, each 1024 times the one before."""
 
 
 class Need(NamedTuple):
     """A part of an engine's memory on its device, and its size in bytes."""
 
     what: str
+    """Name of the part, for errors."""
     size_bytes: int
+    """Size of the part."""
 
 
 class EngineMemory(NamedTuple):
     """The memory needed by one engine on one device, in parts."""
 
     device: Device
+    """The device."""
     needs: tuple[Need, ...]
+    """The parts."""
 
     @property
     def size_bytes(self) -> int:

@@ -131,6 +131,7 @@ class DeviceTurn:
             _unlock(self._door)
 
     def _open(self) -> None:
+        """Opens the two lock files, unless they are open."""
         if self._door < 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._door, self._room = (
@@ -139,6 +140,7 @@ class DeviceTurn:
 
     async def _wake(self) -> None:
         # One at a time: a rollout arriving while the engines fall asleep must find all of them asleep, not half.
+        """Wakes all engines, if asleep."""
         async with self._power:
             if self._asleep:
                 for engine in self._engines:
@@ -156,6 +158,7 @@ class DeviceTurn:
 
 
 def _unlock(descriptor: int) -> None:
+    """Releases a lock file, unless it is closed."""
     if descriptor >= 0:  # closed already, which unlocks
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 

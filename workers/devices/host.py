@@ -12,10 +12,13 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device of a host, for the computations of engines."""
 
     kind: Literal["cpu", "cuda"]
+    """Type of the device."""
     index: int
     """Number on the host, in the order of the PCI bus; 0 for the CPU."""
     name: str
+    """Description, such as the model of a GPU."""
     uuid: str = ""
+    """Id of the GPU; empty for the CPU."""
     memory_bytes: int
     """Total memory; 0 if the driver does not tell."""
     node: str = ""
@@ -28,9 +31,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """A machine, or a cluster: its devices, and the engine packages installed for its workers."""
 
     name: str = ""
+    """Name of the machine or cluster."""
     seen: bool = True
     """False without a discovery: workers run on machines invisible to this process."""
     devices: tuple[Device, ...] = ()
+    """The devices, of all machines."""
     clustered: bool = False
     """True for a cluster of machines, with a launcher placing each worker."""
     no_gpu: str = ""

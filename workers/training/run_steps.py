@@ -18,8 +18,11 @@ class StepArrays:
     step: RunStep
     """Lengths and rewards of the step, as recorded."""
     tokens: NDArray[np.uint32]  # [T]
+    """Prompt and response."""
     loss_mask: NDArray[np.uint8]  # [R]
+    """1 for each trained token of the response, 0 for others."""
     logprobs: NDArray[np.float32]  # [R]
+    """Log-probability of each token of the response."""
 
     @property
     def mean_logprob(self) -> float:
