@@ -4,7 +4,8 @@ upserts            the columns owned by an event type, and the statement that wr
 projections/       pure functions from events to row changes
 fold               records to row changes, positions and dead letters; pure
 standing_plans     which plans count
-experience_states  the state of each experience, and counts
+counts_update      changes of the counts of experiments and stages
+experience_states  the state of each experience
 writer             rows and positions into one transaction
 projector          follows the log
 sole_writer        the projector's transactions, and the lock that excludes a second projector

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from rftd.storage.database.tables.base import table_of
@@ -20,17 +21,16 @@ from rftd.storage.database.tables.batches import Batches, BatchItems
 from rftd.storage.database.tables.experiences import Experiences, Retirements
 from rftd.storage.database.tables.steps import Steps
 from rftd.storage.database.tables.tasks import Groups, Leases
+from rftd.storage.projector.counts_update import CountsUpdate, Write
 from rftd.storage.projector.upserts import Upsert, Values
-from rftd.storage.queries.books import GROUP, MAPPED_ROLLOUTS, PRODUCED, RETIRED
+from rftd.storage.queries.books import FAILED, GROUP, MAPPED_ROLLOUTS, PRODUCED, RETIRED
 from rftd.storage.queries.counting import ABANDONED
-
-REASON_CHARACTERS: Final = 500
-"""Maximum length of a reason in the counts: a key of an index."""
 
 _EVALUATED: Final = f"""SELECT {{place}}, e.group_id, e.experiment, e.state, e.retired_reason, e.retired_used, e.step,
     e.staleness_versions, e.uses, {{produced}}, g.member_map,
     CASE WHEN e.rollout < {MAPPED_ROLLOUTS} THEN SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) END,
-    r.experience, r.reason, r.uses, b.step, b.max_uses, i.use, i.staleness_versions
+    r.experience, r.reason, r.uses, e.stage, e.prompt_tokens, e.response_tokens,
+    b.step, b.max_uses, i.use, i.staleness_versions
 FROM {{keys}}experiences e {GROUP} {RETIRED}
     LEFT JOIN batch_items i ON i.experience = e.id
     LEFT JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset AND b.experiment = e.experiment
@@ -44,14 +44,18 @@ FROM batch_items i WHERE """
 _STANDING: Final = f"""SELECT b.id, b.planned_offset, b.experiment, b.step, b.max_uses FROM batches b
 WHERE b.planned_offset IS NOT NULL AND NOT {ABANDONED} AND """
 _RETIRED: Final = "SELECT r.experience, r.reason, r.uses FROM retirements r WHERE "
-_UNPLANNED: Final = """SELECT {place}, e.group_id, e.rollout, e.experiment, e.state FROM {keys}experiences e
+_UNPLANNED: Final = """SELECT {place}, e.group_id, e.rollout, e.state,
+    e.experiment, e.stage, e.prompt_tokens, e.response_tokens FROM {keys}experiences e
 WHERE e.state IN ('open', 'waiting', 'late') AND """
-_CLOSED: Final = """SELECT g.experiment, g.members, g.failed, g.code FROM groups g
+_CLOSED: Final = """SELECT g.experiment, g.stage, g.members, g.failed, g.code FROM groups g
 WHERE g.closed_offset IS NOT NULL AND """
 _ABANDONED: Final = """SELECT i.experience FROM batches b JOIN batch_items i ON i.batch = b.id
 WHERE b.abandoned_offset IS NOT NULL AND """
-_COUNTED: Final = """SELECT e.experiment, e.state, e.retired_reason, e.retired_used FROM {keys}experiences e
+_COUNTED: Final = """SELECT e.experiment, e.stage, e.prompt_tokens, e.response_tokens,
+    e.state, e.retired_reason, e.retired_used, e.uses FROM {keys}experiences e
 WHERE e.state IS NOT NULL AND """
+_FAILURES: Final = f"""SELECT e.failed_experiment, e.failed_stage, e.failed_code FROM {{keys}}experiences e
+WHERE {FAILED} AND """
 _STATE_IN_FILE: Final = """UPDATE experiences SET state = ?, retired_reason = ?, retired_used = ?, step = ?,
     staleness_versions = ?, uses = ? WHERE rowid = ?"""
 _STATE_ON_SERVER: Final = """UPDATE experiences e SET state = n.state, retired_reason = n.retired_reason,
@@ -62,16 +66,6 @@ WHERE e.ctid = n.place::tid"""
 _CLOSED_IN_FILE: Final = "UPDATE experiences SET state = ? WHERE rowid = ?"
 _CLOSED_ON_SERVER: Final = """UPDATE experiences e SET state = n.state
 FROM unnest($1::text[], $2::text[]) AS n(state, place) WHERE e.ctid = n.place::tid"""
-_COUNT_IN_FILE: Final = """INSERT INTO counts (experiment, kind, reason, count) VALUES (?, ?, ?, ?)
-ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
-_COUNT_ON_SERVER: Final = """INSERT INTO counts (experiment, kind, reason, count)
-SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::bigint[])
-ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
-_EMPTY_IN_FILE: Final = "DELETE FROM counts WHERE experiment = ? AND kind = ? AND reason = ? AND count = 0"
-_EMPTY_ON_SERVER: Final = """DELETE FROM counts c USING unnest($1::bytea[], $2::text[], $3::text[])
-    AS n(experiment, kind, reason)
-WHERE c.experiment = n.experiment AND c.kind = n.kind AND c.reason = n.reason AND c.count = 0"""
-
 _PLACE_ON_SERVER: Final = "CAST(e.ctid AS TEXT)"
 _PAIR_IN_FILE: Final = "e.group_id = k.column1 AND e.rollout = k.column2"
 _PAIR_ON_SERVER: Final = "e.group_id = k.group_id AND e.rollout = k.rollout"
@@ -114,17 +108,8 @@ class Query(NamedTuple):
         return self.sql.format(place=place, keys=keys, produced=self.produced)
 
 
-class Write(NamedTuple):
-    """A statement run for each row, as text for SQLite and for Postgres (arrays of columns)."""
-
-    in_file: str
-    on_server: str
-    rows: Sequence[Values]
-
-
 Dialogue = Generator[Query | Write, list[Any], None]
 """Queries and writes in order, each answered with the rows of the query (empty for a write)."""
-_Count = tuple[bytes, str, str]
 _State = tuple[Any, ...]
 """The columns of a state: name, reason and use of a retirement, step, staleness, uses."""
 _WITHOUT_EFFECT: Final[_State] = (None,) * 6
@@ -168,7 +153,7 @@ class StateUpdate:
                 index = upsert.columns.index(name)
                 getattr(self, touched).update([row[index] for row in changes])
         self._experiences.discard(None)
-        self._counts: Counter[_Count] = Counter()
+        self._counts = CountsUpdate()
 
     def before(self) -> Dialogue:
         """Takes the present counts of touched rows away, and notes the ids in rows about to be replaced."""
@@ -186,9 +171,11 @@ class StateUpdate:
             present = {bytes(row[0]) for row in rows}
             self._experiences -= {id for id in planned if ids[id] == 1 and id not in present}
         for keys, column in self._keys():
-            self._count((yield Query(_COUNTED, column, keys)), -1)
+            for row in (yield Query(_COUNTED, column, keys)):
+                self._counts.add_experience(row[:4], row[4:], -1)
+            self._counts.add_failures((yield Query(_FAILURES, column, keys)), -1)
         if self._closed:
-            self._count_groups((yield Query(_CLOSED, "g.id", list(self._closed))), -1)
+            self._counts.add_groups((yield Query(_CLOSED, "g.id", list(self._closed))), -1)
         if self._plans:
             rows = yield Query("SELECT i.experience FROM batch_items i WHERE ", "i.batch", list(self._plans))
             self._experiences.update(bytes(row[0]) for row in rows if row[0])
@@ -212,7 +199,7 @@ class StateUpdate:
         if upsert is None or not self._fresh:
             return
         lease, experience, experiment = map(upsert.columns.index, ("lease", "id", "experiment"))
-        states: list[tuple[Any, ...]] = []
+        counted_of = itemgetter(*map(upsert.columns.index, _COUNTED_COLUMNS))
         leases = {row[lease] for row in self._fresh}
         leased: set[Any] = {
             (bytes(id), bytes(worker or b""), bytes(subject or b""))
@@ -235,10 +222,8 @@ class StateUpdate:
                 state = _state_of(
                     retired.get(id), plans.get((id, run), ()), digits is not None, _is_member(digits, row[1])
                 )
-                states.append((run, *state[:3]))
+                self._counts.add_experience(counted_of(row), state, 1)
             inserted.append(row + state)
-        for (run, *counted), number in Counter(states).items():
-            self._count([(run, *counted)], number)
         yield Write(*_insertion(upsert), inserted)
 
     @property
@@ -260,50 +245,41 @@ class StateUpdate:
         evaluated = set[Any]()
         for keys, column in self._keys():
             states = _merged((yield Query(_EVALUATED, column, keys, PRODUCED)))
-            self._count([(experiment, *after[:3]) for experiment, _, after in states.values()], 1)
+            for counted, _, after in states.values():
+                self._counts.add_experience(counted, after, 1)
             evaluated |= states.keys()
             changed += [(*after, rowid) for rowid, (_, before, after) in states.items() if before != after]
         yield from self._close(evaluated)
         if self._experiences:
             # Plans and retirements do not change which record ended a rollout: `state` tells it.
             rows = yield Query(_EVALUATED, "e.state IS NOT NULL AND e.id", list(self._experiences), "1 = 1")
-            for rowid, (experiment, before, after) in _merged(rows).items():
+            for rowid, (counted, before, after) in _merged(rows).items():
                 if rowid not in evaluated and before != after:
-                    self._count([(experiment, *before[:3])], -1)
-                    self._count([(experiment, *after[:3])], 1)
+                    self._counts.add_experience(counted, before, -1)
+                    self._counts.add_experience(counted, after, 1)
                     changed.append((*after, rowid))
         if changed:
             yield Write(_STATE_IN_FILE, _STATE_ON_SERVER, changed)
-        yield from self._write_counts()
+        for keys, column in self._keys():  # with the new states: a rollout with an experience did not fail
+            self._counts.add_failures((yield Query(_FAILURES, column, keys)), 1)
+        yield from self._counts.writes()
 
     def _close(self, evaluated: set[Any]) -> Dialogue:
         """Counts the closed groups, and writes the states of their unplanned experiences."""
         if not self._closed:
             return
         ids = list(self._closed)
-        self._count_groups((yield Query(_CLOSED, "g.id", ids)), 1)
+        self._counts.add_groups((yield Query(_CLOSED, "g.id", ids)), 1)
         maps = {bytes(id): digits or "" for id, digits in (yield Query(_MAPS, "g.id", ids))}
         changed: list[Values] = []
-        moves = Counter[tuple[Any, str, str]]()
-        for rowid, group, rollout, experiment, before in (yield Query(_UNPLANNED, "e.group_id", ids)):
+        for rowid, group, rollout, before, *counted in (yield Query(_UNPLANNED, "e.group_id", ids)):
             after = "waiting" if _is_member(maps.get(bytes(group)), rollout) else "late"
             if before != after and rowid not in evaluated:
                 changed.append((after, rowid))
-                moves[experiment, before, after] += 1
-        for (experiment, before, after), number in moves.items():
-            if experiment is not None:
-                self._counts[bytes(experiment), before, ""] -= number
-                self._counts[bytes(experiment), after, ""] += number
+                self._counts.add_experience(tuple(counted), (before, None, None, 0), -1)
+                self._counts.add_experience(tuple(counted), (after, None, None, 0), 1)
         if changed:  # before the plans are evaluated, with the states read back
             yield Write(_CLOSED_IN_FILE, _CLOSED_ON_SERVER, changed)
-
-    def _write_counts(self) -> Dialogue:
-        counts: list[Values] = [(*key, count) for key, count in sorted(self._counts.items()) if count]
-        if counts:
-            yield Write(_COUNT_IN_FILE, _COUNT_ON_SERVER, counts)
-        # A count of zero is no row: whether a count was ever above zero depends on the interleaving.
-        if less := [row[:3] for row in counts if int(row[3] or 0) < 0]:
-            yield Write(_EMPTY_IN_FILE, _EMPTY_ON_SERVER, less)
 
     def _keys(self) -> list[tuple[list[Any], str]]:
         """Returns the keys of experiences to be evaluated as a whole, with the column compared."""
@@ -312,29 +288,6 @@ class StateUpdate:
             (list(self._rollouts), ""),
         ]
         return [(ids, column) for ids, column in keys if ids]
-
-    def _count(self, states: Iterable[tuple[Any, ...]], sign: int) -> None:
-        """Adds experiences, as (experiment, state, reason, use before retirement)."""
-        for experiment, state, reason, used in states:
-            if state is None or experiment is None:
-                continue
-            key = bytes(experiment)
-            short = "" if reason is None else reason[:REASON_CHARACTERS]
-            self._counts[key, state, short] += sign
-            if used:
-                self._counts[key, "retired_used", short] += sign
-
-    def _count_groups(self, rows: Iterable[tuple[Any, ...]], sign: int) -> None:
-        """Adds closed groups, as (experiment, members, failed, code)."""
-        for experiment, members, failed, code in rows:
-            if experiment is None:
-                continue
-            key = bytes(experiment)
-            self._counts[key, "groups", ""] += sign
-            self._counts[key, "members", ""] += sign * (members or 0)
-            self._counts[key, "failed", ""] += sign * (failed or 0)
-            if code:
-                self._counts[key, "code", code[:REASON_CHARACTERS]] += sign
 
 
 def _plans_of(
@@ -356,24 +309,24 @@ def _is_member(digits: str | None, rollout: int) -> bool:
     return digits is not None and 0 <= rollout < len(digits) and digits[rollout] == "1"
 
 
-def _merged(rows: Iterable[tuple[Any, ...]]) -> dict[Any, tuple[bytes | None, _State, _State]]:
-    """Returns experiment, state before and state now by the row's id; the query has a row for each use."""
+def _merged(rows: Iterable[tuple[Any, ...]]) -> dict[Any, tuple[tuple[Any, ...], _State, _State]]:
+    """Returns the counted columns, the state before and the state now by the row's id, of a row for each use."""
     plans: dict[Any, list[tuple[Any, ...]]] = {}
     facts: dict[Any, tuple[Any, ...]] = {}
     for row in rows:
         rowid = row[0]
         facts[rowid] = row
         row_plans = plans.setdefault(rowid, [])
-        if row[16] is not None:  # null: no plan, or none with an effect
-            row_plans.append(row[15:])
-    states: dict[Any, tuple[bytes | None, _State, _State]] = {}
+        if row[19] is not None:  # null: no plan, or none with an effect
+            row_plans.append(row[18:])
+    states: dict[Any, tuple[tuple[Any, ...], _State, _State]] = {}
     for rowid, row in facts.items():
         produced, closed, member, retired, reason, uses = row[9:15]
         after = _WITHOUT_EFFECT
         if produced:
             retirement = (reason, uses) if retired is not None else None
             after = _state_of(retirement, plans[rowid], closed is not None, member == "1")
-        states[rowid] = row[2], row[3:9], after
+        states[rowid] = (row[2], *row[15:18]), row[3:9], after
     return states
 
 
@@ -414,6 +367,7 @@ def _insertion(produced: Upsert) -> tuple[str, str]:
 _PRODUCED: Final = _touching(Experiences, "produced")
 _FAILED: Final = _touching(Experiences, "failed")
 _STATE: Final = ("state", "retired_reason", "retired_used", "step", "staleness_versions", "uses")
+_COUNTED_COLUMNS: Final = ("experiment", "stage", "prompt_tokens", "response_tokens")
 _ARRAYS: Final[dict[type, str]] = {bytes: "bytea[]", str: "text[]", int: "bigint[]", float: "float8[]"}
 _TOUCHING: Final = {
     _touching(Leases, "leased"): (("id", "_leases"), ("subject", "_leased_groups")),

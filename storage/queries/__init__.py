@@ -3,6 +3,7 @@
 rows          SQL rows converted to structs
 counting      the batches and steps that count
 books         which experiences count; the books
+stage_counts  counts of a stage's rollouts by kind, reason and length
 buffer        counts of waiting, cooling and open experiences
 run_figures   figures of an experiment in a list, cached
 experiments   lists of experiments, and one experiment in detail

@@ -3,21 +3,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import COUNTED, FAILED
+from rftd.storage.queries.books import FAILED
 from rftd.storage.queries.lengths import LengthSummary, length_summary
 from rftd.storage.queries.rows import fetch
+from rftd.storage.queries.stage_counts import (
+    DROPPED,
+    EMPTY,
+    FAILED_ROLLOUTS,
+    LATE,
+    MEMBERS,
+    OPEN,
+    REASON_CHARACTERS,
+    TRAINED,
+    WAITING,
+    StageCount,
+    stage_counts,
+)
+from rftd.storage.queries.stage_counts import FAILED as FAILED_MEMBERS
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_UNDECIDED: Final = ("open", "waiting")
 _REASONS: Final = 64
-"""Maximum number of codes of failures."""
+"""Maximum number of codes of failures, and of given-up tasks."""
 
 
 class DropReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +43,7 @@ class DropReason(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Share of all decided experiences, trained or dropped."""
     tokens: LengthSummary
-    """Response lengths, to be compared with those trained."""
+    """Response lengths, to be compared with those trained; above 255 tokens within 1 per cent, here and below."""
     examples: list[str]
     """Ids of the newest of these experiences."""
 
@@ -41,7 +55,7 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     """The error's code; empty for rollouts that ended without a record: timed out, cancelled, or never begun."""
     rollouts: int
     share: float
-    """Share of all rollouts of closed groups."""
+    """Number in proportion to all rollouts of closed groups."""
     reason: str
     """The newest of their reasons."""
     examples: list[str]
@@ -73,17 +87,9 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     """Number of rollouts of closed groups."""
     failed_rollouts: int
     failures: list[FailureReason]
-    """Failed rollouts of closed groups by code, the most frequent first."""
+    """Failed rollouts by code, the most frequent first."""
     given_up: list[GivenUpTasks]
     """Tasks without any experience by code, the most frequent first."""
-
-
-class _DropCount(msgspec.Struct, frozen=True):
-    tokens: int
-    state: str
-    reason: str | None
-    used: int
-    count: int
 
 
 class _Example(msgspec.Struct, frozen=True):
@@ -91,165 +97,148 @@ class _Example(msgspec.Struct, frozen=True):
     reason: str
 
 
-class _CodeCount(msgspec.Struct, frozen=True):
-    code: str
-    count: int
-
-
-class _RolloutTotals(msgspec.Struct, frozen=True):
-    members: int
-    failed: int
-
-
 async def drops_of(
     connection: AsyncConnection, experiment: UUID, *, stage: int | None = None, examples: int = 5
 ) -> Drops:
-    """Returns the drops of an experiment, or of a stage, with examples for each reason. Reads every experience."""
+    """Returns the drops of an experiment, or of a stage, from the projector's counts, with examples for each reason."""
     of_stage = "" if stage is None else "AND {}stage = :stage"
     parameters: dict[str, object] = {"experiment": experiment.bytes, **({} if stage is None else {"stage": stage})}
-    rows = await fetch(
-        connection,
-        _DropCount,
-        f"""SELECT e.response_tokens AS tokens, e.state AS state, e.retired_reason AS reason,
-            CASE WHEN e.uses > 0 THEN 1 ELSE 0 END AS used, COUNT(*) AS count
-        FROM experiences e WHERE e.experiment = :experiment AND {COUNTED} {of_stage.format("e.")}
-        GROUP BY 1, 2, 3, 4""",
-        **parameters,
-    )
-    trained: dict[int, int] = {}
-    dropped: dict[int, int] = {}
-    by_reason: dict[str, dict[int, int]] = {}
-    undecided = 0
-    for row in rows:
-        if row.used:
-            trained[row.tokens] = trained.get(row.tokens, 0) + row.count
-        elif row.state in _UNDECIDED:
-            undecided += row.count
-        else:
-            lengths = by_reason.setdefault(row.reason or row.state, {})
-            for counts in (dropped, lengths):
-                counts[row.tokens] = counts.get(row.tokens, 0) + row.count
-    decided = max(1, sum(trained.values()) + sum(dropped.values()))
-    reasons = [
-        DropReason(
-            reason=reason,
-            experiences=sum(lengths.values()),
-            share=sum(lengths.values()) / decided,
-            tokens=length_summary(lengths),
-            examples=await _examples(connection, reason, of_stage, examples, parameters),
+    counts = await stage_counts(connection, experiment, stage=stage)
+
+    def total(*kinds: str) -> int:
+        return sum(row.count for row in counts if row.kind in kinds)
+
+    dropped_rows = [row for row in counts if row.kind in (DROPPED, LATE)]
+    by_reason: dict[tuple[str, str], list[StageCount]] = {}
+    for row in dropped_rows:
+        by_reason.setdefault((row.kind, row.reason), []).append(row)
+    trained, dropped = _lengths(row for row in counts if row.kind == TRAINED), _lengths(dropped_rows)
+    decided = max(1, trained.count + dropped.count)
+    reasons = []
+    for (kind, reason), rows in by_reason.items():
+        lengths = _lengths(rows)
+        newest = await _examples(connection, kind, reason, of_stage, examples, parameters)
+        drop = DropReason(
+            reason=reason, experiences=lengths.count, share=lengths.count / decided, tokens=lengths, examples=newest
         )
-        for reason, lengths in by_reason.items()
-    ]
-    totals = (
-        await fetch(
-            connection,
-            _RolloutTotals,
-            f"""SELECT CAST(COALESCE(SUM(members), 0) AS BIGINT) AS members,
-                CAST(COALESCE(SUM(failed), 0) AS BIGINT) AS failed
-            FROM groups WHERE experiment = :experiment {of_stage.format("")}""",
-            **parameters,
-        )
-    )[0]
+        reasons.append(drop)
+    rollouts, failed = total(MEMBERS, FAILED_MEMBERS), total(FAILED_MEMBERS)
+    failures = await _failures(connection, _by_code(counts, FAILED_ROLLOUTS), of_stage, rollouts, examples, parameters)
+    # Rollouts that never began, or were cut off, have no record.
+    silent = failed - total(FAILED_ROLLOUTS)
+    if silent > 0:
+        failures.append(FailureReason(code="", rollouts=silent, share=silent / rollouts, reason="", examples=[]))
     return Drops(
-        trained=length_summary(trained),
-        dropped=length_summary(dropped),
+        trained=trained,
+        dropped=dropped,
         reasons=sorted(reasons, key=lambda drop: (-drop.experiences, drop.reason)),
-        undecided=undecided,
-        rollouts=totals.members + totals.failed,
-        failed_rollouts=totals.failed,
-        failures=await _failures(connection, of_stage, totals, examples, parameters),
-        given_up=await _given_up(connection, of_stage, examples, parameters),
+        undecided=total(OPEN, WAITING),
+        rollouts=rollouts,
+        failed_rollouts=failed,
+        failures=sorted(failures, key=lambda failure: (-failure.rollouts, failure.code)),
+        given_up=await _given_up(connection, _by_code(counts, EMPTY), of_stage, examples, parameters),
     )
+
+
+def _lengths(rows: Iterable[StageCount]) -> LengthSummary:
+    """Returns the summary of the response lengths of some counts."""
+    by_length: dict[int, int] = {}
+    for row in rows:
+        by_length[row.length] = by_length.get(row.length, 0) + row.count
+    return length_summary(by_length)
+
+
+def _by_code(counts: Iterable[StageCount], kind: str) -> list[tuple[str, int]]:
+    """Returns the most frequent codes of a kind, with their numbers."""
+    by_code: dict[str, int] = {}
+    for row in counts:
+        if row.kind == kind:
+            by_code[row.reason] = by_code.get(row.reason, 0) + row.count
+    return sorted(by_code.items(), key=lambda counted: (-counted[1], counted[0]))[:_REASONS]
 
 
 async def _examples(
-    connection: AsyncConnection, reason: str, of_stage: str, limit: int, parameters: dict[str, object]
+    connection: AsyncConnection, kind: str, reason: str, of_stage: str, limit: int, parameters: dict[str, object]
 ) -> list[str]:
     """Returns the ids of the newest experiences dropped for a reason."""
+    # `state <> 'planned'` names the partial index.
+    key = _key_of("NULLIF(e.retired_reason, '')", "retired")
+    of_kind = "e.state = 'late'" if kind == LATE else f"e.state = 'retired' AND {key} = :reason"
     rows = await fetch(
         connection,
         _Example,
         f"""SELECT e.id AS id, '' AS reason FROM experiences e
-        WHERE e.experiment = :experiment AND {COUNTED} AND e.state IN ('retired', 'late') AND e.uses = 0
-            AND COALESCE(e.retired_reason, e.state) = :reason {of_stage.format("e.")}
+        WHERE e.experiment = :experiment AND e.state <> 'planned' AND e.uses = 0
+            AND {of_kind} {of_stage.format("e.")}
         ORDER BY e.produced_ns DESC, e.id LIMIT :examples""",
-        reason=reason,
         examples=limit,
+        **({} if kind == LATE else {"reason": reason}),
         **parameters,
     )
     return [row.id for row in rows]
 
 
 async def _failures(
-    connection: AsyncConnection, of_stage: str, totals: _RolloutTotals, examples: int, parameters: dict[str, object]
+    connection: AsyncConnection,
+    counts: list[tuple[str, int]],
+    of_stage: str,
+    rollouts: int,
+    examples: int,
+    parameters: dict[str, object],
 ) -> list[FailureReason]:
-    """Returns the failed rollouts by code; those without a record count under an empty code."""
-    if not totals.failed:
-        return []
-    # From the groups with failures: the experiences of a run are too many to be searched for them.
-    failed = f"""FROM groups g JOIN experiences e ON e.group_id = g.id
-        WHERE g.experiment = :experiment {of_stage.format("g.")} AND g.failed > 0 AND {FAILED}"""
-    counts = await fetch(
-        connection,
-        _CodeCount,
-        f"""SELECT COALESCE(e.failed_code, '') AS code, COUNT(*) AS count {failed}
-        GROUP BY COALESCE(e.failed_code, '') ORDER BY COUNT(*) DESC, 1 LIMIT {_REASONS}""",
-        **parameters,
-    )
-    rollouts = max(1, totals.members + totals.failed)
+    """Returns the failed rollouts by code."""
     failures = []
-    for row in counts:
+    for code, number in counts:
         newest = await fetch(
             connection,
             _Example,
-            f"""SELECT g.id AS id, COALESCE(e.failed_reason, '') AS reason {failed}
-                AND COALESCE(e.failed_code, '') = :code
-            ORDER BY e.failed_ns DESC, g.id LIMIT :examples""",
-            code=row.code,
+            f"""SELECT e.group_id AS id, COALESCE(e.failed_reason, '') AS reason FROM experiences e
+            WHERE e.failed_experiment = :experiment {of_stage.format("e.failed_")} AND {FAILED}
+                AND {_key_of("e.failed_code")} = :code
+            ORDER BY e.failed_ns DESC, e.group_id LIMIT :examples""",
+            code=code,
             examples=examples,
             **parameters,
         )
         failures.append(
             FailureReason(
-                code=row.code,
-                rollouts=row.count,
-                share=row.count / rollouts,
+                code=code,
+                rollouts=number,
+                share=number / max(1, rollouts),
                 reason=newest[0].reason if newest else "",
                 examples=list(dict.fromkeys(example.id for example in newest)),
             )
         )
-    silent = totals.failed - sum(row.count for row in counts)
-    if silent > 0:
-        failures.append(FailureReason(code="", rollouts=silent, share=silent / rollouts, reason="", examples=[]))
-    return sorted(failures, key=lambda failure: (-failure.rollouts, failure.code))
+    return failures
 
 
 async def _given_up(
-    connection: AsyncConnection, of_stage: str, examples: int, parameters: dict[str, object]
+    connection: AsyncConnection,
+    counts: list[tuple[str, int]],
+    of_stage: str,
+    examples: int,
+    parameters: dict[str, object],
 ) -> list[GivenUpTasks]:
     """Returns the tasks without an experience by code."""
-    closed_empty = f"""FROM groups WHERE experiment = :experiment {of_stage.format("")} AND members = 0"""
-    counts = await fetch(
-        connection,
-        _CodeCount,
-        f"""SELECT COALESCE(code, '') AS code, COUNT(*) AS count {closed_empty}
-        GROUP BY COALESCE(code, '') ORDER BY COUNT(*) DESC, 1 LIMIT {_REASONS}""",
-        **parameters,
-    )
     given_up = []
-    for row in counts:
+    for code, number in counts:
         newest = await fetch(
             connection,
             _Example,
-            f"""SELECT id, COALESCE(reason, '') AS reason {closed_empty} AND COALESCE(code, '') = :code
+            f"""SELECT id, COALESCE(reason, '') AS reason FROM groups
+            WHERE experiment = :experiment {of_stage.format("")} AND members = 0 AND {_key_of("code")} = :code
             ORDER BY closed_ns DESC, id LIMIT :examples""",
-            code=row.code,
+            code=code,
             examples=examples,
             **parameters,
         )
+        reason = newest[0].reason if newest else ""
         given_up.append(
-            GivenUpTasks(
-                code=row.code, tasks=row.count, reason=newest[0].reason, examples=[example.id for example in newest]
-            )
+            GivenUpTasks(code=code, tasks=number, reason=reason, examples=[example.id for example in newest])
         )
     return given_up
+
+
+def _key_of(column: str, default: str = "") -> str:
+    """Returns the SQL of a reason or a code as in the counts."""
+    return f"SUBSTR(COALESCE({column}, '{default}'), 1, {REASON_CHARACTERS})"

@@ -9,18 +9,16 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import COUNTED, MAPPED_ROLLOUTS
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.rows import fetch_one
+from rftd.storage.queries.stage_counts import DROPPED, TRAINED, WAITING, stage_counts
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+_OF_GROUPS: Final = (TRAINED, WAITING, DROPPED)
+"""Kinds of experiences that are members of closed groups."""
 # CAST: Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
-_OF_GROUPS: Final = f"""SELECT CAST(COALESCE(SUM(e.prompt_tokens + e.response_tokens), 0) AS BIGINT) AS tokens
-FROM experiences e JOIN groups g ON g.id = e.group_id AND g.closed_offset IS NOT NULL
-WHERE e.experiment = :experiment AND e.rollout < {MAPPED_ROLLOUTS}
-    AND SUBSTR(g.member_map, CAST(e.rollout + 1 AS INTEGER), 1) = '1' AND {COUNTED}"""
 _OF_ROWS: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
 FROM (SELECT MAX(t.tokens) AS tokens FROM {EXECUTED} t
     WHERE t.experiment = :experiment AND t.stage = :stage GROUP BY t.step) u"""
@@ -32,8 +30,8 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 async def spent_tokens(connection: AsyncConnection, experiment: UUID, row_stages: Iterable[int]) -> int:
     """Returns the tokens of closed groups plus the tokens trained by the stages without rollouts, `row_stages`."""
-    groups = await fetch_one(connection, _Tokens, _OF_GROUPS, experiment=experiment.bytes)
-    tokens = 0 if groups is None else groups.tokens
+    counts = await stage_counts(connection, experiment)
+    tokens = sum(row.prompt_tokens + row.response_tokens for row in counts if row.kind in _OF_GROUPS)
     for stage in row_stages:
         rows = await fetch_one(connection, _Tokens, _OF_ROWS, experiment=experiment.bytes, stage=stage)
         tokens += 0 if rows is None else rows.tokens

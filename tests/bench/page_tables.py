@@ -48,7 +48,9 @@ _BLOCK: Final = {
     "eval_scores": "experiment = :run",
 }
 """The rows of the block, by table."""
-_WHOLE: Final = dict.fromkeys(("stages", "counts", "generations"), "experiment = :run") | {"experiments": "id = :run"}
+_WHOLE: Final = dict.fromkeys(("stages", "counts", "stage_counts", "generations"), "experiment = :run") | {
+    "experiments": "id = :run"
+}
 """The other rows of a run; its workers, and what they loaded, stay those of the short run."""
 
 
@@ -110,6 +112,8 @@ class PageTables:
                 copier.copy(table, condition, range(1, blocks))
             run = {"run": self.run.id.bytes, "blocks": blocks, "steps": blocks * BLOCK_STEPS}
             file.execute("UPDATE counts SET count = count * :blocks WHERE experiment = :run", run)
+            sums = ", ".join(f"{name} = {name} * :blocks" for name in ("count", "prompt_tokens", "response_tokens"))
+            file.execute(f"UPDATE stage_counts SET {sums} WHERE experiment = :run", run)
             file.execute("UPDATE experiments SET total_steps = :steps + 100 WHERE id = :run", run)
             file.execute("UPDATE stages SET total_steps = :steps + 90 WHERE experiment = :run AND stage = 1", run)
 

@@ -13,7 +13,13 @@ from synthetic.log.beset_run import BesetRun
 from synthetic.log.busy_run import written
 from synthetic.log.random_history import RandomHistory
 from synthetic.log.recorder import Recorder, interleaved
-from synthetic.log.scanned_books import scanned_books, scanned_states, stored_states
+from synthetic.log.scanned_books import (
+    scanned_books,
+    scanned_stage_counts,
+    scanned_states,
+    stored_stage_counts,
+    stored_states,
+)
 
 from rftd.ops.clock import ManualClock
 from rftd.storage.database.engine import open_database
@@ -37,6 +43,7 @@ async def compare(
         async with engine.connect() as connection:
             scanned = await scanned_states(connection)
             assert await stored_states(connection) == scanned, first
+            assert await stored_stage_counts(connection) == await scanned_stage_counts(connection), first
             for run in runs:
                 assert await books_of(connection, run) == await scanned_books(connection, run), first
         seen |= {str(row[1]) for row in scanned}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, Column, MetaData, String, Table
+from sqlalchemy import BigInteger, Column, MetaData, String, Table, text
 from sqlmodel import Field, SQLModel
 
 LOCAL: Final[dict[str, Any]] = {"info": {"local": True}}
@@ -47,6 +47,11 @@ Flag = Annotated[bool | None, Field(default=None)]
 CLUSTERED: dict[str, Any] = {"sqlite_with_rowid": False}
 """Table option for random primary keys on SQLite: rows are stored in the key's tree, without a second tree of row ids.
 """
+
+
+def where(condition: str) -> dict[str, Any]:
+    """Returns the options of a partial index for both databases."""
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 class Row(SQLModel):

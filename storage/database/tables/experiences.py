@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from sqlalchemy import Index
 
-from sqlalchemy import Index, text
-
-from rftd.storage.database.tables.base import CLUSTERED, Id, Int, IntKey, Key, LogOffset, Real, Row, Text, TextKey
-
-
-def _where(condition: str) -> dict[str, Any]:
-    """Returns the options of a partial index for both databases."""
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
+from rftd.storage.database.tables.base import (
+    CLUSTERED,
+    Id,
+    Int,
+    IntKey,
+    Key,
+    LogOffset,
+    Real,
+    Row,
+    Text,
+    TextKey,
+    where,
+)
 
 
 class Experiences(Row, table=True):
@@ -32,10 +37,11 @@ class Experiences(Row, table=True):
             "experiment",
             "staleness_versions",
             "produced_ns",
-            **_where("staleness_versions IS NOT NULL"),
+            **where("staleness_versions IS NOT NULL"),
         ),
         # Partial: most experiences end as planned, and are listed by time.
-        Index("experiences_state", "experiment", "state", "produced_ns", **_where("state <> 'planned'")),
+        Index("experiences_state", "experiment", "state", "produced_ns", **where("state <> 'planned'")),
+        Index("experiences_failed", "failed_experiment", "failed_ns", **where("failed_offset IS NOT NULL")),
         # Not clustered: appending such wide rows is a third cheaper than inserting them among others, at 300,000 rows.
     )
 
@@ -99,6 +105,24 @@ class Counts(Row, table=True):
     reason: TextKey
     """The reason of a retirement, or the code of a close; else empty."""
     count: Int
+
+
+class StageCounts(Row, table=True):
+    """The number of a stage's rollouts of each kind, by reason and length, with their tokens; renewed with the rows."""
+
+    __tablename__ = "stage_counts"
+    __table_args__ = CLUSTERED
+
+    experiment: Key
+    stage: IntKey
+    kind: TextKey
+    """See `rftd.storage.queries.stage_counts`."""
+    reason: TextKey
+    length: IntKey
+    """The length of the responses, rounded down to few values; 0 for kinds without lengths."""
+    count: Int
+    prompt_tokens: Int
+    response_tokens: Int
 
 
 class Retirements(Row, table=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index
 
-from rftd.storage.database.tables.base import CLUSTERED, Id, Int, Key, LogOffset, Real, Row, Text
+from rftd.storage.database.tables.base import CLUSTERED, Id, Int, Key, LogOffset, Real, Row, Text, where
 
 
 class Leases(Row, table=True):
@@ -50,7 +50,11 @@ class Groups(Row, table=True):
     """A closed group of rollouts: members, failed rollouts, mean reward, and the reason of a failure."""
 
     __tablename__ = "groups"
-    __table_args__ = (Index("groups_experiment", "experiment", "stage", "sequence"), CLUSTERED)
+    __table_args__ = (
+        Index("groups_experiment", "experiment", "stage", "sequence"),
+        Index("groups_empty", "experiment", "closed_ns", **where("members = 0")),
+        CLUSTERED,
+    )
 
     id: Key
     experiment: Id

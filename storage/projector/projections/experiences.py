@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.storage.database.tables.experiences import Counts, Experiences, Retirements
+from rftd.storage.database.tables.experiences import Counts, Experiences, Retirements, StageCounts
 from rftd.storage.projector.projections.projection import Projection, id_of, json_of
 from rftd.storage.projector.upserts import Changes, Upsert
 from rftd.streams.events import batch, experience
@@ -100,8 +100,8 @@ def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes)
 
 PROJECTION: Final = Projection(
     name="experiences",
-    version=4,
-    tables=(Experiences, Retirements, Counts),
+    version=5,
+    tables=(Experiences, Retirements, Counts, StageCounts),
     handlers={
         experience.ExperienceProduced: _produced,
         experience.RolloutFailed: _failed,

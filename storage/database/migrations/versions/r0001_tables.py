@@ -30,6 +30,7 @@ _CLUSTERED: Final = frozenset(
         "leases",
         "once",
         "retirements",
+        "stage_counts",
     )
 )
 """Tables stored in their primary key's tree on SQLite (WITHOUT ROWID)."""
@@ -165,6 +166,11 @@ _TABLES: Final = (
         "experiment:id reason:text uses:int decided_at_ns:int retired_partition:int retired_offset:int",
     ),
     (
+        "stage_counts",
+        "experiment:id stage:int kind:text reason:text length:int",
+        "count:int prompt_tokens:int response_tokens:int",
+    ),
+    (
         "stages",
         "experiment:id stage:int",
         "name:text kind:text algorithm:text total_steps:int batch_size:int train_batch_size:int "
@@ -213,6 +219,7 @@ _INDEXES: Final = (
     ("batches_experiment", "batches", ["experiment", "step"]),
     ("evals_experiment", "evals", ["experiment", "version"]),
     ("experiences_experiment", "experiences", ["experiment", "produced_ns"]),
+    ("experiences_failed", "experiences", ["failed_experiment", "failed_ns"]),
     ("experiences_id", "experiences", ["id"]),
     ("experiences_reward", "experiences", ["experiment", "reward", "produced_ns"]),
     ("experiences_staleness", "experiences", ["experiment", "staleness_versions", "produced_ns"]),
@@ -220,6 +227,7 @@ _INDEXES: Final = (
     ("experiences_versions", "experiences", ["experiment", "oldest_version"]),
     ("experiments_name", "experiments", ["name"]),
     ("experiments_parent", "experiments", ["parent"]),
+    ("groups_empty", "groups", ["experiment", "closed_ns"]),
     ("groups_experiment", "groups", ["experiment", "stage", "sequence"]),
     ("leases_row", "leases", ["experiment", "row_start"]),
     ("leases_subject", "leases", ["subject"]),
@@ -229,8 +237,10 @@ _INDEXES: Final = (
 
 
 _PARTIAL: Final = {
+    "experiences_failed": "failed_offset IS NOT NULL",
     "experiences_staleness": "staleness_versions IS NOT NULL",
     "experiences_state": "state <> 'planned'",
+    "groups_empty": "members = 0",
 }
 """Conditions of the partial indexes."""
 

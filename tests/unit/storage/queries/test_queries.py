@@ -17,6 +17,7 @@ from synthetic.worlds.desk import lease_of
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.two_samples import ks_test
+from rftd.storage.projector.counts_update import CountsUpdate
 from rftd.storage.projector.projector import Projector
 from rftd.storage.queries import batches, drops, experiences, experiments, lengths, steps, weights
 from rftd.storage.queries.buffer import count_buffer
@@ -234,7 +235,12 @@ async def test_drops_by_reason_with_lengths_and_examples(connection: AsyncConnec
     assert await drops.drops_of(connection, done.id, stage=1) == found
     none = await drops.drops_of(connection, done.id, stage=0)
     assert (none.reasons, none.failures, none.rollouts) == ([], [], 0)
-    await connection.execute(text("UPDATE groups SET failed = failed + 3, members = 0, code = 'X' WHERE sequence = 0"))
+    await connection.execute(text("UPDATE groups SET members = 0, code = 'X' WHERE sequence = 0"))
+    counts = CountsUpdate()
+    counts.add_groups([(done.id.bytes, 1, 0, 3, "X")], 1)
+    for write in counts.writes():
+        for row in write.rows:
+            await connection.exec_driver_sql(write.in_file, row)
     changed = await drops.drops_of(connection, done.id)
     assert [(row.code, row.rollouts) for row in changed.failures] == [("", 3), ("RFTD-WRK-003", 1)]
     assert [(row.code, row.tasks, len(row.examples)) for row in changed.given_up] == [("X", 1, 1)]

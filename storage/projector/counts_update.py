@@ -1,0 +1,143 @@
+# ruff: noqa: S608 (only constants of this package are put into the text; values are parameters)
+"""`CountsUpdate`: changes of the counts of experiments and stages, written in the transaction of the rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from rftd.storage.projector.upserts import Values
+from rftd.storage.queries.stage_counts import (
+    DROPPED,
+    EMPTY,
+    FAILED,
+    FAILED_ROLLOUTS,
+    LATE,
+    MEMBERS,
+    OPEN,
+    REASON_CHARACTERS,
+    TRAINED,
+    WAITING,
+    length_key,
+)
+
+_COUNT_IN_FILE: Final = """INSERT INTO counts (experiment, kind, reason, count) VALUES (?, ?, ?, ?)
+ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
+_COUNT_ON_SERVER: Final = """INSERT INTO counts (experiment, kind, reason, count)
+SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::bigint[])
+ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
+_EMPTY_IN_FILE: Final = "DELETE FROM counts WHERE experiment = ? AND kind = ? AND reason = ? AND count = 0"
+_EMPTY_ON_SERVER: Final = """DELETE FROM counts c USING unnest($1::bytea[], $2::text[], $3::text[])
+    AS n(experiment, kind, reason)
+WHERE c.experiment = n.experiment AND c.kind = n.kind AND c.reason = n.reason AND c.count = 0"""
+_STAGE_COLUMNS: Final = "experiment, stage, kind, reason, length, count, prompt_tokens, response_tokens"
+_STAGE_SUMS: Final = """ON CONFLICT (experiment, stage, kind, reason, length) DO UPDATE SET
+    count = stage_counts.count + excluded.count,
+    prompt_tokens = stage_counts.prompt_tokens + excluded.prompt_tokens,
+    response_tokens = stage_counts.response_tokens + excluded.response_tokens"""
+_STAGE_IN_FILE: Final = f"INSERT INTO stage_counts ({_STAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) {_STAGE_SUMS}"
+_STAGE_ON_SERVER: Final = f"""INSERT INTO stage_counts ({_STAGE_COLUMNS})
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
+    $8::bigint[]) {_STAGE_SUMS}"""
+_NO_STAGE_IN_FILE: Final = """DELETE FROM stage_counts
+WHERE experiment = ? AND stage = ? AND kind = ? AND reason = ? AND length = ? AND count = 0"""
+_NO_STAGE_ON_SERVER: Final = """DELETE FROM stage_counts c
+USING unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bigint[])
+    AS n(experiment, stage, kind, reason, length)
+WHERE c.experiment = n.experiment AND c.stage = n.stage AND c.kind = n.kind AND c.reason = n.reason
+    AND c.length = n.length AND c.count = 0"""
+
+
+class Write(NamedTuple):
+    """A statement run for each row, as text for SQLite and for Postgres (arrays of columns)."""
+
+    in_file: str
+    on_server: str
+    rows: Sequence[Values]
+
+
+class CountsUpdate:
+    """The sum of the changes of one transaction."""
+
+    def __init__(self) -> None:
+        self._experiments: Counter[tuple[bytes, str, str]] = Counter()
+        """Changes by experiment, kind and reason."""
+        self._stages: dict[tuple[bytes, int, str, str, int], list[int]] = {}
+        """Changes of number, prompt tokens and response tokens by experiment, stage, kind, reason and length."""
+
+    def add_experience(self, run: tuple[Any, ...], state_columns: Sequence[Any], sign: int) -> None:
+        """Adds an experience, or takes it away.
+
+        `run` has experiment, stage, prompt tokens and response tokens; `state_columns` begins with name, reason and use
+        of a retirement, and ends with the number of uses.
+        """
+        experiment, stage, prompt_tokens, response_tokens = run
+        state, reason, used = state_columns[:3]
+        if state is None or experiment is None:
+            return
+        key = bytes(experiment)
+        short = "" if reason is None else reason[:REASON_CHARACTERS]
+        self._experiments[key, state, short] += sign
+        if used:
+            self._experiments[key, "retired_used", short] += sign
+        length = 0
+        if state_columns[-1]:
+            kind, short, length = TRAINED, "", length_key(response_tokens)
+        elif state in _UNDECIDED:
+            kind, short = state, ""
+        else:
+            kind = LATE if state == LATE else DROPPED
+            short, length = short or state, length_key(response_tokens)
+        self._add(key, stage, kind, short, length, sign, sign * prompt_tokens, sign * response_tokens)
+
+    def add_groups(self, rows: Iterable[tuple[Any, ...]], sign: int) -> None:
+        """Adds closed groups, as (experiment, stage, members, failed, code)."""
+        for experiment, stage, members, failed, code in rows:
+            if experiment is None:
+                continue
+            key, short = bytes(experiment), (code or "")[:REASON_CHARACTERS]
+            for kind, number in (("groups", 1), (MEMBERS, members or 0), (FAILED, failed or 0)):
+                self._experiments[key, kind, ""] += sign * number
+            if code:
+                self._experiments[key, "code", short] += sign
+            if stage is None:
+                continue
+            self._add(key, stage, MEMBERS, "", 0, sign * (members or 0), 0, 0)
+            self._add(key, stage, FAILED, "", 0, sign * (failed or 0), 0, 0)
+            if not members:
+                self._add(key, stage, EMPTY, short, 0, sign, 0, 0)
+
+    def add_failures(self, rows: Iterable[tuple[Any, ...]], sign: int) -> None:
+        """Adds failed rollouts, as (experiment, stage, code)."""
+        for experiment, stage, code in rows:
+            if experiment is not None and stage is not None:
+                short = (code or "")[:REASON_CHARACTERS]
+                self._add(bytes(experiment), stage, FAILED_ROLLOUTS, short, 0, sign, 0, 0)
+
+    def _add(self, experiment: bytes, stage: int, kind: str, reason: str, length: int, *change: int) -> None:
+        key = experiment, stage, kind, reason, length
+        sums = self._stages.get(key)
+        if sums is None:
+            self._stages[key] = list(change)
+        else:
+            sums[0] += change[0]
+            sums[1] += change[1]
+            sums[2] += change[2]
+
+    def writes(self) -> Generator[Write, object, None]:
+        """Yields the statements of the changes."""
+        # A count of zero is no row: whether a count was ever above zero depends on the interleaving.
+        counts: list[Values] = [(*key, count) for key, count in sorted(self._experiments.items()) if count]
+        if counts:
+            yield Write(_COUNT_IN_FILE, _COUNT_ON_SERVER, counts)
+        if less := [row[:3] for row in counts if int(row[3] or 0) < 0]:
+            yield Write(_EMPTY_IN_FILE, _EMPTY_ON_SERVER, less)
+        stages: list[Values] = [(*key, *sums) for key, sums in sorted(self._stages.items()) if any(sums)]
+        if stages:
+            yield Write(_STAGE_IN_FILE, _STAGE_ON_SERVER, stages)
+        if less := [row[:5] for row in stages if int(row[5] or 0) < 0]:
+            yield Write(_NO_STAGE_IN_FILE, _NO_STAGE_ON_SERVER, less)
+
+
+_UNDECIDED: Final = (OPEN, WAITING)
