@@ -175,8 +175,9 @@ class Services:
                 raise UsageError(f"{position.partition} is in no table", field="after")
             await self.applied.wait_for(position.partition, position.offset, READ_TIMEOUT_S)
         # One transaction per answer: its parts must not come from different moments of the fold.
-        async with self.engine.connect() as connection, connection.begin():
-            yield connection
+        async with self.engine.connect() as connection:
+            await connection.begin()
+            yield connection  # rolled back by the closing: a commit would be one more visit to the connection's thread
 
     def figures(self) -> Callable[[AsyncConnection, UUID], Awaitable[RunFigures]]:
         """Returns a read of an experiment's figures in a list, cached while nothing is new."""

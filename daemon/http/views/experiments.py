@@ -163,28 +163,37 @@ async def listed(
 @read("/v1/experiments/{name}", ExperimentPage, tag="experiments")
 async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage:
     """The complete page of one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
+    history: list[UUID] = []
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        page = daemon.pages.of(id, daemon.applied_of)
-        history = [] if page else [share.experiment for share in await shares_of(connection, id)]
-    if page is not None:
-        return await _renewed(daemon, id, page)
-    # Counted before the page is read: with a later count, a page without the newest records would be kept.
-    counts = {experiment: daemon.applied_of(experiment) for experiment in history}
-    async with daemon.read() as connection:
-        page = await page_of(
-            connection,
-            id,
-            daemon.curves,
-            daemon.waiting(id),
-            memory=daemon.memory(id),
-            trackers=await daemon.trackers(id),
-            budgets=await daemon.budgets(connection, id),
-        )
-        page = await with_moment(daemon, connection, page)
-    if page.experiment.summary.state in ENDED:
-        daemon.pages.keep(id, page, counts)
+        kept_page = daemon.pages.of(id, daemon.applied_of)
+        page = kept_page or await _present(daemon, connection, id)
+        if kept_page is None and page.experiment.summary.state in ENDED:
+            history = [share.experiment for share in await shares_of(connection, id)]
+    if kept_page is not None:
+        return await _renewed(daemon, id, kept_page)
+    if history:
+        # Read again, after the records were counted: a page without the newest counted records would be kept.
+        counts = {experiment: daemon.applied_of(experiment) for experiment in history}
+        async with daemon.read() as connection:
+            page = await _present(daemon, connection, id)
+        if page.experiment.summary.state in ENDED:
+            daemon.pages.keep(id, page, counts)
     return page
+
+
+async def _present(daemon: Daemon, connection: AsyncConnection, experiment: UUID) -> ExperimentPage:
+    """Reads the page of an experiment, with the present moment."""
+    page = await page_of(
+        connection,
+        experiment,
+        daemon.curves,
+        daemon.waiting(experiment),
+        memory=daemon.memory(experiment),
+        trackers=await daemon.trackers(experiment),
+        budgets=await daemon.budgets(connection, experiment),
+    )
+    return await with_moment(daemon, connection, page)
 
 
 async def _renewed(daemon: Daemon, experiment: UUID, page: ExperimentPage) -> ExperimentPage:
