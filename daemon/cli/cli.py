@@ -47,10 +47,14 @@ VERBS: Final = {
     "compare": Verb(
         f"{_HERE}.compare:command", "Compare experiments: what their files differ in, and figures at equal steps."
     ),
+    "timeline": Verb(
+        f"{_HERE}.timeline:command", "Show the work of an experiment's workers over time, and idle spans."
+    ),
+    "checkpoints": Verb(f"{_HERE}.checkpoints:command", "List an experiment's checkpoints, or download one."),
     "report": Verb(f"{_HERE}.report:command", "Write an experiment as one HTML file: curves, samples, configuration."),
     "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
     "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
-    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, or end its queue."),
+    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, list its queues, or end one."),
     "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
     "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
     "why": Verb(f"{_HERE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."),

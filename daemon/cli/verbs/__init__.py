@@ -14,12 +14,15 @@ get          a page about an experiment
 watch        the page of an experiment, live, until the end
 steps        training steps with all figures
 evals        evaluations, answers, two versions side by side
+timeline     work of the workers over time, and idle spans
+checkpoints  checkpoints: list, download
 compare      several experiments: differences of the files, and figures
 track        an experiment, written by a tracker: add
 logs         log lines of workers
-tasks        tasks for a queue: add, end
+tasks        tasks for a queue: list, add, end
 events       events of an experiment
-experiences  experiences: list, show, priority, lengths
+experiences  experiences: list, show, priority
+untrained    experiences lengths, drops: what was not trained
 answer_words  experiences find: answers with given words
 rollout_file  experiences export: rollouts as a Parquet file
 report       an experiment as one HTML file

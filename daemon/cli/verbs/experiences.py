@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from rftd.daemon.cli.output.data import emit_line, emitted
 from rftd.daemon.cli.output.quantity import age, number, shorts
@@ -25,8 +23,9 @@ from rftd.daemon.cli.verbs.arguments import (
     request_id_option,
     steps_named,
 )
+from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.cli.verbs.rollout_file import export
-from rftd.daemon.http.views import drops as drop_views
+from rftd.daemon.cli.verbs.untrained import drops, lengths
 from rftd.daemon.http.views import experiences
 from rftd.daemon.http.views import text as text_views
 from rftd.daemon.http.views import tokens as token_views
@@ -34,15 +33,11 @@ from rftd.daemon.http.views.commands import Reason
 from rftd.daemon.http.views.experiences import ExperienceView
 from rftd.daemon.http.views.text import ExperienceText, TextTurn
 from rftd.ops.clock import Clock, SystemClock
-from rftd.storage.queries.drops import Drops
 from rftd.storage.queries.experiences import ExperienceRow
-from rftd.storage.queries.lengths import Lengths
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
-_BIASED_BELOW: Final = 0.05
-"""The p-value below which drops count as biased, the usual 5 %."""
 _WIDEST_PIECE: Final = 24
 """Columns for the text of a token; a longer text moves its line's figures."""
 _WHOLE_TEXT_CHARS: Final = 10_000_000
@@ -172,6 +167,8 @@ def _pieces(client: Client, name: str, page: ExperienceView) -> Iterator[str]:
 
 command.add_command(export)
 command.add_command(find)
+command.add_command(lengths)
+command.add_command(drops)
 
 
 @command.command("rows")
@@ -258,10 +255,13 @@ def _ids(
 @click.argument("id")
 @click.argument("priority", type=float)
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def prioritize(settings: Settings, name: str, id: str, priority: float, reason: str, request_id: str | None) -> None:
+def prioritize(
+    settings: Settings, name: str, id: str, priority: float, reason: str, dry_run: bool, request_id: str | None
+) -> None:
     """Set the PRIORITY of experience ID of experiment NAME, and of its whole group: the highest is trained first.
 
     The priority is the tag that the workflow set, 0 by default; a replay buffer's priority function adds to it.
@@ -270,6 +270,10 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
 
     body = experiences.Tag(priority=priority, reason=reason)
     with Client(settings) as client:
+        if dry_run:
+            rehearsed = client.rehearse(experiences.prioritize, body, name=name, experience=id)
+            show_consequence(rehearsed.value, rehearsed.plain(), settings)
+            return
         sent = client.send(experiences.prioritize, body, name=name, experience=id, request_id=request_id).value
     done = {"id": sent.id, "experience": id, "priority": priority, "event": sent.event}
     if not emitted(done, settings) and settings.verbosity >= 0:
@@ -280,10 +284,11 @@ def prioritize(settings: Settings, name: str, id: str, priority: float, reason: 
 @experiment_argument
 @click.argument("id")
 @reason_option
+@dry_run_option
 @request_id_option
 @shared_options
 @click.pass_obj
-def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str | None) -> None:
+def give_up(settings: Settings, name: str, id: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Give up experience ID of experiment NAME, whose payload is permanently lost.
 
     The experience is retired. A batch that holds it and was never executed is abandoned, together with the batches
@@ -294,73 +299,13 @@ def give_up(settings: Settings, name: str, id: str, reason: str, request_id: str
 
     body = Reason(reason=reason)
     with Client(settings) as client:
+        if dry_run:
+            rehearsed = client.rehearse(experiences.give_up, body, name=name, experience=id)
+            show_consequence(rehearsed.value, rehearsed.plain(), settings)
+            return
         sent = client.send(experiences.give_up, body, name=name, experience=id, request_id=request_id).value
     if not emitted({"id": sent.id, "experience": id, "event": sent.event}, settings) and settings.verbosity >= 0:
         say(f"{id}  given up  {sent.event}")
-
-
-@command.command("lengths")
-@experiment_argument
-@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
-@shared_options
-@click.pass_obj
-def lengths(settings: Settings, name: str, stage: int | None) -> None:
-    """Compare the lengths of responses that experiment NAME generated, trained and dropped.
-
-    Long responses take long to generate, become stale and are dropped first; the model then learns from short ones.
-    A Kolmogorov-Smirnov p-value below 0.05 means that the dropped responses differ from the rest.
-    """
-    from rftd.daemon.http.client.client import Client
-
-    with Client(settings) as client:
-        answer = client.ask(experiences.lengths, name=name, stage=stage)
-    if emitted(answer.plain(), settings):
-        return
-    console_of(settings).print(_lengths(answer.value))
-
-
-@command.command("drops")
-@experiment_argument
-@click.option("--stage", type=click.IntRange(0), help="Only this stage: its number, from 0.")
-@shared_options
-@click.pass_obj
-def drops(settings: Settings, name: str, stage: int | None) -> None:
-    """Show which rollouts of experiment NAME were not trained: dropped, failed or given up, by reason.
-
-    LENGTHS are response tokens: median, 90th percentile and maximum, to be compared with those trained.
-    """
-    from rftd.daemon.http.client.client import Client
-
-    with Client(settings) as client:
-        answer = client.ask(drop_views.drops, name=name, stage=stage)
-    if emitted(answer.plain(), settings):
-        return
-    console = console_of(settings)
-    headers = ("NOT TRAINED", "COUNT", "SHARE", "P50", "P90", "MAX", "EXAMPLES")
-    rows = list(_drop_rows(answer.value))
-    console.print(table(headers, rows, right=headers[1:6], width=console.width))
-    reasons = {failure.code: failure.reason for failure in answer.value.failures}
-    reasons |= {task.code: task.reason for task in answer.value.given_up}
-    for code, reason in reasons.items():
-        if reason:
-            say(f"{code}: {reason}")
-
-
-def _drop_rows(drops: Drops) -> Iterator[tuple[str, ...]]:
-    """Yields a row for the trained experiences, and one for each reason against training."""
-    trained = drops.trained
-    yield ("(trained)", str(trained.count), "", str(trained.p50), str(trained.p90), str(trained.max), "")
-    for drop in drops.reasons:
-        lengths = (str(drop.tokens.p50), str(drop.tokens.p90), str(drop.tokens.max))
-        yield (drop.reason, str(drop.experiences), f"{drop.share:.1%}", *lengths, " ".join(shorts(drop.examples)))
-    for failure in drops.failures:
-        label = f"failed {failure.code}".strip()
-        examples = " ".join(shorts(failure.examples))
-        yield (label, str(failure.rollouts), f"{failure.share:.1%}", "-", "-", "-", examples)
-    for task in drops.given_up:
-        yield (f"tasks {task.code}".strip(), str(task.tasks), "", "-", "-", "-", " ".join(shorts(task.examples)))
-    if drops.undecided:
-        yield ("(undecided)", str(drops.undecided), "", "", "", "", "")
 
 
 def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
@@ -451,31 +396,6 @@ def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
     for index, (token, text, logprob, after, trained) in enumerate(columns):
         columns_after = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
         yield f"  {index:>5}  {token:>7}  {text:<{width}}  {columns_after}".rstrip()
-
-
-def _lengths(lengths: Lengths) -> RenderableType:
-    """Returns a table of the lengths, with the verdict below."""
-    headers = ("RESPONSES", "COUNT", "MEAN", "P50", "P90", "P99", "MAX")
-    rows = [
-        (name, str(row.count), f"{row.mean:.1f}", str(row.p50), str(row.p90), str(row.p99), str(row.max))
-        for name, row in (("generated", lengths.generated), ("trained", lengths.trained), ("dropped", lengths.dropped))
-    ]
-    reasons = ", ".join(f"{reason} {count}" for reason, count in lengths.dropped_by_reason.items())
-    lines = [Text(f"dropped: {reasons}")] if reasons else []
-    if lengths.undecided:
-        lines.append(Text(f"not decided yet: {lengths.undecided}"))
-    if lengths.never_ended:
-        lines.append(Text(f"never ended (failed, timed out, given up): {lengths.never_ended}, of unknown length"))
-    return Group(table(headers, rows, right=frozenset(headers[1:])), *lines, Text(_verdict(lengths)))
-
-
-def _verdict(lengths: Lengths) -> str:
-    """Returns the verdict on drop bias, in words."""
-    if not lengths.dropped.count or not lengths.trained.count:
-        return "drop bias: nothing was dropped" if lengths.trained.count else "drop bias: nothing was trained yet"
-    biased = lengths.p < _BIASED_BELOW
-    word = "differ in length from the rest" if biased else "are as long as the rest"
-    return f"drop bias: KS {lengths.statistic:.4f}, p {lengths.p:.2g}: dropped responses {word}"
 
 
 def _further_settings(settings: Mapping[str, float]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from rftd.daemon.cli.output.data import emitted
+from rftd.daemon.cli.output.table import console_of, table
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.arguments import experiment_argument, reason_option, request_id_option
@@ -23,7 +24,27 @@ _SIZE_BYTES: Final = 400_000
 
 @click.group("tasks")
 def tasks() -> None:
-    """Add tasks to an experiment whose taskset has `storage_type: queue`, or end its queue."""
+    """List the task queues of an experiment, add tasks to one (`storage_type: queue`), or end it."""
+
+
+@tasks.command("ls")
+@experiment_argument
+@shared_options
+@click.pass_obj
+def ls(settings: Settings, name: str) -> None:
+    """List the task queues of experiment NAME: tasks added and tried, and whether more will come."""
+    from rftd.daemon.http.client.client import Client
+
+    with Client(settings) as client:
+        answer = client.ask(view.queues, name=name)
+    if emitted(answer.plain(), settings):
+        return
+    headers = ("STAGE", "ADDED", "TRIED", "REQUESTS", "ENDED")
+    rows = [
+        (queue.name, str(queue.added), str(queue.tried), str(queue.requests), "yes" if queue.ended else "no")
+        for queue in answer.value.items
+    ]
+    console_of(settings).print(table(headers, rows, right=headers[1:4]))
 
 
 @tasks.command("add")
