@@ -14,7 +14,7 @@ from rftd.storage.queries.books import Books, books_of
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.cursor import cursor_of, key_of
 from rftd.storage.queries.rows import fetch, fetch_one
-from rftd.storage.queries.run_figures import RunFigures, figures_of
+from rftd.storage.queries.run_figures import HeldOutScore, RunFigures, figures_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -62,10 +62,14 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the cause for which nothing is learnt; null while there is a learning signal."""
     reward_curve: list[float] = []
     """Mean rewards of at most 24 steps, evenly spaced, the newest last."""
-    held_out: dict[str, float] = {}
+    held_out: dict[str, HeldOutScore] = {}
     """The newest score on each held-out taskset."""
     trainer_idle: float | None = None
     """Share of the time between the newest steps without training."""
+    explorer_idle: float | None = None
+    """Share of the time of the newest 256 rollouts without a rollout under way, as a mean over explorers."""
+    clipped: float | None = None
+    """Mean share of clipped tokens in the newest 4 steps."""
     left_s: float | None = None
     """Seconds until the last step at the pace of the newest steps; null unless running."""
 
@@ -319,6 +323,8 @@ def with_figures(summary: ExperimentSummary, figures: RunFigures) -> ExperimentS
         reward_curve=figures.reward_curve,
         held_out=figures.held_out,
         trainer_idle=figures.trainer_idle,
+        explorer_idle=figures.explorer_idle,
+        clipped=figures.clipped,
         left_s=left_s,
     )
 

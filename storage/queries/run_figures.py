@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -22,9 +22,23 @@ RECENT_STEPS: Final = 20
 """Number of newest steps in pace and idle share: more would include an old stage or an old machine."""
 CURVE_POINTS: Final = 24
 """Maximum number of points in the small curve of a list."""
+CLIPPED_STEPS: Final = 4
+"""Number of newest steps in the share of clipped tokens."""
 CACHED_RUNS: Final = 4_096
 _UNKNOWN: Final = -1
 """Number of records of an experiment not cached before."""
+
+
+class HeldOutScore(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest score on a held-out taskset, and the change since the first one."""
+
+    score: float
+    version: int
+    """The evaluated weight version."""
+    stderr: float | None
+    """Standard error of the score; null for a score of one row."""
+    change: float | None
+    """Difference to the first score; null for the first score itself."""
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,16 +49,23 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     staleness_p95: int | None
     reward_curve: list[float]
     """Mean rewards of at most 24 steps, evenly spaced, the newest last."""
-    held_out: dict[str, float]
+    held_out: dict[str, HeldOutScore]
     """The newest score on each held-out taskset."""
     trainer_idle: float | None
     """Share of the time between the newest steps without training."""
+    explorer_idle: float | None
+    """Share of the time of the newest 256 rollouts without a rollout under way, as a mean over explorers."""
+    clipped: float | None
+    """Mean share of clipped tokens in the newest 4 steps."""
     step_s: float | None
     """Seconds between the ends of the newest steps."""
 
 
-class _Mean(msgspec.Struct, frozen=True):
-    mean: float | None
+class _RecentRollout(msgspec.Struct, frozen=True):
+    worker: str
+    reward: float | None
+    duration_s: float | None
+    produced_ns: int
 
 
 class _RecentStep(msgspec.Struct, frozen=True):
@@ -62,19 +83,29 @@ class _Metrics(msgspec.Struct, frozen=True):
 
 class _Score(msgspec.Struct, frozen=True):
     taskset: str
+    version: int
+    score: float | None
+    metrics: dict[str, float | None]
+
+
+class _FirstScore(msgspec.Struct, frozen=True):
+    taskset: str
+    version: int
     score: float | None
 
 
-_MEAN: Final = f"""SELECT AVG(r.reward) AS mean FROM (SELECT e.reward FROM experiences e
-    WHERE e.experiment = :experiment AND {COUNTED} AND e.produced_ns IS NOT NULL
-    ORDER BY e.produced_ns DESC LIMIT {RECENT_EXPERIENCES}) r"""
+_ROLLOUTS: Final = f"""SELECT e.writer AS worker, e.reward, e.duration_s, e.produced_ns FROM experiences e
+WHERE e.experiment = :experiment AND {COUNTED} AND e.produced_ns IS NOT NULL
+ORDER BY e.produced_ns DESC LIMIT {RECENT_EXPERIENCES}"""
 _RECENT: Final = f"""SELECT t.step, t.generation, t.duration_s, t.completed_ns, b.staleness_p95
 FROM {EXECUTED} t LEFT JOIN batches b ON b.id = t.batch
 WHERE t.experiment = :experiment ORDER BY t.step DESC, t.generation DESC LIMIT {RECENT_STEPS}"""
 _CURVE: Final = f"""SELECT t.step, t.metrics FROM {EXECUTED} t
 WHERE t.experiment = :experiment AND t.step IN ({{steps}}) ORDER BY t.step, t.generation"""
-_SCORES: Final = """SELECT v.taskset, v.score FROM evals v WHERE v.experiment = :experiment
+_SCORES: Final = """SELECT v.taskset, v.version, v.score, v.metrics FROM evals v WHERE v.experiment = :experiment
 ORDER BY v.version DESC, v.completed_ns DESC LIMIT 32"""
+_FIRST_SCORES: Final = """SELECT v.taskset, v.version, v.score FROM evals v WHERE v.experiment = :experiment
+ORDER BY v.version, v.completed_ns DESC LIMIT 32"""
 
 
 class FiguresCache:
@@ -105,32 +136,80 @@ class FiguresCache:
 
 async def figures_of(connection: AsyncConnection, experiment: UUID) -> RunFigures:
     """Returns the figures of an experiment, from the newest rows and a few steps in between."""
-    from rftd.streams.figures.step_figures import reward_of  # late: the command line needs only `RunFigures`
+    from rftd.streams.figures.step_figures import clipped_of, reward_of  # late: no need of the command line
 
     key = experiment.bytes
     recent = await fetch(connection, _RecentStep, _RECENT, experiment=key)
-    mean = await fetch(connection, _Mean, _MEAN, experiment=key)
-    scores: dict[str, float] = {}
-    for row in await fetch(connection, _Score, _SCORES, experiment=key):
-        if row.score is not None:
-            scores.setdefault(row.taskset, row.score)
+    rollouts = await fetch(connection, _RecentRollout, _ROLLOUTS, experiment=key)
     rewards: dict[int, float] = {}
+    clipped: dict[int, float] = {}
     if recent:
-        numbers = _spaced(recent[0].step)
+        spaced = _spaced(recent[0].step)
+        newest = [step for step in range(recent[0].step, recent[0].step - CLIPPED_STEPS, -1) if step > 0]
+        numbers = sorted({*spaced, *newest})
         marks = ", ".join(str(number) for number in numbers)
         for point in await fetch(connection, _Metrics, _CURVE.format(steps=marks), experiment=key):
             reward = reward_of(point.metrics)
-            if reward is not None:
+            if reward is not None and point.step in spaced:
                 rewards[point.step] = reward  # of several generations the newest counts
+            share = clipped_of(point.metrics)
+            if share is not None and point.step in newest:
+                clipped[point.step] = share
     step_s, idle = _pace([row for row in recent if row.generation == recent[0].generation])
     return RunFigures(
-        reward_mean=mean[0].mean if mean else None,
+        reward_mean=_mean([row.reward for row in rollouts if row.reward is not None]),
         staleness_p95=next((row.staleness_p95 for row in recent if row.staleness_p95 is not None), None),
         reward_curve=[rewards[step] for step in sorted(rewards)],
-        held_out=scores,
+        held_out=await _held_out(connection, key),
         trainer_idle=idle,
+        explorer_idle=_explorer_idle(rollouts),
+        clipped=_mean(list(clipped.values())),
         step_s=step_s,
     )
+
+
+async def _held_out(connection: AsyncConnection, experiment: bytes) -> dict[str, HeldOutScore]:
+    """Returns the newest score on each taskset, with the change since the first one."""
+    first: dict[str, _FirstScore] = {}
+    for row in await fetch(connection, _FirstScore, _FIRST_SCORES, experiment=experiment):
+        if row.score is not None:
+            first.setdefault(row.taskset, row)
+    scores: dict[str, HeldOutScore] = {}
+    for newest in await fetch(connection, _Score, _SCORES, experiment=experiment):
+        if newest.score is None or newest.taskset in scores:
+            continue
+        before = first.get(newest.taskset)
+        has_change = before is not None and before.score is not None and before.version != newest.version
+        scores[newest.taskset] = HeldOutScore(
+            score=newest.score,
+            version=newest.version,
+            stderr=newest.metrics.get("score/stderr"),
+            change=newest.score - (before.score or 0.0) if before is not None and has_change else None,
+        )
+    return scores
+
+
+def _explorer_idle(rollouts: Sequence[_RecentRollout]) -> float | None:
+    """Returns the share of time without a rollout under way, over explorers with at least two timed rollouts.
+
+    The time of an explorer lasts from the end of the oldest rollout to the end of the newest one.
+    """
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for row in rollouts:
+        if row.duration_s:
+            spans.setdefault(row.worker, []).append((row.produced_ns - int(row.duration_s * 1e9), row.produced_ns))
+    whole_ns = idle_ns = 0
+    for worker_spans in spans.values():
+        begin_ns = min(end for _, end in worker_spans)
+        whole_ns += max(end for _, end in worker_spans) - begin_ns
+        for begin, end in sorted(worker_spans):
+            idle_ns += max(0, begin - begin_ns)
+            begin_ns = max(begin_ns, end)
+    return idle_ns / whole_ns if whole_ns > 0 else None
+
+
+def _mean(figures: Sequence[float]) -> float | None:
+    return sum(figures) / len(figures) if figures else None
 
 
 def _spaced(last: int) -> list[int]:

@@ -64,5 +64,10 @@ def staleness_of(metrics: Metrics) -> float | None:
     return _first(metrics, _STALENESS)
 
 
+def clipped_of(metrics: Metrics) -> float | None:
+    """Returns the share of tokens beyond the clip range of the loss; None for a loss without clipping."""
+    return metrics.get("actor/pg_clipfrac")
+
+
 def _first(metrics: Metrics, names: tuple[str, ...]) -> float | None:
     return next((figure for name in names if (figure := metrics.get(name)) is not None), None)

@@ -7,10 +7,16 @@ from typing import NamedTuple
 from rftd.daemon.http.views.experiments import ExperimentPage, WhyNow
 from rftd.daemon.run.why.wait import next_of, what_of
 from rftd.ops.words import Level
+from rftd.storage.queries.experiments import ExperimentSummary
 
 _SOLVED = "solved"  # the name in `streams.folds.signal`
+_CLIPPED = "{:.0%} of the tokens of the newest steps are clipped; lower the learning rate or max_staleness"
 _SHOWN_ROLES = ("experiment", "signal")
 """Roles with their words in the sentence, or in an alarm of their own."""
+
+
+_MOST_CLIPPED = 0.2
+"""Share of clipped tokens above which a run counts as off-policy."""
 
 
 class Alarm(NamedTuple):
@@ -37,4 +43,11 @@ def alarms_of(page: ExperimentPage, why: WhyNow) -> list[Alarm]:
     if page.signal is not None and page.signal.cause not in (None, _SOLVED):
         since = "" if page.signal.since_step is None else f" since step {page.signal.since_step}"
         alarms.append(Alarm(f"no learning signal{since}", page.signal.reason or "", False))
+    if page.signal is None or page.signal.cause is None:
+        alarms += [Alarm("off-policy", _CLIPPED.format(summary.clipped), False)] if is_off_policy(summary) else []
     return alarms
+
+
+def is_off_policy(summary: ExperimentSummary) -> bool:
+    """Returns True for a run with too many clipped tokens in the newest steps."""
+    return summary.clipped is not None and summary.clipped > _MOST_CLIPPED

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from rftd.daemon.cli.output.quantity import age
 from rftd.daemon.http.page import formats
+from rftd.daemon.http.page.alarms import is_off_policy
 from rftd.daemon.http.page.assets import FOLDER, address_of
 from rftd.ops.clock import Clock, iso
 
@@ -50,7 +51,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals |= {"static": address_of}
+    environment.globals |= {"static": address_of, "is_off_policy": is_off_policy}
     environment.filters |= {
         "fixed": formats.fixed,
         "signed": formats.signed,

@@ -43,7 +43,8 @@ def test_schemas_stay(rftd: Rftd) -> None:
     """Programs read these; a field that goes or changes its name breaks them."""
     summary = json.loads(rftd("ls", "--json").out)["items"][0]
     assert sorted(summary) == [
-        *("code", "forked_step", "generation", "held_out", "id", "kept", "kept_path", "labels", "left_s", "name"),
+        *("clipped", "code", "explorer_idle", "forked_step", "generation", "held_out", "id", "kept", "kept_path"),
+        *("labels", "left_s", "name"),
         *("parent", "priority", "project", "queue_position", "reason", "reward_curve", "reward_mean", "signal"),
         *("stage", "staleness_p95", "starred", "started_at", "state", "state_at", "step", "submitted_at"),
         *("total_steps", "trainer_idle"),

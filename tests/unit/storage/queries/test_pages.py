@@ -23,7 +23,7 @@ from rftd.storage.queries.experience_pages import ORDERS, ExperienceFilter, list
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.experiments import ORDERS as RUN_ORDERS
 from rftd.storage.queries.experiments import ExperimentFilter, list_experiments
-from rftd.storage.queries.run_figures import FiguresCache
+from rftd.storage.queries.run_figures import FiguresCache, _explorer_idle, _RecentRollout
 from rftd.streams.memory import MemoryLog
 
 pytestmark = pytest.mark.anyio
@@ -234,3 +234,30 @@ async def test_cached_figures_are_read_again_after_new_records(connection: Async
     await connection.execute(text("UPDATE experiences SET reward = 6.0"))
     assert (await cache.of(connection, busy.id, counts={})).reward_mean == 6.0, "counted after the tables were opened"
     await connection.rollback()
+
+
+async def test_a_list_shows_scores_with_change_idle_explorers_and_clipped_tokens(either: AsyncEngine) -> None:
+    run = SyntheticRun(Recorder(), duration_s=0.005, figures={"actor/pg_clipfrac": 0.25}).write()
+    log = MemoryLog()
+    await log.append(run.recorder.drafts)
+    projector = Projector(log, either, clock=ManualClock())
+    await projector.catch_up()
+    await projector.close()
+    async with either.connect() as connection:
+        (row,) = (await list_experiments(connection)).items
+    score = row.held_out["held_out"]
+    assert (score.score, score.version, score.stderr, score.change) == (0.75, 5, 0.25, 0.0)
+    assert row.clipped == 0.25
+    assert row.explorer_idle is not None
+    assert 0.5 < row.explorer_idle < 1.0, "rollouts of 5 ms, an event each 10 ms"
+
+
+def test_an_explorer_is_idle_between_rollouts_and_not_while_they_overlap() -> None:
+    def rollout(worker: str, begin_s: float, end_s: float) -> _RecentRollout:
+        return _RecentRollout(worker, 1.0, end_s - begin_s, int(end_s * 1e9))
+
+    busy = [rollout("a", 0, 2), rollout("a", 1, 4), rollout("a", 3, 6)]
+    assert _explorer_idle(busy) == 0.0
+    assert _explorer_idle([*busy, rollout("b", 0, 1), rollout("b", 3, 5)]) == pytest.approx(2 / 8)
+    assert _explorer_idle([rollout("a", 0, 2)]) is None
+    assert _explorer_idle([_RecentRollout("a", None, None, 5)]) is None

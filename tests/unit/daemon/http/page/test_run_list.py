@@ -15,6 +15,7 @@ from rftd.daemon.http.page.run_list import as_tree, parameters_of
 from rftd.daemon.http.page.steering import acts_of
 from rftd.ops.clock import SystemClock
 from rftd.storage.queries.experiments import ExperimentSummary
+from rftd.storage.queries.run_figures import HeldOutScore
 from rftd.streams.folds.spine import Status
 
 RUN = ExperimentSummary(
@@ -39,6 +40,8 @@ RUN = ExperimentSummary(
     parent=None,
     forked_step=None,
 )
+
+SCORE = HeldOutScore(score=0.5, version=3, stderr=0.25, change=-0.125)
 
 
 class Tags(HTMLParser):
@@ -89,7 +92,7 @@ def test_a_hostile_text_adds_no_element_and_no_attribute(words: str) -> None:
                 signal=text,
                 stage=text,
                 labels={text: text},
-                held_out={text: 0.5},
+                held_out={text: SCORE},
             )
         )
 
@@ -138,3 +141,17 @@ async def test_the_list_answers_html_and_an_error_is_a_page_too(client: httpx.As
     assert "small" in answer.text
     wrong = await client.get("/?cursor=nonsense")
     assert (wrong.status_code, wrong.headers["content-type"]) == (400, "text/html; charset=utf-8")
+
+
+def test_many_clipped_tokens_are_off_policy_unless_nothing_is_learnt() -> None:
+    run = msgspec.structs.replace(RUN, reward_curve=[0.1, 0.2], clipped=0.3)
+    assert "off-policy" in page_of(run)
+    assert "off-policy" not in page_of(msgspec.structs.replace(run, clipped=0.2))
+    assert "off-policy" not in page_of(msgspec.structs.replace(run, signal="rewards_equal"))
+
+
+def test_a_held_out_score_has_its_error_and_its_change() -> None:
+    html = page_of(msgspec.structs.replace(RUN, held_out={"sums": SCORE}))
+    assert "0.500" in html
+    assert "± 0.250" in html
+    assert "−0.125" in html
