@@ -180,11 +180,13 @@ def _paths(kind: type[Section], node: Any, at: FieldPath) -> Iterator[_PathField
 
 
 def _texts_of(node: dict[str, Any], name: str, mark: LocalPath, at: FieldPath) -> Iterator[_PathField]:
-    """Yields the non-empty texts of a path field: the value, the elements of a list, or one argument."""
+    """Yields the non-empty texts of a path field: the value, the elements of a list, or arguments."""
     value = node.get(name)
-    if mark.argument:
-        if isinstance(value, dict) and isinstance(value.get(mark.argument), str) and value[mark.argument]:
-            yield (*at, name, mark.argument), value, mark.argument
+    if mark.arguments:
+        arguments: dict[str, Any] = value if isinstance(value, dict) else {}
+        for argument in mark.arguments:
+            if isinstance(arguments.get(argument), str) and arguments[argument]:
+                yield (*at, name, argument), arguments, argument
     elif isinstance(value, list):
         for number, text in enumerate(value):
             if isinstance(text, str) and text:

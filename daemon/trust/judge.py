@@ -228,8 +228,9 @@ class SubmissionJudge:
 
     def _parts(self, taskset: TasksetSpec, at: FieldPath) -> None:
         """Judges the arguments of a taskset's workflow and reward; built-in parts name nothing but `path`."""
-        if "path" in taskset.reward_args:
-            self._path((*at, "reward_fn_args", "path"), taskset.reward_args["path"])
+        for arguments, name in ((taskset.reward_args, "reward_fn_args"), (taskset.workflow_args, "workflow_args")):
+            if "path" in arguments:
+                self._path((*at, name, "path"), arguments["path"])
         if source_name(taskset.workflow) is not None:
             raise NotAllowedError(
                 "only the daemon's owner may submit workflows as code: no sandbox holds them",

@@ -99,6 +99,18 @@ async def test_the_file_of_a_reward_is_refused_by_its_own_name(opened: Gate) -> 
     assert [fault_of(answer.status_code, answer.text, case) for answer in answers] == ["", ""]
 
 
+async def test_the_file_of_a_workflow_is_refused_by_its_own_name(opened: Gate) -> None:
+    taskset = "buffer.explorer_input.taskset"
+    change = {
+        f"{taskset}.default_workflow_type": "email_search_workflow",
+        f"{taskset}.default_reward_fn_type": "exact_match_reward",
+        f"{taskset}.workflow_args": {"path": "{outside}/emails.db"},
+    }
+    case = {"attacks": f"{taskset}.workflow_args", "change": change, "allow_list": "roots"}
+    answers = await opened.ask(case, "")
+    assert [fault_of(answer.status_code, answer.text, case) for answer in answers] == ["", ""]
+
+
 async def test_the_owner_is_not_held_to_the_lists(opened: Gate) -> None:
     opened.client.headers.update(bearer(opened.owner_token))
     refused = {}

@@ -138,8 +138,13 @@ async def run(workflow: str, engine: ScriptedEngine, *, model: ModelSpec = MODEL
 
 
 pytestmark = pytest.mark.anyio
-ENVIRONMENTS = ("frozen_lake_workflow",)
-"""Workflows with a world of their own in place of the prompt and the reward, tested beside the others."""
+ENVIRONMENTS = (
+    "frozen_lake_workflow",
+    "email_search_workflow",
+    "math_ruler_workflow",
+    "async_math_ruler_workflow",
+)
+"""Workflows with a world or a judge of their own in place of the prompt and the reward, tested beside the others."""
 every_workflow = pytest.mark.parametrize("workflow", [name for name in WORKFLOWS.names() if name not in ENVIRONMENTS])
 
 

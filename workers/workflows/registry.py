@@ -27,6 +27,8 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "agent_command_workflow": "rftd.workers.workflows.agent_command:AgentCommandWorkflow",
         "tool_call_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
         "frozen_lake_workflow": "rftd.workers.workflows.frozen_lake:FrozenLakeWorkflow",
+        "math_ruler_workflow": "rftd.workers.workflows.ruler:RulerWorkflow",
+        "email_search_workflow": "rftd.workers.workflows.email_search:EmailSearchWorkflow",
         "on_policy_distill_workflow": "rftd.workers.workflows.math_workflow:OnPolicyDistillWorkflow",
         # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.
         "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
@@ -36,6 +38,7 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "async_math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "on_policy_distill_math_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
+        "async_math_ruler_workflow": "rftd.workers.workflows.ruler:RulerWorkflow",
         "toolcall_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
     },
 )

@@ -119,7 +119,7 @@ class Taskset(Section):
     """Split of a folder: the name of a file, of its numbered parts, or of a subfolder."""
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
-    workflow_args: Annotated[Args, LocalPath("agent_folder"), ARGUMENTS] = {}
+    workflow_args: Annotated[Args, LocalPath("agent_folder", "path"), ARGUMENTS] = {}
     """Arguments of the workflow."""
     reward_fn_args: Annotated[Args, LocalPath("path"), ARGUMENTS] = {}
     """Arguments of the reward."""

@@ -65,11 +65,11 @@ _BOUNDS: Final = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length"
 
 
 class LocalPath:
-    """Marks a field holding a path on the client's machine, or arguments with the path in `argument`."""
+    """Marks a field holding a path on the client's machine, or arguments with paths in `arguments`."""
 
-    def __init__(self, argument: str = "") -> None:
-        """Marks a path, or with `argument` a mapping of arguments with the path under that name."""
-        self.argument = argument
+    def __init__(self, *arguments: str) -> None:
+        """Marks a path, or with `arguments` a mapping with paths under these names."""
+        self.arguments = arguments
 
 
 class Section(BaseModel):

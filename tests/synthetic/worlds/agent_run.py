@@ -101,7 +101,8 @@ class AgentRun:
                 time.sleep(0.02)
             self.killed[role] += 1
             drawn = self.drawn_at.stat().st_size
-            poll(lambda drawn=drawn: self.drawn_at.stat().st_size > drawn and self.scene.page(name) is not None)  # type: ignore[misc]
+            # The page first: asking for it starts a dead daemon again, without which nothing is ever drawn.
+            poll(lambda drawn=drawn: self.scene.page(name) is not None and self.drawn_at.stat().st_size > drawn)  # type: ignore[misc]
 
     def _strike(self, role: str, name: str, chance: random.Random) -> bool:
         if role in ("explorer", "daemon"):

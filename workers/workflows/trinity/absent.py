@@ -9,7 +9,7 @@ from rftd.ops.errors import ConfigError
 _ADAPTER: Final = "submit the class: default_workflow_type: ./FILE.py:{name} (docs/extending.md, Trinity-RFT's classes)"
 _AGENT: Final = "write the agent as a program: agent_program_workflow (docs/agent_programs.md), on the same package"
 _ALFWORLD: Final = "the simulator ALFWorld with its games"
-_JUDGED: Final = "answers of a whole group in one run, and each rollout is a run of its own"
+_JUDGED: Final = "training of its judge beside its answers, and a rollout has one reward"
 _SCOPE: Final = "the package agentscope"
 _NEEDS: Final = {
     "alfworld_workflow": _ALFWORLD,
@@ -19,12 +19,9 @@ _NEEDS: Final = {
     "sciworld_workflow": "the simulator ScienceWorld, which runs on Java",
     "webshop_workflow": "the simulator WebShop with its catalogue",
     "intercode_sql_workflow": "InterCode's containers with its databases",
-    "email_search_workflow": "a database of Enron's mails",
     "sudoku_workflow": "its generator of puzzles",
     "simple_mm_workflow": "images, and rollout engines take text alone",
     "async_simple_mm_workflow": "images, and rollout engines take text alone",
-    "math_ruler_workflow": _JUDGED,
-    "async_math_ruler_workflow": _JUDGED,
     "math_trainable_ruler_workflow": _JUDGED,
     "agentscope_workflow_adapter": _SCOPE,
     "agentscope_workflow_adapter_v1": _SCOPE,
@@ -45,7 +42,7 @@ def check_absent(name: str) -> None:
         return
     fix = _AGENT if need.startswith(_SCOPE) else _ADAPTER.format(name=name)
     if need == _JUDGED:
-        fix = "judge each answer alone: llm_judge_reward, or rubric_judge_workflow"
+        fix = "let an auxiliary model judge: math_ruler_workflow"
     elif "images" in need:
         fix = "leave images out: simple_workflow"
     raise ConfigError(f"{name} of Trinity-RFT needs {need}: rftd does not have it", fix=fix)
