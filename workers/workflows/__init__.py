@@ -12,7 +12,7 @@ tool_call        `ToolCallWorkflow`: calls of functions, compared with those of 
 frozen_lake      `FrozenLakeWorkflow`: moves over a lake with holes
 ruler            `RulerWorkflow`: an answer ranked by a judge among further answers
 email_search     `EmailSearchWorkflow`: questions to an inbox, searched by calls
-email_database   `Inbox`: its queries of SQLite
+email_database   `EmailInbox`: its queries of SQLite
 agent_program    `AgentProgramWorkflow`: an agent program calls the model over HTTP
 agent_command    `AgentCommandWorkflow`: a command in a sandbox calls the model over HTTP
 roles            roles of agents: declared by a workflow, checked in its sequences

@@ -1,4 +1,4 @@
-"""`Inbox`: searches of one person's emails in a database of SQLite, read-only."""
+"""`EmailInbox`: searches of one person's emails in a database of SQLite, read-only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT e.id, e.message_id, e.date, e.from_address, e.subject, e.body FROM emails
 WHERE e.message_id = :message AND {_OWN}"""  # noqa: S608 - of constants
 
 
-class Inbox:
+class EmailInbox:
     """The emails from and to one address.
 
     Tables: `emails` (id, message_id, subject, from_address, date, body), `recipients` (email_id, recipient_address)

@@ -17,7 +17,7 @@ import msgspec
 from rftd.ops.errors import RolloutError
 from rftd.workers.datasets.message import Message
 from rftd.workers.datasets.task import Task
-from rftd.workers.workflows.email_database import Inbox
+from rftd.workers.workflows.email_database import EmailInbox
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.trajectory import Trajectory
@@ -62,7 +62,7 @@ class EmailSearchWorkflow:
         address = task.raw.get("inbox_address")
         if not isinstance(address, str) or not address:
             raise RolloutError("the row has no inbox_address", where=task.where, fix="add the column")
-        search = _Search(Inbox(self._path, address, self._max_results), task)
+        search = _Search(EmailInbox(self._path, address, self._max_results), task)
         rules = task.system_prompt or _RULES.format(
             inbox=address,
             today=task.raw.get("query_date") or "unknown",
@@ -90,7 +90,7 @@ class EmailSearchWorkflow:
 class _Search:
     """The calls of one rollout, and what they met."""
 
-    def __init__(self, inbox: Inbox, task: Task) -> None:
+    def __init__(self, inbox: EmailInbox, task: Task) -> None:
         self._inbox = inbox
         sources = task.raw.get("message_ids") or ()
         self._right = {str(source) for source in sources} if isinstance(sources, list | tuple) else {str(sources)}

@@ -17,7 +17,7 @@ from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import SamplingSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.task import make_task
-from rftd.workers.workflows.email_database import Inbox
+from rftd.workers.workflows.email_database import EmailInbox
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
 
@@ -121,14 +121,14 @@ async def test_no_answer_and_wrong_calls_earn_nothing(
 
 
 def test_an_inbox_has_its_own_emails_alone_and_words_are_no_operators(emails: Path) -> None:
-    inbox = Inbox(emails, "ann@x", 10)
+    inbox = EmailInbox(emails, "ann@x", 10)
     found = [row["message_id"] for row in inbox.search(["lunch"])]
     assert found == ["m4", "m2", "m1"]
     assert [row["message_id"] for row in inbox.search("report OR lunch")] == ["m4"]
     assert inbox.search(['" OR lunch']) == []
     assert [row["message_id"] for row in inbox.search("lunch", from_addr="bob@x", sent_before="2001-05-02")] == ["m1"]
     assert [row["message_id"] for row in inbox.search("lunch", to_addr="cy@x", sent_after="2001-05-02")] == ["m2"]
-    assert Inbox(emails, "ann@x", 1).search("lunch")[0]["message_id"] == "m4"
+    assert EmailInbox(emails, "ann@x", 1).search("lunch")[0]["message_id"] == "m4"
 
 
 @pytest.mark.anyio
