@@ -26,7 +26,7 @@ class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     tokens: NDArray[np.uint32]  # [T]
     prompt_tokens: int
     """Number of tokens of the prompt."""
-    loss_mask: NDArray[np.uint8]  # [R]
+    loss_mask: NDArray[np.uint8]  # [R], 1 for the trained tokens of the model, 2 for observed ones (`echo`), else 0
     logprobs: NDArray[np.float32] | None = None  # [R], under the weights that drew it; None for dataset rows
     advantages: NDArray[np.float32] | None = None  # [R]
     versions: NDArray[np.int64] | None = None  # [R], of the weights that drew each token; None: not known

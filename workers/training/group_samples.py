@@ -18,6 +18,7 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Masking, Substituting
 from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
 from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.losses.registry import trains_observations
 from rftd.workers.training.closed_groups import closed_group, of_rollouts
 from rftd.workers.training.run_samples import Constants, run_samples
 
@@ -59,6 +60,7 @@ def group_samples(
     constants = Constants()
     # Tested once: a check of a runtime protocol costs more than the remaining work on an experience.
     masking = function if isinstance(function, Masking) else None
+    observations = trains_observations(stage.algorithm.policy_loss)
     samples: list[Sequence[TrainSample]] = []
     gap = ProcessedGap()
     counts = RolloutCounts()
@@ -80,6 +82,7 @@ def group_samples(
                 group=experience.group,
                 staleness_versions=experience.staleness_versions,
                 trained=trained,
+                observations=observations,
             )
         )
     substitutes = function.substitutes(views) if isinstance(function, Substituting) else {}

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rftd.streams.events.experience import ExperienceProduced, SamplingSpan, Span
 from rftd.workers.learning.engine import TrainSample
+from rftd.workers.learning.losses.aggregation import OBSERVED
 from rftd.workers.training.run_steps import steps_of
 
 
@@ -40,22 +41,27 @@ def run_samples(
     group: int,
     staleness_versions: int,
     trained: bool,
+    observations: bool = False,
 ) -> Sequence[TrainSample]:
     """Returns the samples of an experience, one for each of its steps, with the advantage of the step or one for all.
 
     `default_temperature` applies to tokens without a recorded temperature; `group` is the index of the batch's closed
-    group; `trained` is False for an experience outside the loss.
+    group; `trained` is False for an experience outside the loss; with `observations`, tokens of the environment are
+    trained too.
     """
     length = len(event.loss_mask)
     temperatures = temperatures_of(event.sampling, length, default_temperature, constants)
     versions = versions_of(event.spans, length, constants)
+    loss_mask = event.loss_mask.view()
+    if observations:
+        loss_mask, temperatures = observed(loss_mask, event.logprobs.view(), temperatures)
     if not event.steps:
         return (
             TrainSample(
                 tokens=event.tokens.view(),
                 prompt_tokens=event.prompt_tokens,
                 # Zeros in its place, not fewer samples: a planned experience stays in the batch.
-                loss_mask=event.loss_mask.view() if trained else constants.of(0, length, np.uint8),
+                loss_mask=loss_mask if trained else constants.of(0, length, np.uint8),
                 logprobs=event.logprobs.view(),
                 advantages=constants.of(advantages[0], length, np.float32),
                 versions=versions,
@@ -73,7 +79,7 @@ def run_samples(
             TrainSample(
                 tokens=arrays.tokens,
                 prompt_tokens=arrays.step.prompt_tokens,
-                loss_mask=arrays.loss_mask if trained else constants.of(0, length, np.uint8),
+                loss_mask=loss_mask[offset : offset + length] if trained else constants.of(0, length, np.uint8),
                 logprobs=arrays.logprobs,
                 advantages=constants.of(advantages[number if len(advantages) > 1 else 0], length, np.float32),
                 versions=None if versions is None else versions[offset : offset + length],
@@ -86,6 +92,22 @@ def run_samples(
         )
         offset += length
     return samples
+
+
+def observed(
+    loss_mask: NDArray[np.uint8], logprobs: NDArray[np.float32], temperatures: NDArray[np.float64]
+) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Returns mask and temperatures with the environment's tokens marked as observed, at temperature 1  # [R], [R]
+
+    A masked token without a log-probability was drawn by nobody; a masked token with one is the model's own.
+    """
+    of_environment = (loss_mask == 0) & (logprobs == 0)
+    if not of_environment.any():
+        return loss_mask, temperatures
+    return (
+        np.where(of_environment, np.uint8(OBSERVED), loss_mask),
+        np.where(of_environment, 1.0, temperatures),
+    )
 
 
 def versions_of(spans: Sequence[Span], length: int, constants: Constants) -> NDArray[np.int64] | None:

@@ -122,7 +122,7 @@ class FakeTrainerEngine:
             if sample.advantages is not None:
                 # Little-endian whatever the machine, so that checksums agree across machines.
                 parts.append(np.asarray(sample.advantages, dtype="<f4").tobytes())
-            tokens += int(sample.loss_mask.sum())
+            tokens += int((sample.loss_mask != 0).sum())
         self._state = FakeState(
             weights=_digest(*parts), optimizer=_digest(b"optimizer", *parts), stage=self._state.stage
         )

@@ -12,6 +12,7 @@ response_ratios     losses of the ratio of a complete response: gspo, gmpo, vesp
 mini_batch_masks    losses with a choice among all tokens of a step: m2po, clip_cov, kl_cov
 sft                 likelihoods of given answers: sft, sft_is, sft_phi
 mix                 PPO of rollouts and the likelihood of an expert's rows: mix, mix_chord
+echo                PPO of the own tokens and the likelihood of the environment: echo
 preference_losses   losses of pairs and of labelled answers: dpo, ipo, simpo, orpo, kto
 kl_losses           the distance to a reference
 entropy_losses      the entropy bonus

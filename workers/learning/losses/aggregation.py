@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from rftd.ops.errors import ConfigError
 
@@ -27,6 +27,10 @@ T = TypeVar("T")
 """Type of the weights' arrays."""
 U = TypeVar("U")
 """Type of the converted weights' arrays."""
+
+
+OBSERVED: Final = 2
+"""Mask of a token written by the environment, and trained by its likelihood (`echo`); 1 is the model's own token."""
 
 
 def token_mean(counts: Counts, norm: float) -> Weights:
@@ -86,7 +90,7 @@ def check(mode: str) -> None:
         )
 
 
-def token_weights(mode: str, masks: Sequence[NDArray[np.uint8]], *, norm: float | None = None) -> Weights:
+def token_weights(mode: str, masks: Sequence[NDArray[Any]], *, norm: float | None = None) -> Weights:
     """Returns the weight of one trained token of each response, in a batch of all responses  # [B]"""
     import numpy as np
 
@@ -138,6 +142,8 @@ class Aggregation:
     """Divisor of seq-mean-token-sum-norm; None: the length of the batch's longest response."""
     expert_mode: str | None = None
     """Mode of an expert's rows, if they are aggregated separately; None: `mode`."""
+    observations: bool = False
+    """True: the observed tokens of each response form a row of their own, of the expert's kind, behind all others."""
 
     def __post_init__(self) -> None:
         check(self.mode)
@@ -147,12 +153,19 @@ class Aggregation:
                 f"loss_scale_factor is {self.norm}", field="algorithm.loss_scale_factor", fix="use one above 0"
             )
 
-    def weights(self, masks: Sequence[NDArray[np.uint8]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
+    def weights(self, masks: Sequence[NDArray[Any]], expert: Sequence[bool] = ()) -> TokenWeights[Weights]:
         """Returns the weights of one trained token of each response; `expert` is True for responses of an expert's rows
         # [B] each
+
+        With `observations`, those of one observed token of each response follow  # [2 B] each
         """
         import numpy as np
 
+        if self.observations:
+            observed = [mask == OBSERVED for mask in masks]
+            kinds = list(expert) or [False] * len(masks)
+            masks = [*(mask == 1 for mask in masks), *observed]
+            expert = [*kinds, *[True] * len(observed)]
         whole = token_weights(self.mode, masks, norm=self.norm)
         mean = token_weights("token-mean", masks)
         responses = token_weights("seq-mean-token-mean", masks)

@@ -69,7 +69,9 @@ class Objective:
             policy_loss=loss,
             kl=kl,
             entropy=ENTROPY_LOSSES.open(spec.entropy_loss, spec.entropy_loss_args),
-            aggregation=Aggregation(spec.loss_agg_mode, spec.loss_scale_factor, needs.expert_agg_mode),
+            aggregation=Aggregation(
+                spec.loss_agg_mode, spec.loss_scale_factor, needs.expert_agg_mode, needs.observations
+            ),
             needs_old_logprobs=lookup(spec.kind).needs.old_logprobs
             or needs.old_logprobs
             or (kl.needs_old_logprobs and kl.coef > 0),

@@ -118,6 +118,8 @@ class LossNeeds:
     """An estimate of the KL to the reference by responses placed after prompts of other samples (KTO)."""
     pairs: bool = False
     """Pairs of a chosen and a rejected response to one prompt."""
+    observations: bool = False
+    """Tokens written by the environment between the turns of a response, as tokens of the expert's kind."""
     labels: bool = False
     """A label for each response, desirable or not: of pairs, or each by itself."""
     loss_agg_mode: str | None = None

@@ -40,6 +40,7 @@ POLICY_LOSSES: Final = Plugins[PolicyLoss](
         "probability_clip": f"{_PACKAGE}.token_ratios:ProbabilityClipLoss",
         "mix": f"{_PACKAGE}.mix:MixLoss",
         "mix_chord": f"{_PACKAGE}.mix:MixChordLoss",
+        "echo": f"{_PACKAGE}.echo:EchoLoss",
         "dpo": f"{_PACKAGE}.preference_losses:DpoLoss",
         "ipo": f"{_PACKAGE}.preference_losses:IpoLoss",
         "simpo": f"{_PACKAGE}.preference_losses:SimpoLoss",
@@ -57,6 +58,11 @@ def compares_pairs(name: str) -> bool:
     """True for a built-in loss that compares chosen with rejected responses."""
     # builtin first: load would import a third party's module, and this is asked of every file that is submitted.
     return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).pairs
+
+
+def trains_observations(name: str) -> bool:
+    """True for a built-in loss of tokens written by the environment, too."""
+    return POLICY_LOSSES.builtin(name) and LossNeeds.of(POLICY_LOSSES.load(name)).observations
 
 
 def tells_labels(name: str) -> bool:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rftd.ops.errors import TrainError
 from rftd.workers.learning.engine import TrainSample
-from rftd.workers.learning.losses.aggregation import Aggregation, TokenWeights
+from rftd.workers.learning.losses.aggregation import OBSERVED, Aggregation, TokenWeights
 
 Ints = NDArray[np.int64]
 """Array of whole numbers."""
@@ -33,6 +33,8 @@ class StepSums:
     """Number of labelled responses with trained tokens."""
     chosen: int
     """Number of preferred or desirable responses among `responses`."""
+    observations: bool = False
+    """True: the weights have a second row for each sample, of observed tokens."""
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], numbers: Sequence[int], aggregation: Aggregation) -> StepSums:
@@ -47,10 +49,16 @@ class StepSums:
         pairs = _pairs(samples)
         # Rollouts have no labels, and a look at each of their masks takes a fifth of the time of packing them.
         if all(sample.chosen is None for sample in samples):
-            return cls(weights=weights, pairs=pairs, responses=0, chosen=0)
+            return cls(weights=weights, pairs=pairs, responses=0, chosen=0, observations=aggregation.observations)
         trained = [sample for sample in samples if sample.loss_mask.any()]
         chosen = sum(sample.chosen is True for sample in trained)
-        return cls(weights=weights, pairs=pairs, responses=len(trained), chosen=chosen)
+        return cls(
+            weights=weights,
+            pairs=pairs,
+            responses=len(trained),
+            chosen=chosen,
+            observations=aggregation.observations,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +100,13 @@ class MicroBatch:
         lengths = np.array([len(sample.loss_mask) for sample in samples], np.int64)
         trained = np.concatenate([sample.loss_mask for sample in samples]) != 0
         sequence = np.repeat(np.arange(len(samples)), lengths)[trained]
+        rows = np.array(order, np.int64)[sequence]
+        expert = np.array([sample.expert for sample in samples], np.bool_)[sequence]
+        if step.observations:
+            observed = np.concatenate([sample.loss_mask for sample in samples])[trained] == OBSERVED
+            # The rows of observed tokens lie behind those of the model's own: see Aggregation.weights.
+            rows = rows + observed * (len(step.weights.whole) // 2)
+            expert = expert | observed
         responses = np.concatenate([sample.tokens[sample.prompt_tokens :] for sample in samples])
         return MicroBatch(
             targets=responses[trained].astype(np.int64),
@@ -99,8 +114,8 @@ class MicroBatch:
             inverse_temperature=_inverse_temperature(samples, trained),
             old_logprobs=_trained(samples, [sample.logprobs for sample in samples], trained),
             advantages=_trained(samples, [sample.advantages for sample in samples], trained),
-            weights=step.weights.map(lambda each: each[list(order)].astype(np.float32)[sequence]),
-            expert=np.array([sample.expert for sample in samples], np.bool_)[sequence],
+            weights=step.weights.map(lambda column: column[rows].astype(np.float32)),
+            expert=expert,
             sequence=sequence,
             sequences=len(samples),
             members=members,

@@ -152,7 +152,7 @@ def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:
     }
     rollouts = [sample for sample in samples if sample.advantages is not None]
     if rollouts:
-        trained = np.concatenate([sample.loss_mask for sample in rollouts]) != 0
+        trained = np.concatenate([sample.loss_mask for sample in rollouts]) == 1
         advantages = np.concatenate([sample.advantages for sample in rollouts if sample.advantages is not None])
         figures |= _mean_max_min("critic/rewards", [sample.reward for sample in rollouts])
         figures |= _mean_max_min("critic/advantages", advantages[trained])

@@ -264,6 +264,18 @@ RAE: Final = AlgorithmDefinition(
     needs=Needs(old_logprobs=True),
 )
 
+ECHO: Final = AlgorithmDefinition(
+    name="echo",
+    summary="GRPO's advantages and PPO's clipped loss, and the likelihood of what the environment answered.",
+    source="Shrivastava et al. 2026, ECHO, arXiv 2605.24517",
+    when="Agents with tools or a terminal whose rollouts seldom succeed: what the environment answers teaches too.",
+    repeat_times=8,
+    advantage="grpo",
+    policy_loss="echo",
+    policy_loss_args={"alpha": 0.1, "clip_range": 0.2},
+    needs=Needs(groups=True, old_logprobs=True),
+)
+
 GPG: Final = AlgorithmDefinition(
     name="gpg",
     summary="Advantage = reward minus the group's mean, scaled for groups that teach nothing; plain policy gradient.",

@@ -157,6 +157,13 @@ def mixed(usual: Formula, expert: Formula, mu: float) -> Formula:
     return formula
 
 
+def echo(own: Formula, alpha: float) -> Formula:
+    def formula(t: Token) -> tuple[float, float]:
+        return (-alpha * t.lp, -alpha) if t.expert else own(t)
+
+    return formula
+
+
 def rec(
     *,
     inside: Callable[[Token], bool] = lambda t: True,
@@ -221,6 +228,8 @@ FORMULAS: list[tuple[str, dict[str, Any], Formula]] = [
     ("mix", {"mu": 0.7, "clip_range": 0.05}, mixed(ppo(0.05, 0.05), sft, 0.7)),
     ("mix_chord", {}, mixed(ppo(), phi, 0.1)),
     ("mix_chord", {"mu_warmup_steps": 4, "mu_peak": 0.8, "enable_phi_function": False}, mixed(ppo(), sft, 0.2)),
+    ("echo", {}, echo(ppo(), 0.1)),
+    ("echo", {"alpha": 2.0, "clip_range": 0.05}, echo(ppo(0.05, 0.05), 2.0)),
     ("rec", {}, rec()),
     ("rec", {"clip_mode": "two-side"}, rec(inside=lambda t: 0.8 <= t.r <= 1.2)),
     ("rec", {"clip_mode": "one-side"}, rec(inside=lambda t: one_side(t.r, t.a))),
@@ -255,7 +264,7 @@ def listed(tokens: LossTokens) -> list[Token]:
 def test_values_and_derivatives_are_those_of_the_formula(
     name: str, arguments: dict[str, Any], formula: Formula, scale: float
 ) -> None:
-    tokens = make_loss_tokens(scale=scale, experts=EXPERTS if name.startswith("mix") else ())
+    tokens = make_loss_tokens(scale=scale, experts=EXPERTS if name.startswith(("mix", "echo")) else ())
     made = POLICY_LOSSES.open(name, arguments).per_token(tokens)
     made.loss.sum().backward()  # type: ignore[no-untyped-call]
     expected = [formula(token) for token in listed(tokens)]
