@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-learning test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -41,6 +41,9 @@ engines-cuda: $(CUDA)/.ready        ## an environment with rftd and the CUDA bui
 
 test-engines: $(ENGINES)/.ready     ## their tests, which `make test` skips; minutes, for an engine starts slowly
 	$(ENGINES)/bin/python -P -m pytest -q tests/engines
+
+test-learning: $(READY)             ## two agents of one rollout learn from rewards of their own, from three seeds; minutes
+	RFTD_LEARNING_SEEDS="1 2 3" $(BIN)/python -P -m pytest -q -s tests/integration/test_two_roles.py -k rise
 
 TRACKERS := build/trackers
 
