@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo test test-fast test-base test-engines test-tinker test-trackers test-learning test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo screenshots test test-fast test-base test-engines test-tinker test-trackers test-learning test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -111,6 +111,9 @@ $(CUDA)/.ready: requirements/engines-cuda.txt pyproject.toml $(READY)
 	$(BIN)/uv pip install -q --python $(CUDA)/bin/python --no-deps --no-build-isolation -e .
 	touch $(CUDA)/.ready
 
+screenshots: $(READY)              ## pictures of every page of a recorded run into build/screenshots, two of them into docs; needs Chromium
+	$(BIN)/python -P tests/docs/screenshots.py
+
 check: $(READY)                     ## format, types, layers, file lengths
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -120,7 +123,7 @@ check: $(READY)                     ## format, types, layers, file lengths
 
 BENCHES := start_up config_check log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume taken_up experience_path_kafka projector_postgres page_postgres demo_stacks cluster_faults lineage_why \
-  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills backups daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures tracker_cost texts words sandbox_calls page_costs
+  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills backups daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures tracker_cost texts words sandbox_calls page_costs page_browser
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about three hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done

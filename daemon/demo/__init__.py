@@ -5,4 +5,5 @@ experiment.yaml   an ordinary experiment file, identical to examples/demo.yaml
 progress          the current state, in one line fitting the terminal
 outcome           the figures, read from the API; the last page, and the curve as a picture
 demo              the whole demo in order, with progress output; optionally on a private Kafka and Postgres
+recording         a recorded short run, served without workers
 """

@@ -6,8 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
@@ -25,7 +26,7 @@ from rftd.daemon.demo.progress import DemoReading, Progress
 from rftd.daemon.demo.sums import write_sums
 from rftd.daemon.http.client.client import Client
 from rftd.daemon.http.client.host import DaemonHost
-from rftd.daemon.http.views import commands, experiments, history
+from rftd.daemon.http.views import access, commands, experiments, history
 from rftd.daemon.http.views.moment import ENDED
 from rftd.ops.errors import ConfigError, NotFoundError, RftdError, UnreachableError, UsageError, WaitTimeoutError
 from rftd.ops.extras import PLOT, TORCH, check_extra
@@ -53,10 +54,14 @@ def run_demo(
     clustered: bool = False,
     engine: str = "torch",
     timeout_s: float = 30.0,
+    keep: bool = False,
+    show: Callable[[str], None] | None = None,
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
     """Runs the demo below `folder`, `clustered` on a private Kafka and Postgres; `engine` makes the rollouts.
+
+    `show` gets a link signing a browser in at the run's page. With `keep`, the daemon stays until an interrupt.
 
     A daemon without an answer within `timeout_s` is asked again, as long as its process lives. True if held-out
     accuracy rose by at least `bar`. Raises NotInstalledError, and ConfigError for an unavailable engine, before
@@ -91,14 +96,46 @@ def run_demo(
         body = commands.Submit(config=submission.config)
         name = questions.ask(lambda client: client.send(commands.submit, body, request_id=request_id).value.name)
         echo(f"daemon {host.url}   experiment {name}   files {_near(folder)}")
+        if show is not None:
+            show(questions.ask(_link))
         progress.begin()
         follow_progress(questions, name, progress)
         progress.end()
         outcome = questions.ask(lambda client: read_outcome(client.url, host.headers, name, timeout_s=timeout_s))
         examples = questions.ask(lambda client: read_examples(client, name))
-        restarts = host.restarts
-        url = host.url
-    outcome = msgspec.structs.replace(outcome, examples=examples)
+        outcome = msgspec.structs.replace(outcome, examples=examples)
+        tell = partial(
+            _tell,
+            outcome,
+            folder,
+            url=host.url,
+            experiment=name,
+            restarts=host.restarts,
+            clustered=clustered,
+            kept=keep,
+            echo=echo,
+        )
+        if keep:
+            tell(wall_s=time.monotonic() - began_s)
+            stay(host)
+    if not keep:
+        tell(wall_s=time.monotonic() - began_s)
+    return _verdict(outcome, bar, echo)
+
+
+def _tell(
+    outcome: DemoOutcome,
+    folder: Path,
+    *,
+    url: str,
+    experiment: str,
+    restarts: int,
+    clustered: bool,
+    kept: bool,
+    wall_s: float,
+    echo: Callable[..., None],
+) -> None:
+    """Writes the outcome as JSON and as a picture, and says it."""
     (folder / "outcome.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=1))
     draw_curve(outcome, folder / "reward.png")
     echo(
@@ -106,14 +143,27 @@ def run_demo(
             outcome,
             program=_program(),
             url=url,
-            experiment=name,
+            experiment=experiment,
             folder=_near(folder),
-            wall_s=time.monotonic() - began_s,
+            wall_s=wall_s,
             restarts=restarts,
             clustered=clustered,
+            kept=kept,
         )
     )
-    return _verdict(outcome, bar, echo)
+
+
+def stay(host: Tended, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Keeps the daemon alive until an interrupt from the keyboard."""
+    with suppress(KeyboardInterrupt):
+        while True:
+            host.tend()
+            sleep(POLL_S)
+
+
+def _link(client: Client) -> str:
+    """Returns a link signing a browser in at the daemon."""
+    return client.url + client.send(access.new_link, access.NewLink()).value.path
 
 
 def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: str) -> Submission:

@@ -178,8 +178,12 @@ def text_of(
     wall_s: float,
     restarts: int,
     clustered: bool = False,
+    kept: bool = False,
 ) -> str:
-    """Returns the last page. `folder` contains all files of the demo; `program` is rftd's name on the command line."""
+    """Returns the last page, of a daemon that stays if `kept`.
+
+    `folder` contains all files of the demo; `program` is rftd's name on the command line.
+    """
     rises = outcome.after_grpo - outcome.after_sft
     trained = outcome.last_batch
     right = sum(1 for experience in trained if experience.reward > 0)
@@ -201,10 +205,20 @@ def text_of(
         lines.append(
             f"survived      {restarts} restarts of the daemon, {outcome.generations - 1} of the trainer; nothing lost"
         )
+    command = f"{program} --data {folder / 'data'}"
+    again = _again(command, experiment, outcome, clustered)
+    lines += (
+        ["", f"The API at {url} has stopped; the log remains. Inspect it with", *again]
+        if not kept
+        else [
+            "",
+            f"The daemon at {url} stays until you press Ctrl-C. In another terminal,",
+            f"  {command} open",
+            "opens its page, and this shows the same:",
+            *_looks(command, experiment, outcome),
+        ]
+    )
     lines += [
-        "",
-        f"The API at {url} has stopped; the log remains. Inspect it with",
-        *_again(f"{program} --data {folder / 'data'}", experiment, outcome, clustered),
         "Your own model and data: copy examples/mine.yaml, set model_path and the paths",
         "of the tasksets, and run",
         f"  {program} serve",
@@ -229,6 +243,11 @@ def _again(command: str, experiment: str, outcome: DemoOutcome, clustered: bool)
         yield f"  {command} verify"
         yield f"  {command} serve --port 7070"
         yield "and, while it is running, in another terminal"
+    yield from _looks(command, experiment, outcome)
+
+
+def _looks(command: str, experiment: str, outcome: DemoOutcome) -> Iterator[str]:
+    """Yields the commands showing the run while a daemon serves the log."""
     yield f"  {command} get {experiment}"
     for example in outcome.examples[-1:]:
         yield f"  {command} experiences show {experiment} {short(example.experience)}"

@@ -152,8 +152,11 @@ def test_a_newcomer_gets_from_the_curve_to_the_weights_by_clicks_alone(scene: Sc
     page.locator(".who a", has_text="version").last.click()
     page.locator(".nd.root", has_text="weights").wait_for()
     assert "weights" in page.url
-    page.locator(".nd a", has_text="checkpoint").first.click()
-    page.locator(".nd.root", has_text="checkpoint").wait_for()
+    weights = page.url
+    page.locator(".nd a").first.click()
+    page.wait_for_url(lambda url: "/lineage?id=" in url and url != weights)
+    page.get_by_role("link", name="Configuration").click()
+    page.get_by_role("heading", name="Against another run").wait_for()
     assert window.complaints == []
 
 

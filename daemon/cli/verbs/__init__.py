@@ -2,6 +2,7 @@
 
 serve        the daemon
 open         a browser, signed in by a one-time link
+page         the page in a browser: of the daemon, or of a recorded run
 token        access to the daemon: add, ls, rm, rotate
 demo         a tiny model, trained in a minute
 stack        a Kafka and a Postgres for development

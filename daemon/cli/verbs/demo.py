@@ -31,16 +31,27 @@ from rftd.daemon.cli.settings import Settings, shared_options
     show_default=True,
     help="Engine for the rollouts; vllm must be installed.",
 )
+@click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser; implies --keep.")
+@click.option("--keep", is_flag=True, help="Let the daemon go on after the run, until Ctrl-C.")
 @shared_options
 @click.pass_obj
 def command(
-    settings: Settings, seed: int, folder: str | None, overrides: tuple[str, ...], bar: float, stack: str, engine: str
+    settings: Settings,
+    seed: int,
+    folder: str | None,
+    overrides: tuple[str, ...],
+    bar: float,
+    stack: str,
+    engine: str,
+    opens: bool,
+    keep: bool,
 ) -> None:
     """Make a tiny model and a task, train the model (SFT, then asynchronous GRPO), and show what it learned."""
     import signal
     import sys
     from pathlib import Path
 
+    from rftd.daemon.cli.verbs.open import show_link
     from rftd.daemon.demo.demo import run_demo
     from rftd.ops.clock import SystemClock, iso
     from rftd.ops.ids import SystemIds
@@ -58,6 +69,8 @@ def command(
         clustered=stack == "kafka",
         engine=engine,
         timeout_s=settings.timeout_s,
+        keep=keep or opens,
+        show=show_link if opens else None,
         ids=SystemIds(clock),
         echo=say,
     )

@@ -26,15 +26,21 @@ def command(settings: Settings, only_print: bool) -> None:
         url = client.url + link.path
     if emitted({"url": url, "role": link.role}, settings):
         return
-    if only_print or not _has_screen():
+    if only_print:
         click.echo(url)
         return
+    if show_link(url):
+        say(f"opened in your browser, with the role {link.role}")
+
+
+def show_link(url: str) -> bool:
+    """Opens an address in a graphical browser, else prints the address. True if a browser was opened."""
     import webbrowser
 
-    if not webbrowser.open(url):
-        click.echo(url)
-        return
-    say(f"opened in your browser, with the role {link.role}")
+    if _has_screen() and webbrowser.open(url):
+        return True
+    click.echo(url)
+    return False
 
 
 def _has_screen() -> bool:

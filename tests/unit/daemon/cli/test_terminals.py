@@ -41,6 +41,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
         "serve --drop-payloads-after 1d --payloads until-ended",
     ),
     "open": ("open --print",),
+    "page": ("page --print",),
     "token add": (
         "token add ann --role submit --expires 30d --data {empty}",
         "token add ann --role read --data {empty}",
@@ -48,7 +49,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "token ls": ("token ls --data {empty}", "token ls --data {data}"),
     "token rm": ("token rm nobody --data {data}",),
     "token rotate": ("token rotate owner --data {data}", "token rotate nobody --data {data}"),
-    "demo": ("demo --folder {data}",),
+    "demo": ("demo --folder {data}", "demo --keep --open --folder {data}"),
     "stack up": ("stack up --kafka-port 99999",),
     "stack down": ("stack down",),
     "stack status": ("stack status",),
