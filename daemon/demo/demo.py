@@ -55,7 +55,7 @@ def run_demo(
     engine: str = "torch",
     timeout_s: float = 30.0,
     keep: bool = False,
-    show: Callable[[str], None] | None = None,
+    show: Callable[[str], object] | None = None,
     ids: Ids,
     echo: Callable[..., None],
 ) -> bool:
