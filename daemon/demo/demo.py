@@ -12,7 +12,7 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import httpx
 import msgspec
@@ -104,17 +104,8 @@ def run_demo(
         outcome = questions.ask(lambda client: read_outcome(client.url, host.headers, name, timeout_s=timeout_s))
         examples = questions.ask(lambda client: read_examples(client, name))
         outcome = msgspec.structs.replace(outcome, examples=examples)
-        tell = partial(
-            _tell,
-            outcome,
-            folder,
-            url=host.url,
-            experiment=name,
-            restarts=host.restarts,
-            clustered=clustered,
-            kept=keep,
-            echo=echo,
-        )
+        facts: dict[str, Any] = {"url": host.url, "experiment": name, "restarts": host.restarts, "clustered": clustered}
+        tell = partial(_tell, outcome, folder, **facts, kept=keep, echo=echo)
         if keep:
             tell(wall_s=time.monotonic() - began_s)
             stay(host)
