@@ -91,7 +91,8 @@ function drawMarks(plot) {
 /* Room above and below; a flat line keeps a scale on which it is flat. */
 function range(low, high) {
   if (low === null) return [0, 1];
-  const room = high > low ? (high - low) * 0.06 : Math.abs(low) * 0.1 || 1;
+  // Means of equal figures differ by rounding: drawn to scale, that would be a fall.
+  const room = high - low > Math.abs(high) * 1e-9 ? (high - low) * 0.06 : Math.abs(low) * 0.1 || 1;
   return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
 }
 
