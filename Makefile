@@ -71,6 +71,21 @@ $(HARNESSES)/.ready: tests/agents/requirements.txt tests/agents/package-lock.jso
 	  npm ci --silent --no-audit --no-fund --prefix $(HARNESSES) || exit 1; fi
 	touch $(HARNESSES)/.ready
 
+ENVIRONMENTS := build/environments
+
+.PHONY: test-environments
+
+# A Python for each: the packages exclude each other. Parts of reasoning-gym are built here, with a C compiler.
+test-environments: $(ENVIRONMENTS)/.ready  ## reasoning-gym, gymnasium, verifiers and OpenEnv as tasksets, each in a Python of its own, minutes
+	$(BIN)/python -P -m pytest -q tests/environments
+
+$(ENVIRONMENTS)/.ready: requirements/environments.txt requirements/environments-verifiers.txt requirements/environments-openenv.txt $(READY)
+	@echo "rftd: installing environments into $(ENVIRONMENTS): about 600 MB, a minute" >&2
+	for each in environments environments-verifiers environments-openenv; do \
+	  $(BIN)/uv venv -q --clear --python $(BIN)/python $(ENVIRONMENTS)/$$each && \
+	  $(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(ENVIRONMENTS)/$$each/bin/python --require-hashes requirements/$$each.txt || exit 1; done
+	touch $(ENVIRONMENTS)/.ready
+
 test-kafka-acl: $(READY)            ## each role under its own Kafka user, by the commands of docs/production.md, minutes
 	$(BIN)/python -P -m pytest -q tests/e2e/kafka_rights.py
 
@@ -217,6 +232,9 @@ lock:                               ## re-resolve the lock (needs uv)
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate pyproject.toml requirements/trackers.in -o requirements/trackers.txt
+	for each in environments environments-verifiers environments-openenv; do \
+	  uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
+	    --no-header --no-annotate requirements/$$each.in -o requirements/$$each.txt || exit 1; done
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \
 	  --no-emit-find-links --no-header --no-annotate requirements/tinker-server.in -o requirements/tinker-server.txt
 

@@ -66,7 +66,7 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of engine arguments, and `PLUGIN.ARGUMENT` of third-party workflows and rewards."""
 
     allow_commands: tuple[str, ...] = ()
-    """Patterns of the commands of agents, as one line quoted like a shell's."""
+    """Patterns of the commands of agents and environments, as one line quoted like a shell's."""
     allow_sources: tuple[str, ...] = ()
     """Patterns of the SHA-256 digests of rewards' source texts, each run in a sandbox."""
 
@@ -99,7 +99,10 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, words: Sequence[str]) -> Grant | None:
         """Returns the grant for the command of an agent; None if not allowed."""
-        line = shlex.join(words)
+        return self.command_line(shlex.join(words))
+
+    def command_line(self, line: str) -> Grant | None:
+        """Returns the grant for a command line, quoted like a shell's; None if not allowed."""
         return Grant(ALLOW_COMMANDS, line) if _matches(line, self.allow_commands) else None
 
     def source(self, text: str) -> Grant | None:

@@ -22,7 +22,8 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
 from rftd.workers.workflows.class_path import class_path
-from rftd.workers.workflows.registry import WORKFLOWS
+from rftd.workers.workflows.environments.address import environment_address
+from rftd.workers.workflows.registry import ENVIRONMENT_WORKFLOW, WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import agent_source, source_name
 
@@ -245,6 +246,8 @@ class SubmissionJudge:
             )
         if taskset.workflow == _AGENT_COMMAND:
             self._command(taskset.workflow_args, (*at, "workflow_args"))
+        if taskset.workflow == ENVIRONMENT_WORKFLOW:
+            self.environment(taskset.workflow_args, (*at, "workflow_args"))
         if taskset.workflow not in WORKFLOWS.names() and class_path(taskset.workflow) is not None:
             grant = self._allowances.class_of_package(taskset.workflow)
             field = (*at, "default_workflow_type")
@@ -267,6 +270,26 @@ class SubmissionJudge:
             self._path((*path, "agent_folder"), arguments["agent_folder"])
         wide = {name: argument for name, argument in arguments.items() if name in _WIDENING}
         self._third_party(_AGENT_COMMAND, wide, path)
+
+    def environment(self, arguments: Mapping[str, Any], path: FieldPath, address: FieldPath | None = None) -> None:
+        """Judges the command line of an environment's server, its folder, and every argument widening its reach.
+
+        `address` is the field of the address, by default the argument. Blocks. Called before a server starts. Raises
+        ConfigError for an invalid address.
+        """
+        if self.asker.is_owner:
+            return
+        words = arguments.get("environment_command") or ()
+        wrong = not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words)
+        line = "" if wrong else environment_address(str(arguments.get("environment"))).line(words)
+        where = (*path, "environment_command") if words else address or (*path, "environment")
+        self._add_grant(
+            self._allowances.command_line(line), where, lists.ALLOW_COMMANDS, "this environment", "[COMMAND]"
+        )
+        if "environment_folder" in arguments:
+            self._path((*path, "environment_folder"), arguments["environment_folder"])
+        wide = {name: argument for name, argument in arguments.items() if name in _WIDENING}
+        self._third_party(ENVIRONMENT_WORKFLOW, wide, path)
 
     def _third_party(self, plugin: str, arguments: Mapping[str, Any], path: FieldPath) -> None:
         for name in arguments:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from synthetic.daemon.third_party import install
 from synthetic.models.scripted_engine import running_endpoint
+from synthetic.worlds.environment import contract_environment
 
 from rftd.ops.errors import RolloutError
 from rftd.streams.events.experience import Span
@@ -97,6 +98,12 @@ urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/
 ARGUMENTS: dict[str, dict[str, object]] = {
     "agent_program_workflow": {"agent": "asks_once"},
     "agent_command_workflow": {"agent_command": [sys.executable, "-Ic", ASKS_AS_COMMAND]},
+    "environment_workflow": {
+        "environment": "command://sums",
+        "environment_command": [sys.executable, "-I", "contract_environment.py"],
+        "environment_folder": str(Path(contract_environment.__file__).parent),
+        "max_steps": 1,
+    },
 }
 """The arguments of workflows that need some."""
 ASKS_ONCE = """

@@ -28,6 +28,8 @@ for name in ("vllm", "verl", "ray", "tinker", "torch", "transformers", "numpy", 
 
 OF_TRACKERS = {"mlflow", "swanlab", "trackio", "wandb"}
 """Extras in a lock of their own, `requirements/trackers.txt`: MLflow bounds packages that the engines have newer."""
+OF_ENVIRONMENTS = {"environments"}
+"""The extra in `requirements/environments.txt`: packages of reasoning-gym are built from source."""
 
 
 def test_the_lock_with_cuda_has_every_extra_within_the_project_s_bounds() -> None:
@@ -40,7 +42,9 @@ def test_the_lock_with_cuda_has_every_extra_within_the_project_s_bounds() -> Non
     assert len(entries) == len(re.findall(r"^[A-Za-z0-9]", text, re.M)), "each has its hashes"
     pinned = {canonicalize_name(name): version for name, version in entries}
     extras = {
-        name: rows for name, rows in project["optional-dependencies"].items() if name not in {"all", *OF_TRACKERS}
+        name: rows
+        for name, rows in project["optional-dependencies"].items()
+        if name not in {"all", *OF_TRACKERS, *OF_ENVIRONMENTS}
     }
     for row in (*project["dependencies"], *(row for rows in extras.values() for row in rows)):
         wanted = Requirement(row)

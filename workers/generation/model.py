@@ -148,6 +148,11 @@ class Model:
         return PurePath(self._spec.path).name
 
     @property
+    def seed(self) -> UUID:
+        """Source of the rollout's random numbers, equal for a repeated attempt."""
+        return self._seed
+
+    @property
     def version(self) -> tuple[int, int]:
         """(version, generation) of the weights in use."""
         return self._engine.version

@@ -16,6 +16,7 @@ email_database   `EmailInbox`: its queries of SQLite
 agent_program    `AgentProgramWorkflow`: an agent program calls the model over HTTP
 agent_command    `AgentCommandWorkflow`: a command in a sandbox calls the model over HTTP
 roles            roles of agents: declared by a workflow, checked in its sequences
+environments/    environments of other packages as workflows, with datasets and rewards of their own
 attempt          `RolloutRequest`, the seam `Attempt`, and the attempt running rollouts one by one
 batched_rollouts the attempt batching many single-turn rollouts into one request to the engine
 own_tasks        asyncio tasks and callbacks of a workflow: an exit in one ends its rollout, not the process

@@ -100,7 +100,7 @@ class AgentCommandWorkflow:
             raise ConfigError(problem, field="reward_file", fix="leave one of them out")
         open_sandbox(isolation, image)
         if agent_folder is not None:
-            _check_folder(Path(agent_folder))
+            check_folder(Path(agent_folder), "agent_folder")
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> list[RolloutResult]:
         """Returns all sequences drawn for the command, with the reward, and figures of the run as metrics."""
@@ -194,16 +194,16 @@ def _files(task: Task, column: str) -> Mapping[str, str]:
     return files
 
 
-def _check_folder(folder: Path) -> None:
+def check_folder(folder: Path, field: str) -> None:
     """Raises ConfigError for a folder that does not exist here, or is too large to be copied for each rollout."""
     if not folder.is_dir():
-        raise ConfigError(f"agent_folder {str(folder)!r} is no folder", field="agent_folder", fix="name a folder")
+        raise ConfigError(f"{field} {str(folder)!r} is no folder", field=field, fix="name a folder")
     total_bytes = 0
     for path in folder.rglob("*"):
         total_bytes += path.lstat().st_size
         if total_bytes > limits.SANDBOX_TASK_SIZE_BYTES:
-            problem = f"agent_folder has more than {limits.SANDBOX_TASK_SIZE_BYTES // limits.MIB} MiB"
-            raise ConfigError(problem, field="agent_folder", fix="name large folders as `readable`")
+            problem = f"{field} has more than {limits.SANDBOX_TASK_SIZE_BYTES // limits.MIB} MiB"
+            raise ConfigError(problem, field=field, fix="name large folders as `readable`")
 
 
 def _with_figures(steps: list[RolloutResult], report: SandboxReport) -> list[RolloutResult]:

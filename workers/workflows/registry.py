@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from rftd.workers.datasets.task import Task
     from rftd.workers.workflows.workflow import Workflow
 
+ENVIRONMENT_WORKFLOW: Final = "environment_workflow"
+"""Workflow of tasksets with an environment's address as path."""
 WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
     "workflow",
     group="rftd.workflows",
@@ -30,6 +32,7 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "math_ruler_workflow": "rftd.workers.workflows.ruler:RulerWorkflow",
         "email_search_workflow": "rftd.workers.workflows.email_search:EmailSearchWorkflow",
         "on_policy_distill_workflow": "rftd.workers.workflows.math_workflow:OnPolicyDistillWorkflow",
+        ENVIRONMENT_WORKFLOW: "rftd.workers.workflows.environments.workflow:EnvironmentWorkflow",
         # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.
         "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
         "async_math_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",

@@ -21,6 +21,7 @@ from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws
+from rftd.workers.workflows.environments.address import names_environment
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 
@@ -281,7 +282,7 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
 
 def _storage(spec: TasksetSpec) -> str:
     """Returns the storage type of rows: `sql` for a table, otherwise `file`."""
-    return "sql" if "://" in spec.path else "file"
+    return "sql" if "://" in spec.path and not names_environment(spec.path) else "file"
 
 
 def _path(spec: TasksetSpec) -> str | list[str] | dict[str, str] | None:

@@ -27,7 +27,8 @@ from rftd.workers.control.selectors.registry import SELECTORS, draws, follows_re
 from rftd.workers.control.selectors.registry import check_selector as check_name
 from rftd.workers.generation.sampling import TRAINED_FIX, trainable, unlike_the_policy
 from rftd.workers.workflows.class_path import class_path
-from rftd.workers.workflows.registry import WORKFLOWS, check_workflow, own_reward
+from rftd.workers.workflows.environments.address import environment_address, names_environment
+from rftd.workers.workflows.registry import ENVIRONMENT_WORKFLOW, WORKFLOWS, check_workflow, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import agent_source, source_name
 
@@ -168,6 +169,10 @@ def _spec(
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
         _check_queue(taskset, path, experiment, notes)
+    elif names_environment(taskset.path):
+        paths = (str(taskset.path),)
+        _check_environment(taskset, path, notes)
+        workflow = ENVIRONMENT_WORKFLOW
     elif (taskset.path is None and _makes_tasks(experiment)) or not (
         paths := sources_of(taskset, path, notes, lacking="is required")
     ):
@@ -239,6 +244,19 @@ def makes_own_tries(experiment: Experiment) -> bool:
     return all(name is not None and not WORKFLOWS.builtin(name) for name in workflows)
 
 
+def _check_environment(taskset: Taskset, path: FieldPath, notes: Notes) -> None:
+    """Reports an invalid address, and another workflow beside an environment."""
+    named = taskset.default_workflow_type
+    if named not in (None, ENVIRONMENT_WORKFLOW):
+        problem = f"is {named}, but the path is an environment, played by {ENVIRONMENT_WORKFLOW}"
+        notes.wrong((*path, "default_workflow_type"), problem, "leave it out")
+    command = taskset.workflow_args.get("environment_command")
+    try:
+        environment_address(str(taskset.path)).check(command if isinstance(command, list) else ())
+    except ConfigError as error:
+        notes.wrong((*path, "path"), error.what, error.fix)
+
+
 def _check_queue(taskset: Taskset, path: FieldPath, experiment: Experiment, notes: Notes) -> None:
     """Reports settings impossible for a queue of tasks: a file, an order, other tasksets, or a stage without an end."""
     if path != (*_INPUT, "taskset"):
@@ -274,6 +292,8 @@ def _arguments(
             coefficient = {name: argument for name, argument in shared_arguments.items() if name not in arguments}
             check_declared(REWARDS, scorer, coefficient, where, notes)
             of_reward = {**shared_arguments, **of_reward}
+    if names_environment(taskset.path):  # as the daemon writes it, beside the file with the environment's rows
+        arguments["environment"] = taskset.path
     check_declared(WORKFLOWS, workflow, arguments, where, notes, extra_names=_BESIDE.get(workflow, ()))
     if (agent := agent_source(workflow, arguments)) is not None:
         check_own_source((*where, "agent"), agent, sources, notes)

@@ -110,8 +110,9 @@ class Taskset(Section):
     """`queue`: tasks are added while the experiment runs, by `rftd tasks add`, HTTP or Kafka. `sql`: rows of table
     `name` in the database at `path`, read at submission."""
     path: Annotated[Source, LocalPath()] = None
-    """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a glob pattern, a folder, or a list of these.
-    Required except for a queue; checked after stages have been merged over the global sections."""
+    """A file of rows (`.jsonl`, `.json`, `.csv`, `.parquet`, `.arrow`), a glob pattern, a folder, a list of these, or
+    the address of an environment (`gymnasium://FrozenLake-v1`). Required except for a queue; checked after stages have
+    been merged over the global sections."""
     subset_name: Annotated[str | None, PATH_PART] = None
     """Subset of a folder: named in the folder's README.md, or a subfolder that is searched first; none: `path`
     itself."""
@@ -119,7 +120,7 @@ class Taskset(Section):
     """Split of a folder: the name of a file, of its numbered parts, or of a subfolder."""
     format: Format = section(Format)
     rollout_args: RolloutArgs = section(RolloutArgs)
-    workflow_args: Annotated[Args, LocalPath("agent_folder", "path"), ARGUMENTS] = {}
+    workflow_args: Annotated[Args, LocalPath("agent_folder", "environment_folder", "path"), ARGUMENTS] = {}
     """Arguments of the workflow."""
     reward_fn_args: Annotated[Args, LocalPath("path"), ARGUMENTS] = {}
     """Arguments of the reward."""

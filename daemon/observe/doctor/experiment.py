@@ -16,6 +16,7 @@ from rftd.daemon.config.source import SourceMap
 from rftd.daemon.http.views.memory import memory_line, rows_of
 from rftd.daemon.observe.doctor.checkpoints import check_checkpoints
 from rftd.daemon.observe.doctor.prompts import check_prompts
+from rftd.daemon.run.supervisor.environment_tasks import EnvironmentTasks, names_environments
 from rftd.daemon.run.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.run.supervisor.kept_tables import KeptTables
 from rftd.daemon.run.supervisor.preflight import preflight, with_files
@@ -61,14 +62,15 @@ def check_file(submission: Submission, host: Host) -> list[Diagnosis]:
 
 
 def _with_files(config: dict[str, Any], temporary_files: ExitStack) -> dict[str, Any]:
-    """Returns the configuration with a folder for each name on the hub, and a file for each table of a database.
+    """Returns the configuration with a folder for each name on the hub, and a file for each table and environment.
 
     The files are deleted on leaving `temporary_files`. Raises the errors of reading a table.
     """
-    if names_tables(config):
-        folder = temporary_files.enter_context(tempfile.TemporaryDirectory(prefix="rftd-doctor-"))
+    if names_tables(config) or names_environments(config):
+        folder = Path(temporary_files.enter_context(tempfile.TemporaryDirectory(prefix="rftd-doctor-")))
         judge = SubmissionJudge(OWNER, NOTHING_MORE)
-        config = SqlTables(os.environ, judge, KeptTables(None)).read(config, Path(folder))
+        config = SqlTables(os.environ, judge, KeptTables(None)).read(config, folder)
+        config = EnvironmentTasks(judge, KeptTables(None)).read(config, folder, folder)
     return with_snapshots(config, HubCache.of(os.environ))
 
 

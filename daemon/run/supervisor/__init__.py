@@ -15,6 +15,9 @@ stage_steps  number of steps made by the rows of a stage
 preflight    checks of models, rows, tasksets and digests, possible only in the daemon
 sql_tables   tables of databases, read once into files kept for the experiment
 agent_folders  folders of agents, copied once
+environment_tasks  rows of environments, read once into such files
+data_sections  the tasksets and row buffers of a file
+row_writer   one file of rows, named after its content
 kept_tables  the kept files, and those no longer read by any experiment
 hub_cache    models and datasets of the hub fetched by the daemon's user
 row_looks    a look at the rows of a dataset

@@ -8,28 +8,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import difflib
-import hashlib
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
-import msgspec
 from sqlalchemy import URL, Connection, MetaData, Table, inspect, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from rftd.daemon.config.field_path import FieldPath, show
+from rftd.daemon.run.supervisor.data_sections import DataSection, data_sections
 from rftd.daemon.run.supervisor.kept_tables import KeptTables
+from rftd.daemon.run.supervisor.row_writer import RowWriter
 from rftd.daemon.trust.judge import SubmissionJudge
-from rftd.ops.durable import make_durable_folder, sync_folder
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.storage.database.engine import open_database
-from rftd.storage.files.table_files import table_name
 from rftd.workers.datasets.table_rows import plain_value
 
 _SQL: Final = "sql"
@@ -39,16 +35,9 @@ _LOCKED_S: Final = 30.0
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
 
 
-class _SqlSection(NamedTuple):
-    """A section of the file naming a table."""
-
-    path: FieldPath
-    fields: dict[str, Any]
-
-
 def names_tables(config: dict[str, Any]) -> bool:
     """True if the configuration reads tasks or rows from a database table."""
-    return any(True for _ in _sections(config, (), ""))
+    return any(True for _ in _tables(config))
 
 
 class SqlTables:
@@ -71,7 +60,7 @@ class SqlTables:
         DataError for an unreadable table.
         """
         changed = copy.deepcopy(config)
-        for section in _sections(changed, (), ""):
+        for section in _tables(changed):
             where = (*section.path, "path")
             self._judge.database(where, section.fields.get("path"))
             url = self._url(section.fields.get("path"), where)
@@ -125,39 +114,9 @@ class SqlTables:
 _FIX: Final = "write sqlite:////FOLDER/FILE.db or postgresql://USER@HOST:5432/DATABASE"
 
 
-def _sections(node: object, path: FieldPath, mode: str) -> Iterator[_SqlSection]:
-    """Yields the tasksets and row buffers of a file or stage that name a table."""
-    if not isinstance(node, dict):
-        return
-    mode = str(node.get("mode") or mode).lower()
-    for half, names in (("explorer_input", ("taskset", "tasksets", "eval_tasksets")), ("trainer_input", _rows(mode))):
-        for name in names:
-            yield from _named(_descend(node, "buffer", half, name), (*path, "buffer", half, name))
-    stages = node.get("stages")
-    for number, stage in enumerate(stages if isinstance(stages, list) else ()):
-        yield from _sections(stage, (*path, "stages", number), mode)
-
-
-def _descend(node: Any, *names: str) -> Any:
-    for name in names:
-        node = node.get(name) if isinstance(node, dict) else None
-    return node
-
-
-def _rows(mode: str) -> tuple[str, ...]:
-    # In an exploring stage, the experience buffer holds experiences, which are kept in the log.
-    return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
-
-
-def _named(node: Any, path: FieldPath) -> Iterator[_SqlSection]:
-    if isinstance(node, list):
-        for number, section in enumerate(node):
-            yield from _named(section, (*path, number))
-    elif isinstance(node, dict) and path[-1] == "auxiliary_buffers":
-        for name, section in node.items():
-            yield from _named(section, (*path, name))
-    elif isinstance(node, dict) and str(node.get("storage_type")).lower() == _SQL:
-        yield _SqlSection(path, node)
+def _tables(config: dict[str, Any]) -> Iterator[DataSection]:
+    """Yields the sections naming a table."""
+    return (section for section in data_sections(config) if str(section.fields.get("storage_type")).lower() == _SQL)
 
 
 async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
@@ -199,25 +158,11 @@ def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
     keys = list(table.primary_key.columns)
     if not keys:
         raise DataError(f"table {name!r} has no primary key, so its rows have no order", fix="give it one")
-    make_durable_folder(folder)
-    digest = hashlib.sha256()
-    rows = 0
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp") as file:
+    with RowWriter(folder, plain) as writer:
         cursor = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table).order_by(*keys))
         for row in cursor.mappings():
-            line = msgspec.json.encode({column: _plain(cell) for column, cell in row.items()}) + b"\n"
-            digest.update(line)
-            file.write(line)
-            rows += 1
-        file.flush()
-        os.fsync(file.fileno())
-        table_file = folder / table_name(plain, digest.hexdigest())
-        if not table_file.exists():  # named after its content: a file of another submission is identical
-            os.link(file.name, table_file)
-            table_file.chmod(0o644 & ~_umask())
-        os.utime(table_file)  # in use again, though not yet named by an event
-    sync_folder(folder)
-    return table_file, rows
+            writer.add({column: _plain(cell) for column, cell in row.items()})
+        return writer.finish(), writer.rows
 
 
 def _table(connection: Connection, name: str, schema: str | None) -> Table:
@@ -234,9 +179,3 @@ def _plain(cell: Any) -> Any:
     if isinstance(cell, bytes | memoryview):
         return None
     return str(cell) if isinstance(cell, UUID) else plain_value(cell)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

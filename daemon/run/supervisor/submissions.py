@@ -15,6 +15,7 @@ import msgspec
 from rftd.daemon.run.operations import Accepted, Forked
 from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.agent_folders import AgentFolders, names_agent_folders
+from rftd.daemon.run.supervisor.environment_tasks import EnvironmentTasks, names_environments
 from rftd.daemon.run.supervisor.forking import moved
 from rftd.daemon.run.supervisor.hub_cache import HubCache, with_snapshots
 from rftd.daemon.run.supervisor.intake import Intake, WantedFork
@@ -133,8 +134,8 @@ class Submissions:
     def _checked_with_temporary_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]
     ) -> ExperimentSpec:
-        """As `_checked`, with tables of databases read into a temporary folder. Blocks."""
-        if not names_tables(config):
+        """As `_checked`, with tables of databases and environments read into a temporary folder. Blocks."""
+        if not names_tables(config) and not names_environments(config):
             return self._checked(config, judge, experiments)
         # Below the root, where every submitter allowed to use it may name a file.
         root = SqlTables(os.environ, judge, self.tables).root(config)
@@ -154,10 +155,16 @@ class Submissions:
     def _with_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
-        """As `_checked`, with database tables read into `folder`, or below the checkpoint root. Blocks."""
+        """As `_checked`, with database tables and environments read into `folder`, or below the checkpoint root.
+        Blocks.
+        """
         tables = SqlTables(os.environ, judge, self.tables)
-        spec = self._checked(tables.read(config, folder), judge, experiments)
-        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes))
+        environments = EnvironmentTasks(judge, self.tables)
+        config = tables.read(config, folder)
+        if names_environments(config):
+            config = environments.read(config, tables.root(config), folder)
+        spec = self._checked(config, judge, experiments)
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes, *environments.notes))
 
     def _checked(self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]) -> ExperimentSpec:
         """Returns the specification, ready for acceptance. Raises ConfigError, DataError, NotAllowedError. Blocks."""

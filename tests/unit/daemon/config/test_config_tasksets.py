@@ -142,6 +142,36 @@ def test_the_view_of_an_experiment_has_each_of_them(load: Load) -> None:
     assert "taskset" not in given
 
 
+ENVIRONMENT = ["buffer.explorer_input.taskset={path: 'gymnasium://FrozenLake-v1?size=9'}"]
+
+
+def test_an_environment_is_a_path_with_the_workflow_that_plays_it(load: Load) -> None:
+    submission = load(overrides=ENVIRONMENT)
+    taskset = stage_of(submission).taskset
+    assert taskset is not None
+    assert (taskset.workflow, taskset.workflow_args) == (
+        "environment_workflow",
+        {"environment": "gymnasium://FrozenLake-v1?size=9"},
+    )
+    section = effective_config(submission.spec)["buffer"]["explorer_input"]["taskset"]
+    assert (section["storage_type"], section["path"]) == ("file", "gymnasium://FrozenLake-v1?size=9")
+    assert not any("names no workflow" in warning for warning in submission.warnings)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("path=gymnasium://", "taskset.path: 'gymnasium://' is no address of an environment"),
+        ("default_workflow_type=simple_workflow", "is simple_workflow, but the path is an environment"),
+        ("workflow_args={max_steps: 0}", "workflow_args"),
+        ("path=command://sums", "environment_command"),
+    ],
+)
+def test_a_field_that_contradicts_an_environment_is_refused(errors: Errors, override: str, reason: str) -> None:
+    texts = errors(overrides=[*ENVIRONMENT, f"buffer.explorer_input.taskset.{override}"])
+    assert any(reason in text for text in texts), texts
+
+
 QUEUE = ["buffer.explorer_input.taskset.storage_type=queue", "buffer.explorer_input.taskset.path=null"]
 
 

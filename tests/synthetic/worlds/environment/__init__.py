@@ -1,0 +1,1 @@
+"""The folder of a small environment, copied for its command."""
