@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import h11
-import msgspec
 
 from rftd.ops import limits
+from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.errors import RolloutError
 from rftd.workers.workflows.environments.contract import (
     SOCKET,
@@ -87,9 +87,9 @@ class EnvironmentConnection:
             raise RolloutError(problem, fix="see the environment's own messages") from error
         try:
             if status < 400:
-                return msgspec.json.decode(content, type=kind)
-            failure = msgspec.json.decode(content, type=CallFailure).error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return json_decoder(kind).decode(content)
+            failure = json_decoder(CallFailure).decode(content).error
+        except UNREADABLE as error:
             problem = f"environment {self._name!r} answered /{call} with status {status} and no such object: {error}"
             raise RolloutError(problem, fix="correct the environment; docs/environments.md has the contract") from error
         problem = f"environment {self._name!r} failed at /{call}: {failure[: limits.ERROR_TEXT_CHARS]}"

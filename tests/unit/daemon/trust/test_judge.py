@@ -391,35 +391,6 @@ async def test_a_command_of_an_agent_is_allowed_by_its_line(
     assert refused in (caught.value.field or "")
 
 
-@pytest.mark.parametrize(
-    ("pattern", "arguments", "refused"),
-    [
-        ("python gymnasium *", {"environment": "gymnasium://A?size=3"}, ""),
-        ("python gymnasium A size=3", {"environment": "gymnasium://A?size=3"}, ""),
-        ("python gymnasium A", {"environment": "gymnasium://A?size=3"}, "environment"),
-        ("python *", {"environment": "gymnasium://A?python=/evil/python"}, "environment"),
-        ("/srv/v/bin/python verifiers *", {"environment": "verifiers://a?python=/srv/v/bin/python"}, ""),
-        ("python gymnasium *", {"environment": "gymnasium://A", "network": True}, "network"),
-        ("python gymnasium *", {"environment": "gymnasium://A", "readable": ["/"]}, "readable"),
-        ("python gymnasium *", {"environment": "gymnasium://A", "environ": {"PYTHONPATH": "/evil"}}, "environ"),
-        ("node env.mjs *", {"environment": "command://a", "environment_command": ["node", "env.mjs"]}, ""),
-        ("node env.mjs", {"environment": "command://a", "environment_command": ["node", "env.mjs"]}, "_command"),
-        ("python *", {"environment": "gymnasium://A", "environment_folder": "/etc"}, "environment_folder"),
-    ],
-)
-async def test_an_environment_is_allowed_by_the_line_of_its_server(
-    pattern: str, arguments: dict[str, Any], refused: str, root: Path
-) -> None:
-    commands = supervisor(MemoryLog(), allowances(root, allow_commands=(pattern,))).for_asker(ANN)
-    config = file_of(root, taskset(default_workflow_type="environment_workflow", workflow_args=arguments))
-    if not refused:
-        await commands.check(config)
-        return
-    with pytest.raises(NotAllowedError) as caught:
-        await commands.check(config)
-    assert refused in (caught.value.field or "")
-
-
 def move_away(root: Path, *, leave_link: bool) -> None:
     moved = root.rename(root.parent / "moved")
     if leave_link:

@@ -51,8 +51,9 @@ class SeededTasks:
 
     def episode(self, index: int, seed: int) -> TextEpisode:
         """Returns an episode from the row's first state, with the rollout's chances."""
-        mode = {"render_mode": "ansi"} if self._rendered else {}
-        return TextEpisode(gymnasium.make(self._name, **mode, **self._arguments), self._name, self._seed + index, seed)
+        mode = "ansi" if self._rendered else None
+        environment = gymnasium.make(self._name, render_mode=mode, **self._arguments)
+        return TextEpisode(environment, self._name, self._seed + index, seed)
 
 
 class TextEpisode:
