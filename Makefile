@@ -138,7 +138,7 @@ check: $(READY)                     ## format, types, layers, file lengths
 
 BENCHES := start_up config_check log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume taken_up experience_path_kafka projector_postgres page_postgres demo_stacks cluster_faults lineage_why \
-  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills backups daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures tracker_cost texts words sandbox_calls page_costs page_browser
+  endpoint_calls held_connections recovery_time rebuild_million verify_log large_history departed_workers soak soak_clients hard_bound select_many async_sync inflight drop_bias elastic buffer_cooldown weight_channel staleness_learning demo_async algorithms_learn vocabulary_memory math_rewards convert metrics_kills queue_kills backups daemon_load traced_runs metrics_windows training_memory parquet_rows gpu_figures tracker_cost texts words sandbox_calls page_costs
 
 bench: $(READY)                     ## measure everything on docs/benchmarks.md; about three hours
 	for each in $(BENCHES); do echo "== $$each"; $(BIN)/python -P tests/bench/$$each.py || exit 1; done
