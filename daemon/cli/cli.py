@@ -27,6 +27,7 @@ VERBS: Final = {
     "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."),
     "open": Verb(f"{_HERE}.open:command", "Open the daemon in a browser, by a link that signs it in once."),
     "page": Verb(f"{_HERE}.page:command", "Open the page in a browser, with --demo of a recorded run."),
+    "studio": Verb(f"{_HERE}.open:studio", "Open the form for a new experiment in a browser."),
     "token": Verb(f"{_HERE}.token:token", "Add, list, remove or rotate the tokens that let others use the daemon."),
     "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute."),
     "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),

@@ -24,4 +24,5 @@ In reading order, the order of the work:
     effective/        a specification back to a complete file, and the origin of each value
     yaml_text.py      plain data as YAML, with comments
     json_schema.py    the schema's models as JSON Schema
+    form_fields.py    the fields of a form, from that schema and from the arguments of parts
 """

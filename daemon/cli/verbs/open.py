@@ -1,4 +1,4 @@
-"""`rftd open`: signs a browser in at the daemon, by a one-time link."""
+"""`rftd open` and `rftd studio`: sign a browser in at the daemon, by a one-time link."""
 
 from __future__ import annotations
 
@@ -19,11 +19,26 @@ from rftd.daemon.http.views import access
 @click.pass_obj
 def command(settings: Settings, only_print: bool) -> None:
     """Open the daemon in a browser, signed in with the rights of your token. The link works once, for five minutes."""
+    _open(settings, only_print=only_print, to="/")
+
+
+@click.command("studio")
+@click.option("--print", "only_print", is_flag=True, help="Print the link; open no browser.")
+@shared_options
+@click.pass_obj
+def studio(settings: Settings, only_print: bool) -> None:
+    """Open the form for a new experiment in a browser: ten fields or all, checked as you type."""
+    _open(settings, only_print=only_print, to="/studio")
+
+
+def _open(settings: Settings, *, only_print: bool, to: str) -> None:
     from rftd.daemon.http.client.client import Client
 
     with Client(settings) as client:
         link = client.send(access.new_link, access.NewLink()).value
         url = client.url + link.path
+    if to != "/":
+        url += f"{'&' if '?' in link.path else '?'}to={to}"
     if emitted({"url": url, "role": link.role}, settings):
         return
     if only_print:

@@ -17,6 +17,8 @@ changes          the ids of changed experiments, as server-sent events
 pages            routes of the page for people, and its scripts and styles
 run_pages        routes of a run's rollouts, drops and evaluations, for people
 record_pages     routes of a run's configuration, history, lineage and timeline, for people
+system_pages     route of the whole daemon, for people
+studio_pages     route of the studio: a form made from the declared fields, for people
 probes           routes: livez, readyz with its checks, metrics; and the answers before the API is ready
 agents           routes: llms.txt and skill.md, every read and command by its URL
 schema           OpenAPI of all routes

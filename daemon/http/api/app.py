@@ -18,7 +18,19 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rftd.daemon.http.api import agents, changes, login, pages, probes, record_pages, routes, run_pages, stream
+from rftd.daemon.http.api import (
+    agents,
+    changes,
+    login,
+    pages,
+    probes,
+    record_pages,
+    routes,
+    run_pages,
+    stream,
+    studio_pages,
+    system_pages,
+)
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
 from rftd.daemon.http.api.file_response import BINARY
 from rftd.daemon.http.api.guard import Guard
@@ -217,7 +229,7 @@ def make_app(
 def _add_routes(app: FastAPI, services: Services) -> None:
     declared = routes.declared_routes()
     app.include_router(routes.router(services, declared))
-    for module in (stream, changes, pages, run_pages, record_pages, probes):
+    for module in (stream, changes, pages, run_pages, record_pages, system_pages, studio_pages, probes):
         app.include_router(module.router(services))
     app.include_router(agents.router(declared, services.version))
     app.include_router(login.router(services.keyring))

@@ -26,6 +26,7 @@ CODE_CHARACTERS: Final = 100
 Code = Annotated[
     str | None, Query(max_length=CODE_CHARACTERS, description="The code of a one-time link, which `rftd open` makes.")
 ]
+Target = Annotated[Literal["/", "/studio"], Query(description="The page to go on to.")]
 _HTML: Final = {"text/html": {"schema": {"type": "string"}}}
 
 
@@ -41,16 +42,16 @@ def router(keyring: Keyring | None) -> APIRouter:
             401: {"description": "The link is not valid: it was used, or is too old.", "content": _HTML},
         },
     )
-    async def login(code: Code = None) -> Response:
+    async def login(code: Code = None, to: Target = "/") -> Response:
         """Signs a browser in by a one-time link, with a session cookie."""
         if keyring is None:
-            return notice("signed in")
+            return notice("signed in", to=to)
         if code is None:
             return notice("no link")
         cookie = keyring.sessions.open(code)
         if cookie is None:
             return notice("stale link", status=401)
-        page = notice("signed in")
+        page = notice("signed in", to=to)
         page.set_cookie(
             keyring.cookie,
             cookie,
@@ -65,8 +66,15 @@ def router(keyring: Keyring | None) -> APIRouter:
     return routes
 
 
-def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200) -> Response:
-    """Returns the page about signing in, which sends a signed-in browser to the list of runs."""
+def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200, to: str = "/") -> Response:
+    """Returns the page about signing in; a signed-in browser goes on to `to`."""
     title, text, command = _NOTICES[name]
-    page = render("notice.html", SystemClock(), title=title, text=text, command=command, onward=name == "signed in")
+    page = render(
+        "notice.html",
+        SystemClock(),
+        title=title,
+        text=text,
+        command=command,
+        onward=to if name == "signed in" else None,
+    )
     return Response(page, status_code=status, media_type="text/html; charset=utf-8")

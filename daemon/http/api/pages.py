@@ -132,7 +132,7 @@ async def shown_page(request: Request, services: Services, page: Callable[[Servi
         problem = problem_of(error)
         text = f"{problem.detail} ({problem.code})"
         words = {"title": problem.title, "text": text, "command": problem.fix}
-        return html(render("notice.html", services.clock, onward=False, **words), status=error.http_status)
+        return html(render("notice.html", services.clock, onward=None, **words), status=error.http_status)
 
 
 def html(text: str, *, status: int | http.HTTPStatus = 200) -> Response:

@@ -5,6 +5,7 @@ formats     numbers, times and small curves as the page writes them
 run_list    the search of the list of runs, and forks under their parents
 steering    `Steering`: the commands to a run on offer, and why the reader may give none
 alarms      the reasons to look at a run now
+starts      experiments to begin with in the studio
 curves      the curves on a run's page: which figures, under which titles
 rollouts    groups with a coloured cell for each member; one row through versions; neighbours by key
 marked_text texts in pieces: the answer read by the reward, words of one answer alone

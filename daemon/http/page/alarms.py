@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rftd.daemon.http.views.experiments import ExperimentPage, WhyNow
+from rftd.daemon.http.views.system import SystemView
 from rftd.daemon.run.why.wait import next_of, what_of
 from rftd.ops.words import Level
 from rftd.storage.queries.experiments import ExperimentSummary
@@ -13,6 +14,8 @@ _SOLVED = "solved"  # the name in `streams.folds.signal`
 _CLIPPED = "{:.0%} of the tokens of the newest steps are clipped; lower the learning rate or max_staleness"
 _SHOWN_ROLES = ("experiment", "signal")
 """Roles with their words in the sentence, or in an alarm of their own."""
+_FULL: Final = 0.05
+"""Free share of a volume below which a run may stop for lack of space."""
 
 
 _MOST_CLIPPED = 0.2
@@ -51,3 +54,13 @@ def alarms_of(page: ExperimentPage, why: WhyNow) -> list[Alarm]:
 def is_off_policy(summary: ExperimentSummary) -> bool:
     """Returns True for a run with too many clipped tokens in the newest steps."""
     return summary.clipped is not None and summary.clipped > _MOST_CLIPPED
+
+
+def system_alarms_of(system: SystemView) -> list[Alarm]:
+    """Returns the alarms of the daemon: checks that fail, and a volume almost full."""
+    alarms = [Alarm(f"{check.name} fails", check.reason, True) for check in system.checks if not check.ok]
+    if system.disk is not None and system.disk.free_bytes < _FULL * system.disk.size_bytes:
+        free = 100 * system.disk.free_bytes / system.disk.size_bytes
+        remedy = "rftd gc --dry-run says what can go; runs pause before the disk is full"
+        alarms.append(Alarm(f"{free:.1f} % of the disk are free", remedy, False))
+    return alarms

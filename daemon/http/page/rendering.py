@@ -10,7 +10,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rftd.daemon.cli.output.quantity import age
+from rftd.daemon.cli.output.quantity import age, size
 from rftd.daemon.http.page import formats
 from rftd.daemon.http.page.alarms import is_off_policy
 from rftd.daemon.http.page.assets import FOLDER, address_of
@@ -59,6 +59,7 @@ def _environment() -> Environment:
         "count": formats.count,
         "compact": formats.compact,
         "span": formats.span,
+        "size": size,
         "ordinal": formats.ordinal,
         "spark_points": formats.spark_points,
         "iso": iso,

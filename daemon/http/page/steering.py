@@ -47,10 +47,10 @@ def acts_of(state: str) -> dict[str, str]:
     return {act: title for act, title in _TITLES.items() if act not in _EVENTS or status in LEGAL[_EVENTS[act]]}
 
 
-def refusal_of(daemon: Daemon) -> str | None:
-    """Returns the reason why the reader may give no command at all; None for roles from submit on."""
+def refusal_of(daemon: Daemon, needed: AccessRole = AccessRole.SUBMIT) -> str | None:
+    """Returns the reason why the reader may give no command for the role `needed`; None for a sufficient role."""
     try:
-        daemon.asker.check_role(AccessRole.SUBMIT)
+        daemon.asker.check_role(needed)
     except NotAllowedError as error:
         return f"{error.what}: {error.fix}"
     return None

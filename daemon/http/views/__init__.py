@@ -8,6 +8,7 @@ experiments   the list, one line, the page; each role's wait
 ended_pages   pages of ended experiments, kept in memory
 sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
+drafts        a draft of an experiment file with changes, as YAML and checked
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
 differences   the fields that differ between the resolved files of several experiments

@@ -57,12 +57,13 @@ const ACTS = {
   labels: annotation(field => ({ labels: pairs(field.labels) }), field => options('--label', changed(pairs(field.labels))), field => [[], { labels: pairs(field.labels) }]),
   star: annotation(() => ({ star: true }), () => ' --star', () => [[], { star: true }]),
   unstar: annotation(() => ({ star: false }), () => ' --no-star', () => [[], { star: false }]),
+  submit: { path: () => '/v1/experiments', body: () => ({ config: JSON.parse(target.config) }), cli: () => `rftd submit ${shell(`${target.name || 'mine'}.yaml`)}`, python: null },
   retry: letter('retry', field => ({ id: target.letter, ...reason(field) })),
   drop: letter('drop', field => ({ id: target.letter, reason: field.why })),
 };
-const TITLES = { star: 'Star', unstar: 'Remove the star', retry: 'Retry', drop: 'Drop', prioritize: 'Prioritize', fork: 'Fork', note: 'Note', labels: 'Labels', pause: 'Pause', resume: 'Resume', cancel: 'Cancel' };
+const TITLES = { submit: 'Submit', star: 'Star', unstar: 'Remove the star', retry: 'Retry', drop: 'Drop', prioritize: 'Prioritize', fork: 'Fork', note: 'Note', labels: 'Labels', pause: 'Pause', resume: 'Resume', cancel: 'Cancel' };
 
-const place = () => `rftd-steer/${target.run || target.letter}/${act}`;
+const place = () => `rftd-steer/${target.run || target.letter || target.place}/${act}`;
 const typed = () => Object.fromEntries(new FormData(form));
 
 function draft() {
@@ -129,6 +130,7 @@ function open(button, wanted, from) {
 function close() {
   panel.hidden = true;
   clearTimeout(wait);
+  asked++;
   document.getElementById(opener)?.focus();
   target = null;
 }
@@ -198,8 +200,8 @@ function show(body) {
   forget();
   form.hidden = true;
   const title = TITLES[act];
-  receipt.replaceChildren(`${title} ${target.name}: recorded as event ${body.event}${body.position ? ` at ${body.position}` : ''}. `);
-  if (act === 'fork') receipt.append(link(`Open ${body.name}`, `/runs/${body.id}`));
+  receipt.replaceChildren(`${title} ${target.name}: recorded${body.event ? ` as event ${body.event}` : ''}${body.position ? ` at ${body.position}` : ''}. `);
+  if (act === 'fork' || act === 'submit') receipt.append(link(`Open ${body.name}`, `/runs/${body.id}`));
   for (const text of body.warnings ?? []) receipt.append(document.createElement('br'), `warning: ${text}`);
   document.getElementById('steer-close').focus();
   changes.dispatchEvent(new MessageEvent('changed', { data: 'null' }));

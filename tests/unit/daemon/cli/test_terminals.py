@@ -42,6 +42,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "open": ("open --print",),
     "page": ("page --print",),
+    "studio": ("studio --print",),
     "token add": (
         "token add ann --role submit --expires 30d --data {empty}",
         "token add ann --role read --data {empty}",
