@@ -137,7 +137,7 @@ function renderArguments() {
   for (const field of view.arguments) sections.set(field.section, [...(sections.get(field.section) ?? []), field]);
   box.replaceChildren(...[...sections].map(([name, fields]) => {
     const details = document.createElement('details');
-    details.open = fields.some(field => at(view.config, field.path) !== undefined);
+    details.open = fields.length <= 4 || fields.some(field => at(view.config, field.path) !== undefined);
     const summary = make('summary', `Arguments of ${name} `);
     summary.append(make('span', String(fields.length), 'tiny faint'));
     details.append(summary, ...fields.map(argument));
@@ -191,22 +191,28 @@ function amounts() {
 
 function file() {
   const before = new Set((first ?? '').split('\n'));
-  yaml.replaceChildren(...view.text.split('\n').map(line => (before.has(line) ? `${line}\n` : make('span', `${line}\n`, 'changed'))));
+  yaml.replaceChildren(...view.text.split('\n').map(line => (before.has(line) ? `${line}\n` : make('span', line || ' ', 'changed'))));
   byId('file').textContent = `${shown(at(view.config, 'name')) || 'mine'}.yaml`;
 }
 
-function begin(from) {
+function begin(from, edits = {}) {
   beginning = from;
-  changes = {};
+  changes = edits;
   first = null;
   check();
+}
+
+/* A former run needs another name: its folder holds what it made. */
+function again(config) {
+  begin({ config }, { name: { kind: 'text', text: `${shown(config.name) || 'run'}-2` } });
 }
 
 function chosen() {
   const option = start.selectedOptions[0];
   byId('paste').hidden = option.value !== 'paste';
   if (option.value === 'text') begin({ text: option.dataset.text });
-  else if (option.value === 'run') begin({ config: JSON.parse(start.dataset.config) });
+  else if (option.value === 'run') again(JSON.parse(start.dataset.config));
+  else if (option.value === 'left') check();
   else if (option.value === 'open') location.assign(`/studio?from=${option.dataset.id}`);
   else pasted.focus();
 }
@@ -230,7 +236,7 @@ form.addEventListener('input', event => {
   wait = setTimeout(check, 250);
 });
 start.addEventListener('change', chosen);
-byId('afresh').addEventListener('click', () => { start.selectedIndex = 0; chosen(); });
+byId('afresh').addEventListener('click', () => { start.querySelector('[value=left]')?.remove(); start.selectedIndex = 0; chosen(); });
 byId('use').addEventListener('click', () => { byId('paste').hidden = true; begin({ text: pasted.value }); });
 byId('beginner').addEventListener('click', () => mode(false));
 byId('expert').addEventListener('click', () => mode(true));
@@ -247,4 +253,7 @@ byId('find').addEventListener('input', event => {
   }
 });
 const draft = kept();
-if (draft && !start.dataset.config) { beginning = draft.beginning; changes = draft.changes; check(); } else chosen();
+if (draft && !start.dataset.config) {
+  start.prepend(new Option('what was left here', 'left', true, true));
+  begin(draft.beginning, draft.changes);
+} else chosen();
