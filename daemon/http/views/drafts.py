@@ -22,7 +22,7 @@ Change = Annotated[str, Meta(max_length=_TEXT_CHARACTERS)]
 Changes = Annotated[list[Change], Meta(max_length=_CHANGES)]
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FileDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of POST /v1/experiments/draft: the beginning as text or as a configuration, and the changes to it."""
 
     text: Annotated[str, Meta(max_length=_TEXT_CHARACTERS)] = ""
@@ -35,7 +35,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Fields to remove."""
 
 
-class DraftView(msgspec.Struct, frozen=True, kw_only=True):
+class DraftedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A draft with its changes: as configuration, as YAML, and as judged by the checks of a submission."""
 
     config: dict[str, Any]
@@ -49,8 +49,8 @@ class DraftView(msgspec.Struct, frozen=True, kw_only=True):
     """Declared arguments of the parts named in the file, such as rewards and losses."""
 
 
-@command("/v1/experiments/draft", Draft, DraftView, tag=_TAG, dry=True)
-async def draft(daemon: Daemon, body: Draft) -> DraftView:
+@command("/v1/experiments/draft", FileDraft, DraftedFile, tag=_TAG, dry=True)
+async def draft(daemon: Daemon, body: FileDraft) -> DraftedFile:
     """Apply changes to an experiment file and check it; append nothing."""
     import asyncio  # not above: the command line imports this module, and needs no event loop to check a file
 
@@ -64,10 +64,10 @@ async def draft(daemon: Daemon, body: Draft) -> DraftView:
         except RftdError as error:
             errors = _parts(error)
     named = tree if report is None else report.resolved
-    return DraftView(config=tree, text=_commented(tree), errors=errors, report=report, arguments=_arguments(named))
+    return DraftedFile(config=tree, text=_commented(tree), errors=errors, report=report, arguments=_arguments(named))
 
 
-def _edited(body: Draft) -> tuple[dict[str, Any], list[ProblemPart]]:
+def _edited(body: FileDraft) -> tuple[dict[str, Any], list[ProblemPart]]:
     """Returns the draft with its changes in current names, and the errors of text and changes."""
     from rftd.daemon.config.field_path import parse
     from rftd.daemon.config.issue import ConfigErrors, report
