@@ -87,7 +87,7 @@ def conversation(rollout: RolloutResult) -> str:
     return bytes(int(token) for token in rollout.tokens if token < 256).decode()
 
 
-async def test_an_episode_of_several_turns_trains_the_drawn_ids_and_has_the_environments_reward(tmp_path: Path) -> None:
+async def test_an_episode_trains_the_drawn_ids_and_has_the_reward_of_the_environment(tmp_path: Path) -> None:
     arguments = commanded(tmp_path)
     rows = await rows_of(arguments)
     assert [row["prompt"] for row in rows] == [f"{number}+{number}?" for number in range(40)]
