@@ -63,8 +63,11 @@ def fault_of(status: int, text: str, case: dict[str, Any]) -> str:
             return "not refused for its form"
     elif status != 403 or problem["code"] != "RFTD-API-008":
         return "not refused as not allowed"
-    elif line not in json.dumps([problem["detail"], *(part.get("fix") for part in parts), problem.get("fix")]):
-        return f"does not name {line}"
+    else:
+        shown = json.dumps([problem["detail"], *(part.get("fix") for part in parts), problem.get("fix")])
+        # A submission copies the folder of an agent before its command is judged; a check copies nothing.
+        if not any(name in shown for name in line.split(" or ")):
+            return f"does not name {line}"
     fields = [str(part.get("field") or "") for part in parts] + [str(problem.get("field") or "")]
     if not any(matches(named, case["attacks"]) for named in fields):
         return f"names {fields}, not {case['attacks']}"
@@ -128,7 +131,7 @@ def test_the_corpus_is_well_formed() -> None:
     assert len(names) == len(set(names)) >= 200
     for _, case in CASES:
         assert set(case) <= {"name", "attacks", "kind", "change", "world", "allow_list", "ask"}
-        assert case["allow_list"] in LINES
+        assert set(case["allow_list"].split(" or ")) <= LINES
         assert case["change"]
 
 
