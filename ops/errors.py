@@ -286,6 +286,13 @@ class OverRolloutError(RolloutError):
     remedy = "Nothing is wrong. Lower `explorer.over_rollout.ratio` or raise its `wait_after_min` to lose fewer tasks."
 
 
+class PipelineError(WorkError):
+    """An operator of the experience pipeline failed on a group, or its process ended each time."""
+
+    code = "RFTD-WRK-013"
+    remedy = "Correct the operator that the message names; then `rftd dlq retry ID`, which rolls the task out again."
+
+
 class WeightsElsewhereError(WorkError):
     """Weights are in the memory of another machine, so a worker here can never load them."""
 

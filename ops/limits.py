@@ -179,6 +179,8 @@ LOSSES_BEFORE_ALONE: Final = 2
 """Workers lost with a group among others before the group is leased alone."""
 LOSSES_ALONE: Final = 3
 """Workers lost with a group leased alone before its task has failed, if `max_retry_times` allows as many."""
+PIPELINE_ATTEMPTS: Final = 4
+"""Leases of a finished group for its stage's experience pipeline, all but the first alone, before the group fails."""
 SANDBOX_TAIL_SIZE_BYTES: Final = 64 * 1024
 """Bytes kept of the end of each output of a sandboxed command."""
 SANDBOX_ERROR_CHARS: Final = 1000

@@ -45,6 +45,7 @@ from rftd.workers.learning.engine_definition import TrainerEngineDefinition, Tra
 from rftd.workers.learning.losses.batch_tokens import BatchTokens
 from rftd.workers.learning.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.learning.token_advantages.token_advantage import TokenAdvantage
+from rftd.workers.pipelines.operator import Operator, PipelineExperience
 from rftd.workers.weights.channel import (
     ChannelPlace,
     Exported,
@@ -105,7 +106,9 @@ __all__ = [
     "Needs",
     "NonFiniteLossError",
     "OneGroup",
+    "Operator",
     "Paced",
+    "PipelineExperience",
     "PolicyLoss",
     "PolicyView",
     "Response",

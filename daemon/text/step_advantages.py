@@ -18,7 +18,7 @@ from rftd.streams.log.codec import decode_as
 from rftd.streams.log.topics import Partition
 from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
 from rftd.workers.learning.algorithms.advantages.registry import advantage_function
-from rftd.workers.training.closed_groups import closed_group, of_rollouts
+from rftd.workers.training.closed_groups import after_pipeline, closed_group, of_rollouts
 
 if TYPE_CHECKING:
     from rftd.daemon.text.transcript import ReadRollout, TextTools
@@ -122,6 +122,9 @@ async def _read_members(tools: TextTools, closed: Sequence[GroupClosed]) -> dict
     if count > _MAX_MEMBERS:
         raise DataError(f"the batch's groups have {count} members, more than {_MAX_MEMBERS}: replay the step")
     members: dict[UUID, ExperienceProduced] = {}
-    for member in (member for event in closed for member in event.members):
-        members[member.experience] = await tools.loaded(await tools.record(member.partition, member.offset))
+    for event in closed:
+        verdicts = event.verdicts or (None,) * len(event.members)
+        for member, verdict in zip(event.members, verdicts, strict=True):
+            produced = await tools.loaded(await tools.record(member.partition, member.offset))
+            members[member.experience] = produced if verdict is None else after_pipeline(produced, verdict)
     return members

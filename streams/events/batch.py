@@ -115,13 +115,13 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
 
     experiences: tuple[UUID, ...]
     reason: str
-    """`stale`, `group_incomplete`, `uninformative` (by the advantage function), `stage_ended`, `capacity`, `collected`
-    (nothing is trained in its stage), `given_up`."""
+    """`stale`, `group_incomplete`, `uninformative` (by the advantage function), `filtered by OPERATOR`, `stage_ended`,
+    `capacity`, `collected` (nothing is trained in its stage), `given_up`."""
     uses: Index
     decided_at_ns: Nanoseconds
     observed: tuple[ObservedAt, ...] = ()
     uninformative: Uninformative | None = None
-    """Set only for the reason `uninformative`."""
+    """Set only for the reasons `uninformative` and `filtered by OPERATOR`."""
 
 
 @event("experience.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER)

@@ -150,6 +150,41 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
             previous_end = span.end
 
 
+class MemberVerdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The experience pipeline's verdict on one member of a group; the experience keeps the produced reward."""
+
+    reward: Finite
+    """The reward after the pipeline, for advantages."""
+    masked: bool = False
+    """True if none of the experience's tokens is trained."""
+    dropped_by: Integer = -1
+    """Index of the operator that removed the experience, in the stage's pipeline; -1 for a kept experience."""
+
+
+@event("group.processed", stream=topics.EXPERIENCES, owner=NOBODY)
+class GroupProcessed(Event, frozen=True, kw_only=True):
+    """The experience pipeline's verdicts on the members of a finished group. Key: the group.
+
+    Written by the explorer with the pipeline's lease; consumed by the dispatcher, which closes the group with them.
+    """
+
+    group: UUID
+    lease: UUID
+    stage: Index
+    rollouts: tuple[Rollouts, ...]
+    """The members' rollouts, ascending."""
+    verdicts: tuple[MemberVerdict, ...] = ()
+    """One for each rollout; empty after a failure."""
+    metrics: dict[str, Finite] = {}
+    """Figures of the operators, by name."""
+    reason: str = ""
+    """Reason of a failure, with the operator's name; empty if all operators succeeded."""
+
+    def __post_init__(self) -> None:
+        if not self.reason and len(self.verdicts) != len(self.rollouts):
+            raise ValueError(f"{len(self.verdicts)} verdicts on {len(self.rollouts)} rollouts")
+
+
 @event("rollout.failed", stream=topics.EXPERIENCES, owner=NOBODY)
 class RolloutFailed(Event, frozen=True, kw_only=True):
     """A rollout ended without an experience, after its retries. Key: the group."""

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.streams.events.experience import MemberVerdict
 from rftd.streams.events.registry import CONTROLLER, DISPATCHER, NOBODY, Event, event
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
@@ -193,6 +194,21 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     newest_version: Index
 
 
+@event("group.leased", stream=topics.TASKS, owner=DISPATCHER)
+class GroupLeased(Event, frozen=True, kw_only=True):
+    """A finished group leased to an explorer, which runs the stage's experience pipeline on it."""
+
+    lease: UUID
+    slot: Index
+    worker: UUID
+    group: UUID
+    stage: Index
+    members: tuple[Member, ...]
+    attempt: Index
+    """Number of the group's lease for the pipeline, from 1."""
+    deadline_s: Finite
+
+
 @event("group.closed", stream=topics.TASKS, owner=DISPATCHER)
 class GroupClosed(Event, frozen=True, kw_only=True):
     """The end of a group: every rollout is terminal, or its deadline passed; advantages come from these members.
@@ -214,3 +230,22 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     """Index of its taskset, if the rewards of the taskset's rows decide the next draws; else -1."""
     row: Index = -1
     """The row of the taskset, counted from its own first."""
+    verdicts: tuple[MemberVerdict, ...] = ()
+    """The experience pipeline's verdict on each member; empty without a pipeline."""
+    pipeline_metrics: dict[str, Finite] = {}
+    """Figures of the pipeline's operators, by name."""
+
+    @property
+    def trained_members(self) -> tuple[Member, ...]:
+        """The members kept by the experience pipeline, with their rewards after it; all members without a pipeline."""
+        if not self.verdicts:
+            return self.members
+        return tuple(
+            msgspec.structs.replace(member, reward=verdict.reward)
+            for member, verdict in zip(self.members, self.verdicts, strict=True)
+            if verdict.dropped_by < 0
+        )
+
+    def __post_init__(self) -> None:
+        if self.verdicts and len(self.verdicts) != len(self.members):
+            raise ValueError(f"{len(self.verdicts)} verdicts on {len(self.members)} members")

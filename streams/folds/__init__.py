@@ -6,6 +6,7 @@ signal             the learning signal of the newest batches, or the beginning o
 scoreboard         the figures of a stage's evaluations, version by version, and their consequences
 spending           the spending of an experiment's budgets, and the last view by a person
 group              one open group: its leases, and the ends of its rollouts
+processing         the experience pipeline's work on one finished group
 selection          the rows drawn by selectors, and the rewards reported to them
 groups             leases and rollouts of groups still open
 replay_buffer      every experience of closed groups: waiting, planned or retired

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events import task
+from rftd.streams.folds.processing import Processing
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,8 @@ class Group(msgspec.Struct):
     """Expired leases, so that a repeated lease record is ignored."""
     holders: dict[UUID, str] = {}
     """Source of the worker holding each lease, remembered after the lease's end."""
+    processing: Processing | None = None
+    """The experience pipeline's work on the group; None before its first lease."""
     early: dict[int, list[RolloutEnd]] = {}
     """Ends of rollouts read before their leases, by rollout; at most those before the counting one."""
 

@@ -11,6 +11,7 @@ from rftd.ops import limits
 from rftd.ops.errors import OverRolloutError, StaleFlightError
 from rftd.streams.events import experience, task
 from rftd.streams.folds.group import Group, Lease, RolloutEnd
+from rftd.streams.folds.processing import Processing
 from rftd.streams.folds.ranges import ClosedGroups
 from rftd.streams.folds.selection import Selection
 from rftd.streams.log.envelope import Decoded
@@ -40,6 +41,8 @@ class GroupFold(msgspec.Struct):
     open: dict[UUID, Group] = {}
     leases: dict[UUID, Lease] = {}
     """Unfinished leases of open groups, by id."""
+    processing: dict[UUID, UUID] = {}
+    """Groups of the experience pipeline's unfinished leases, by lease."""
     loose: set[UUID] = set()
     """Leased open groups that may have to be closed or leased again: the only ones the dispatcher examines."""
     to_close: int = 0
@@ -92,6 +95,8 @@ class GroupFold(msgspec.Struct):
                 self._retried(event, decoded)
             case experience.RolloutFailed():
                 self._failed(event, decoded)
+            case task.GroupLeased() | experience.GroupProcessed():
+                self._process(event, decoded)
 
     def offered_rows(self, stage: int) -> int:
         """Returns the number of tasks offered until now in a stage whose tasks arrive during the run."""
@@ -216,6 +221,8 @@ class GroupFold(msgspec.Struct):
         # A lease lies before its end, in the same partition: an unknown one is over, or its group is closed.
         lease = self.leases.get(event.lease)
         if lease is None:
+            if (processed := self.processing.pop(event.lease, None)) is not None:
+                self._processing_of(self.open[processed]).expire(event.lease)
             return
         group = self.open[lease.group]
         self._drop(group, lease)
@@ -230,6 +237,25 @@ class GroupFold(msgspec.Struct):
                 group.spent[rollout] = group.spent.get(rollout, 0) - 1
             if not event.excused:
                 group.lost_with.add(lease.worker)
+
+    def _process(self, event: task.GroupLeased | experience.GroupProcessed, decoded: Decoded) -> None:
+        group = self._group(event.group, decoded)
+        if group is None:
+            return
+        processing = self._processing_of(group)
+        if isinstance(event, task.GroupLeased):
+            processing.lease(event)
+        else:
+            processing.answer(event, decoded.head.source)
+        if event.lease in processing.leases:
+            self.processing[event.lease] = group.id
+        else:
+            self.processing.pop(event.lease, None)
+
+    def _processing_of(self, group: Group) -> Processing:
+        if group.processing is None:
+            group.processing = Processing()
+        return group.processing
 
     def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
         group = self._group(event.group, decoded)
@@ -282,6 +308,8 @@ class GroupFold(msgspec.Struct):
             return
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         group = self.open.pop(event.group, None)
+        for lease_id in group.processing.leases if group is not None and group.processing is not None else ():
+            del self.processing[lease_id]
         if group is not None and group.sequence >= 0:
             for lease in group.leases.values():
                 self._drop(group, lease)

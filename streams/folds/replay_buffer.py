@@ -26,7 +26,7 @@ class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Index of the experience among the members of its group, from 0."""
     stage: int
     group_size: int
-    """Number of members of its group."""
+    """Number of members of its group, without those removed by the experience pipeline."""
     sequence: int
     """Position of the group's task in the dataset's order."""
     priority: float
@@ -35,6 +35,8 @@ class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Number of plans naming the experience until now."""
     eligible_at_ns: int = 0
     """Earliest time of the next plan: the end of the cooldown; 0 before the first plan."""
+    dropped_by: int = -1
+    """Index of the experience pipeline's operator that removed the experience, to be retired; -1 for a kept one."""
 
 
 Changes: TypeAlias = Mapping[UUID, BufferEntry | None]
@@ -162,18 +164,23 @@ class ReplayBuffer(msgspec.Struct):
         self.books.failed_rollouts += event.failed
         group = batch.GroupRef(event.group, decoded.partition.number, decoded.offset)
         tag = self._priorities.get(event.group)
+        if event.verdicts:
+            size = sum(verdict.dropped_by < 0 for verdict in event.verdicts)
         buffered_by_id = {
             member.experience: BufferEntry(
                 member, group, index, event.stage, size, event.sequence, member.priority if tag is None else tag
             )
             for index, member in enumerate(event.members)
         }
+        for verdict, (id, buffered) in zip(event.verdicts, list(buffered_by_id.items()), strict=False):
+            member = msgspec.structs.replace(buffered.member, reward=verdict.reward)
+            buffered_by_id[id] = msgspec.structs.replace(buffered, member=member, dropped_by=verdict.dropped_by)
         # Plans lie in another partition than groups, so a batch may be read before its groups.
         if self._ahead:
             return {id: self._late(buffered) for id, buffered in buffered_by_id.items()}
         if buffered_by_id:
             self.waiting.update(buffered_by_id)
-            _count(self.group_sizes, size, size)
+            _count(self.group_sizes, size, len(buffered_by_id))
         return buffered_by_id
 
     def _late(self, buffered: BufferEntry) -> BufferEntry | None:

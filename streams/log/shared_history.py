@@ -256,7 +256,9 @@ class _Groups:
     def _untouched(self) -> Iterator[int]:
         """Yields the sequences of groups with all members still waiting."""
         experiences = [
-            experience for experience in self.state.replay_buffer.waiting.values() if experience.stage == self._stage
+            experience
+            for experience in self.state.replay_buffer.waiting.values()
+            if experience.stage == self._stage and experience.dropped_by < 0
         ]
         waiting = Counter(experience.sequence for experience in experiences)
         yield from {

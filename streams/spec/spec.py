@@ -30,7 +30,7 @@ from rftd.streams.spec.sections import (
     StragglerReissue,
     Synchronizer,
 )
-from rftd.streams.spec.stage_parts import ByEvaluation, CorrectionSpec, TrackerSpec, UpdatesSpec
+from rftd.streams.spec.stage_parts import ByEvaluation, CorrectionSpec, OperatorSpec, TrackerSpec, UpdatesSpec
 
 # A default gives the meaning of logs written before the field existed: it never changes, whatever new experiments get.
 # Events write every field out.
@@ -307,6 +307,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     eval_on_startup: bool = True
     eval_at_end: bool = True
     max_read_timeout_s: Finite = 1800.0
+    pipeline: tuple[OperatorSpec, ...] = ()
+    """Operators on the experiences of each finished group, in order, before the group is closed."""
     policy: PolicySpec = PolicySpec()
     synchronizer: Synchronizer = Synchronizer(sync_method="checkpoint")
     turns: bool = False

@@ -29,6 +29,13 @@ class CorrectionPart(msgspec.Struct, frozen=True, kw_only=True):
     args: dict[str, Any] = {}
 
 
+class OperatorSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One operator of the experience pipeline and its arguments."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
 class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Correction of the loss for tokens sampled with older weights."""
 

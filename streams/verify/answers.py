@@ -23,7 +23,7 @@ from rftd.streams.verify.facts import ANSWERS, Facts, place_number, place_of
 
 RULE: Final = "answers-have-a-lease"
 """The rule checked here, as named in findings."""
-LEASES: Final = (task.TaskLeased, task.EvalLeased)
+LEASES: Final = (task.TaskLeased, task.EvalLeased, task.GroupLeased)
 """Events that give work to an explorer."""
 _ANSWER: Final = Struct("<QQII")
 """Encodes an `ANSWERS` row of the facts."""
@@ -37,8 +37,7 @@ _TOGETHER: Final = 32
 """Number of blocks of answers (more than a million rows) compared with every lease at once."""
 
 RecordAt = Callable[[Partition, int], Awaitable[Record | None]]
-"""Reads the record at an offset; None if there is none."""
-Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored
+Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored | experience.GroupProcessed
 """An event that answers a lease."""
 
 
@@ -46,11 +45,17 @@ def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) 
     """Stores the writer and the lease of an answer."""
     at = place_number(decoded.partition.number, decoded.offset)
     key = holder_key(evidence, event.lease, decoded.head.source)
-    number = event.row_start if isinstance(event, experience.EvalScored) else event.rollout
+    match event:
+        case experience.EvalScored():
+            number = event.row_start
+        case experience.GroupProcessed():
+            number = 0  # one answer to each lease
+        case _:
+            number = event.rollout
     facts.answers.add(_ANSWER.pack(key, at, evidence.index, number & _U32))
 
 
-def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.EvalLeased) -> None:
+def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.EvalLeased | task.GroupLeased) -> None:
     """Stores the holder of a lease, even of a void one, because its worker could not know."""
     facts.leases.add(_KEY.pack(holder_key(evidence, event.lease, source_of("explorer", event.worker))))
     evidence.leased_to.add(event.worker)
@@ -141,5 +146,5 @@ def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:
     return xxhash.xxh3_64_intdigest(lease.bytes + source.encode(), seed=evidence.index)
 
 
-HANDLERS: Final[Mapping[type, Any]] = {experience.RolloutFailed: answered}
+HANDLERS: Final[Mapping[type, Any]] = {experience.RolloutFailed: answered, experience.GroupProcessed: answered}
 """The check of each type of event."""

@@ -82,7 +82,7 @@ def summary(mode: str, verdicts: list[Verdict], wall_s: float) -> dict[str, obje
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", default="swarm", choices=["swarm", "zombies", "served"])
+    parser.add_argument("--mode", default="swarm", choices=["swarm", "zombies", "served", "piped"])
     parser.add_argument("--seed", type=int, help="one world, with its story")
     parser.add_argument("--seeds", help="FIRST:LAST, the last one not included")
     parser.add_argument("--fresh", type=int, help="so many seeds that the ledger does not know")
@@ -156,7 +156,7 @@ def play_regressions(jobs: int) -> int:
     lines = (HERE / "regressions.txt").read_text().splitlines()
     worlds = [line.split()[:2] for line in lines if line and not line.startswith("#")]
     broken = 0
-    for mode in ("swarm", "zombies", "served"):
+    for mode in ("swarm", "zombies", "served", "piped"):
         verdicts = play_many(mode, [int(seed) for kind, seed in worlds if kind == mode], jobs, chunk=1)
         broken += complain(mode, verdicts)
     print(f"{len(worlds)} worlds of regressions.txt, {broken} broken")

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 WORLDS = 400
 ZOMBIES = 100
 SERVED = 40
+PIPED = 60
 
 
 pytestmark = pytest.mark.timeout(2500)  # hundreds of worlds take minutes, and a loaded machine makes them many
@@ -31,7 +32,9 @@ def run(*arguments: str, timeout_s: float, **environ: str) -> subprocess.Complet
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "worlds"), [("swarm", WORLDS), ("zombies", ZOMBIES), ("served", SERVED)])
+@pytest.mark.parametrize(
+    ("mode", "worlds"), [("swarm", WORLDS), ("zombies", ZOMBIES), ("served", SERVED), ("piped", PIPED)]
+)
 def test_no_world_breaks_a_promise(mode: str, worlds: int) -> None:
     done = run("--mode", mode, "--seeds", f"0:{worlds}", "--jobs", "2", timeout_s=12000)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

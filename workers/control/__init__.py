@@ -22,6 +22,7 @@ windows      the weights of the next group: sync points, requests to the trainer
 sweep_runs   runs of a sweep to begin or end
 selectors/   the rows explored next
 leasing      groups ready to start, and their explorers
+processing   finished groups leased for the experience pipeline
 evaluation   held-out tasksets: leased and complete
 simulator/   `rftd sim`: an experiment in virtual time, by the real planner and policies
 """

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from rftd.ops import limits
-from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, RolloutTimeoutError
+from rftd.ops.errors import ConfigError, DataError, DeadlyTaskError, PipelineError, RolloutTimeoutError
+from rftd.streams.events.experience import GroupProcessed
 from rftd.streams.events.task import GroupClosed, Member, TaskExpired
 from rftd.streams.folds.failed_tasks import STAGE_ENDED
 from rftd.streams.folds.group import Group
@@ -84,15 +85,41 @@ def close_groups(
         cause = given_up.get(group.id) if given_up else None
         # Before `cause`: a complete group closes with all of its members, even if it would be given up now.
         if group.terminal:
+            if awaits_pipeline(state, group, stage_over=stage_over):
+                continue
             if any(lease.reissue for lease in group.leases.values()):
                 yield from _expiries(group, "every rollout of its group has ended")
-            yield Decision(_close_finished(state, group))
+            yield Decision(_close_finished(state, group, stage_over=stage_over))
         elif cause is not None:
             yield from _expiries(group, cause.reason)
             yield Decision(_close_given_up(state, group, cause))
         # While a lease is open its rollouts may still arrive: it expires first, and the group closes in a later turn.
         elif not group.leases and (stage_over or not leasable(_stage_of(state, group), group)):
+            if awaits_pipeline(state, group, stage_over=stage_over):
+                continue
             yield Decision(_close_finished(state, group, stage_over=stage_over))
+
+
+def awaits_pipeline(state: RunState, group: Group, *, stage_over: bool = False) -> bool:
+    """True if a finished group with members needs a verdict of its stage's experience pipeline before closing."""
+    if stage_over or not group.members or not _stage_of(state, group).pipeline or verdict_on(group) is not None:
+        return False
+    processing = group.processing
+    return processing is None or bool(processing.leases) or processing.attempts < limits.PIPELINE_ATTEMPTS
+
+
+def unprocessed_groups(state: RunState, stage: StageSpec) -> Iterator[Group]:
+    """Yields the finished groups to be leased to an explorer for the stage's experience pipeline."""
+    for group in loose_groups(state):
+        finished = group.terminal or (not group.leases and not leasable(stage, group))
+        leased = group.processing is not None and group.processing.leases
+        if finished and not leased and group.stage == state.spine.stage and awaits_pipeline(state, group):
+            yield group
+
+
+def verdict_on(group: Group) -> GroupProcessed | None:
+    """Returns the pipeline's verdict on the group's present members; None without one."""
+    return group.processing.verdict_on(tuple(sorted(group.members))) if group.processing is not None else None
 
 
 def _expiries(group: Group, reason: str) -> Iterator[Decision]:
@@ -113,17 +140,24 @@ def _stage_of(state: RunState, group: Group) -> StageSpec:
 
 def _close_given_up(state: RunState, group: Group, cause: GivenUp) -> GroupClosed:
     """Returns the close of a group given up, with its finished rollouts or without members."""
-    members = group.members if cause.keep_members else {}
+    # Members without a verdict are not trained in a stage with a pipeline.
+    keeps = cause.keep_members and not _stage_of(state, group).pipeline
+    members = group.members if keeps else {}
     done = f"{len(group.members)} of {group.repeat_times} rollouts were done"
-    return _event(
-        state, group, members, cause.code, f"{cause.reason}; {done}{'' if cause.keep_members else ', none is used'}"
-    )
+    return _event(state, group, members, cause.code, f"{cause.reason}; {done}{'' if keeps else ', none is used'}")
 
 
 def _close_finished(state: RunState, group: Group, *, stage_over: bool = False) -> GroupClosed:
     """Returns the close of a finished group, with code and reason if rollouts are missing."""
     code = ""
     reason = ""
+    verdict = None
+    if group.members and not stage_over and _stage_of(state, group).pipeline:
+        verdict = verdict_on(group)
+        if verdict is None or verdict.reason:
+            attempts = group.processing.attempts if group.processing is not None else 0
+            why = verdict.reason if verdict is not None else f"no explorer finished it in {attempts} attempts"
+            return _event(state, group, {}, PipelineError.code, f"experience pipeline: {why}")
     if group.missing and group.losses_alone and not stage_over:
         code = DeadlyTaskError.code
         reason = (
@@ -138,12 +172,19 @@ def _close_finished(state: RunState, group: Group, *, stage_over: bool = False) 
             f"no worker finished it in {group.attempts_spent} attempts; the last: {group.expired[1] or 'it expired'}"
         )
         reason = STAGE_ENDED if stage_over else reason
-    return _event(state, group, group.members, code, reason)
+    return _event(state, group, group.members, code, reason, verdict)
 
 
-def _event(state: RunState, group: Group, members: Mapping[int, Member], code: str, reason: str) -> GroupClosed:
-    """Builds the group.closed event of a group, from these members, an error code (empty without an error) and a
-    reason.
+def _event(
+    state: RunState,
+    group: Group,
+    members: Mapping[int, Member],
+    code: str,
+    reason: str,
+    verdict: GroupProcessed | None = None,
+) -> GroupClosed:
+    """Builds the group.closed event of a group, from these members, an error code (empty without an error), a reason,
+    and the pipeline's verdict on the members.
     """
     task = _rewarded_task(state, group)
     return GroupClosed(
@@ -158,6 +199,8 @@ def _event(state: RunState, group: Group, members: Mapping[int, Member], code: s
         busy_ms=sum(group.durations_ms[index] for index in members),
         taskset=task.taskset,
         row=task.row,
+        verdicts=verdict.verdicts if verdict is not None else (),
+        pipeline_metrics=verdict.metrics if verdict is not None else {},
     )
 
 

@@ -265,7 +265,7 @@ _WORDS: Final = {
         "every group is left out as uninformative (rewards from {change.lowest:g} to {change.highest:g}), so no batch "
         "is formed",
         "check format.response_key and the reward function; or give easier or harder tasks, or lower "
-        "advantage_fn_args.std_threshold",
+        "advantage_fn_args.std_threshold, or the thresholds of data_processor.experience_pipeline",
     ),
 }
 """Texts by cause of a batch without a learning signal."""

@@ -52,6 +52,7 @@ from rftd.workers.control.over_rollout import groups_over
 from rftd.workers.control.planner import view_of
 from rftd.workers.control.policies.policy import Flight
 from rftd.workers.control.policies.registry import policy_of
+from rftd.workers.control.processing import expire_processing, forget_processing, lease_processing
 from rftd.workers.control.selectors.task_rows import ColumnSource, TaskRows, no_columns
 from rftd.workers.control.windows import overdue_of
 
@@ -194,6 +195,8 @@ class Dispatcher:
         decisions = list(self._expire(over, now_s, given_up)) if over or self._look_due(now_s) else []
         decisions += self._close(over, given_up)
         decisions += complete_evals(state)
+        if stage.pipeline and not over and not spine.stage_completed:
+            decisions += lease_processing(state, stage, self._heard(now_s))
         if paused is not None or spine.stage_completed:
             return Dispatched(decisions, paused or NoStage())
         if given_up:  # the free room is known after folding
@@ -229,14 +232,16 @@ class Dispatcher:
             if isinstance(decision.event, GroupClosed):
                 # Without this the clocks of closed groups would grow for the daemon's whole life.
                 self._liveness.forget(decision.event.group)
-                for lease in self._state.groups.open[decision.event.group].leases:
+                group = self._state.groups.open[decision.event.group]
+                for lease in group.leases:
                     self._liveness.forget(lease)
+                forget_processing(self._liveness, group)
             yield decision
 
     def _lease(self, stage: StageSpec, over: bool, now_s: float, decisions: list[Decision]) -> Dispatched:
         """Returns the decisions with all leases possible now, and the hold against further ones."""
         state = self._state
-        heard = [worker for worker in state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)]
+        heard = self._heard(now_s)
         if stage.kind == "train" or over:
             evals, evaluation = lease_evals(state, stage, heard)
             return Dispatched(decisions + evals, self._hold_when_over(stage, decisions), evaluation)
@@ -256,6 +261,10 @@ class Dispatcher:
         decisions += evals + leases + overdue
         decisions += lease_stragglers(state, stage, credits, self._liveness, now_s)
         return Dispatched(decisions, hold, evaluation)
+
+    def _heard(self, now_s: float) -> list[WorkerStarted]:
+        """Returns the explorers with recent signs of life."""
+        return [worker for worker in self._state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)]
 
     def _hold_when_over(self, stage: StageSpec, decisions: Sequence[Decision]) -> DispatcherHold | None:
         """Returns the hold of a stage that needs no further groups; None if it decided something in this turn."""
@@ -306,6 +315,7 @@ class Dispatcher:
                 continue
             self._liveness.forget(lease.id)
             yield Decision(expired, slot_partition(lease.slot))
+        yield from expire_processing(self._state, self._liveness, now_s, stage_over=over)
         for evaluation in self._state.evals.open.values():
             for leased in evaluation.leases.values():
                 if leased.worker in self._state.roster.gone or self._liveness.overdue(

@@ -34,6 +34,11 @@ UNINFORMATIVE: Final = "uninformative"
 """Reason for retiring a group without a learning signal."""
 
 
+FILTERED_BY: Final = "filtered by "
+"""Beginning of the reason for retiring an experience removed by an operator of the experience pipeline."""
+_WITHOUT_BATCH: Final = (UNINFORMATIVE, FILTERED_BY)
+
+
 class Judge:
     """Finds groups without a learning signal, by the advantage function of their stage.
 
@@ -96,14 +101,35 @@ def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[Buffe
     """
     minimum = min(stage.policy.min_group_members, stage.algorithm.repeat_times)
     replay_buffer = state.replay_buffer
+    filtered: Sequence[Retirement] = ()
+    if stage.pipeline:
+        fresh = list(fresh)
+        filtered = _filtered(stage, fresh)
+        fresh = [experience for experience in fresh if experience.dropped_by < 0]
     incomplete: list[BufferEntry] = []
     # Few sizes occur, so no experience is looked at while every group is large enough.
     if any(size < minimum for size in replay_buffer.group_sizes):
-        incomplete = [experience for experience in replay_buffer.waiting.values() if experience.group_size < minimum]
+        incomplete = [
+            experience
+            for experience in replay_buffer.waiting.values()
+            if experience.group_size < minimum and experience.dropped_by < 0
+        ]
         fresh = (experience for experience in fresh if experience.group_size >= minimum)
     idle = judge.idle(stage, fresh)
-    retirements = (Retirement("group_incomplete", incomplete), Retirement(UNINFORMATIVE, idle))
+    retirements = (*filtered, Retirement("group_incomplete", incomplete), Retirement(UNINFORMATIVE, idle))
     return [retirement for retirement in retirements if retirement.entries]
+
+
+def _filtered(stage: StageSpec, experiences: Iterable[BufferEntry]) -> list[Retirement]:
+    """Returns the experiences removed by the experience pipeline, by operator."""
+    dropped: dict[int, list[BufferEntry]] = {}
+    for experience in experiences:
+        if experience.dropped_by >= 0:
+            dropped.setdefault(experience.dropped_by, []).append(experience)
+    names = dict(enumerate(operator.name for operator in stage.pipeline))
+    return [
+        Retirement(f"{FILTERED_BY}{names.get(index, index)}", entries) for index, entries in sorted(dropped.items())
+    ]
 
 
 def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
@@ -166,7 +192,7 @@ def retired_events(
             uses=uses,
             decided_at_ns=now_ns,
             observed=observed_at(positions),
-            uninformative=_reward_range(experiences, waiting) if reason == UNINFORMATIVE else None,
+            uninformative=_reward_range(experiences, waiting) if reason.startswith(_WITHOUT_BATCH) else None,
         )
         for (reason, uses), experiences in by_uses(retirements).items()
         for start in range(0, len(experiences), RETIRED_AT_ONCE)

@@ -9,6 +9,7 @@ leased          the rollouts of a task lease: ids and seeds before, events after
 eval_engine     the engine for evaluations: shared with the rollouts, or a separate one
 eval_scores     the scores of held-out rows, and their stored texts
 evaluator       held-out rows, answered by a pinned weight version
+processing      the experience pipeline on leased groups, and its verdicts
 rollout_log     failed rollouts and answered evaluations, as lines of the explorer's log
 hand_over       the events of leases, on their way to the outbox
 outbox          events on their way to the log, in order, bounded

@@ -19,7 +19,7 @@ from rftd.ops import limits
 from rftd.ops.errors import RolloutError, WorkError
 from rftd.ops.logs import Logger
 from rftd.storage.files.artifacts import ArtifactStore
-from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.task import EvalLeased, GroupLeased, TaskLeased
 from rftd.streams.folds.worker_state import WorkerState
 from rftd.streams.log.follower import Follower
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
@@ -41,6 +41,7 @@ from rftd.workers.rollout.hand_over import HandOver
 from rftd.workers.rollout.leased import LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.processing import GroupProcessing
 from rftd.workers.rollout.rollout_log import RolloutLog
 from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
@@ -77,6 +78,7 @@ class Explorer:
         self._auxiliary: AuxiliaryModels | None = None
         self._slots = 0
         self._evaluator: Evaluator | None = None
+        self._processing: GroupProcessing | None = None
         self._orphans = Orphans(log)
         self._rollout_log = RolloutLog(log, member.clock)
         tracer = member.tracer
@@ -125,6 +127,9 @@ class Explorer:
         assert spec is not None
         await asyncio.to_thread(partial(check_folders, spec, trains=False))
         await self._tasksets.copy(spec)
+        artifacts = ArtifactStore(Path(spec.job_dir) / "artifacts")
+        self._processing = GroupProcessing(self._member, self._outbox, artifacts, self._log)
+        await asyncio.to_thread(self._processing.open, spec.stages)
         stage = next((candidate for candidate in spec.stages if candidate.kind != "train"), spec.stages[0])
         exploring = [candidate for candidate in spec.stages if candidate.taskset is not None] or [stage]
         # Before the experiment's own variables, which are for code in this process.
@@ -163,7 +168,7 @@ class Explorer:
             endpoint=endpoint,
             auxiliary=auxiliary,
             reward_environ=self._reward_environ,
-            artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
+            artifacts=artifacts,
             confined=spec.reach.restricted,
         )
         server: ConversationServer | None = None
@@ -322,7 +327,10 @@ class Explorer:
             if task is not None:
                 task.cancel()
 
-    def _answer(self, lease: TaskLeased | EvalLeased) -> Coroutine[Any, Any, None]:
+    def _answer(self, lease: TaskLeased | EvalLeased | GroupLeased) -> Coroutine[Any, Any, None]:
+        if isinstance(lease, GroupLeased):
+            assert self._processing is not None
+            return self._processing.run(lease)
         work = partial(self._evaluate, lease) if isinstance(lease, EvalLeased) else partial(self._roll_out, lease)
         return work() if self._traces is None else self._traces.working(lease, work)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.tracing.trace_context import TraceContext, parsed
-from rftd.streams.events.task import EvalLeased, TaskExpired, TaskLeased, TasksOffered, note_offer
+from rftd.streams.events.task import EvalLeased, GroupLeased, TaskExpired, TaskLeased, TasksOffered, note_offer
 from rftd.streams.events.weights import WeightsPublished
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.folds.run_state import SpineParts
@@ -44,7 +44,7 @@ class ExplorerView:
     def __init__(self, worker: UUID) -> None:
         self.spine = Spine()
         self.weights = Weights()
-        self.leased: deque[TaskLeased | EvalLeased] = deque()
+        self.leased: deque[TaskLeased | EvalLeased | GroupLeased] = deque()
         """New leases for this worker, oldest first, to be removed by the reader; few, because the dispatcher limits
         them.
         """
@@ -104,7 +104,7 @@ class ExplorerView:
     def _task(self, decoded: Decoded) -> None:
         event = decoded.event
         match event:
-            case TaskLeased() | EvalLeased() if event.worker == self._worker:
+            case TaskLeased() | EvalLeased() | GroupLeased() if event.worker == self._worker:
                 if event.lease not in self._known_leases:
                     self._known_leases.add(event.lease)
                     self.leased.append(event)

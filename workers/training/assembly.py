@@ -34,6 +34,7 @@ from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, row_faults
 from rftd.workers.learning.algorithms.advantages.registry import advantage_function
 from rftd.workers.learning.engine import TrainBatch, TrainSample
+from rftd.workers.training.closed_groups import after_pipeline
 from rftd.workers.training.group_samples import BatchExperience, group_samples
 from rftd.workers.training.recorded import RecordedGroups
 
@@ -151,7 +152,11 @@ class Assembly:
         members = await self._members_of(closed) if function.member_fields else {}
         experiences = [
             BatchExperience(
-                await self._experience_of(records[position], planned.experience),
+                _after_pipeline(
+                    await self._experience_of(records[position], planned.experience),
+                    closed[planned.group],
+                    planned.member,
+                ),
                 planned.group,
                 planned.staleness_versions,
             )
@@ -173,12 +178,18 @@ class Assembly:
             for group in closed
             for member in group.members
         }
+        verdicts = {
+            member.experience: verdict
+            for group in closed
+            for member, verdict in zip(group.members, group.verdicts, strict=False)
+        }
         members: dict[UUID, ExperienceProduced] = {}
         for position, record in (await self._records_at(ids)).items():
             if position not in ids:
                 continue
             event = await self._experience_of(record, ids[position])
-            members[event.experience] = event
+            verdict = verdicts.get(event.experience)
+            members[event.experience] = event if verdict is None else after_pipeline(event, verdict)
         return members
 
     def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
@@ -310,6 +321,11 @@ def stretches(positions: Iterable[Position]) -> Iterator[tuple[Partition, list[i
         offsets.append(position.offset)
     if partition is not None:
         yield partition, offsets
+
+
+def _after_pipeline(event: ExperienceProduced, closed: GroupClosed, member: int) -> ExperienceProduced:
+    """Returns a planned experience as its group's close has it: changed by the experience pipeline, if there is one."""
+    return after_pipeline(event, closed.verdicts[member]) if closed.verdicts else event
 
 
 def _closed_group(group: GroupRef, record: Record) -> GroupClosed:

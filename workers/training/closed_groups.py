@@ -6,11 +6,13 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
+import msgspec
 import numpy as np
 
 from rftd.ops.ids import NAMESPACE, derive
-from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.experience import ExperienceProduced, MemberVerdict
 from rftd.streams.events.task import GroupClosed
+from rftd.streams.log.arrays import Array
 from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.training.run_steps import StepArrays, steps_of, whole_run
 
@@ -30,13 +32,14 @@ def closed_group(
     """
     # From the group's position, not from the plan: a replay, and a later batch reusing the group, draw the same.
     group_seed = derive(NAMESPACE, "advantages", seed, event.stage, event.sequence).int
-    rollouts = [member.rollout for member in event.members]
+    trained = event.trained_members
+    rollouts = [member.rollout for member in trained]
     # The usual case: the close itself has everything needed, and no member's record is decoded.
     if not fields:
-        return _closed_group_of(rollouts, [member.reward for member in event.members], greedy=greedy, seed=group_seed)
+        return _closed_group_of(rollouts, [member.reward for member in trained], greedy=greedy, seed=group_seed)
     indexed: list[tuple[int, int, StepArrays]] = []
     owners: list[ExperienceProduced] = []
-    for rollout, produced in zip(rollouts, [members[member.experience] for member in event.members], strict=True):
+    for rollout, produced in zip(rollouts, [members[member.experience] for member in trained], strict=True):
         steps_or_run = list(steps_of(produced)) if "steps" in fields else [whole_run(produced)]
         indexed += [(rollout, number, arrays) for number, arrays in enumerate(steps_or_run)]
         owners += [produced] * len(steps_or_run)
@@ -54,6 +57,19 @@ def closed_group(
         states=tuple(step.state for step in run_steps),
         roles=tuple(step.role for step in run_steps),
     )
+
+
+def after_pipeline(produced: ExperienceProduced, verdict: MemberVerdict) -> ExperienceProduced:
+    """Returns an experience with the reward and the mask of the experience pipeline's verdict.
+
+    A changed reward changes the rewards of all steps by the same amount.
+    """
+    change = verdict.reward - produced.reward
+    steps = tuple(msgspec.structs.replace(step, reward=step.reward + change) for step in produced.steps)
+    mask = produced.loss_mask
+    if verdict.masked:
+        mask = Array.of(np.zeros(len(mask), np.uint8), "u1")
+    return msgspec.structs.replace(produced, reward=verdict.reward, steps=steps, loss_mask=mask)
 
 
 def _reward_parts(of_members: Sequence[Mapping[str, float]]) -> dict[str, Floats]:

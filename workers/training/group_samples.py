@@ -13,7 +13,7 @@ from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, PROMPTS_CUT
 from rftd.streams.events.task import GroupClosed
 from rftd.streams.figures.reward_parts import part_means, part_sums
-from rftd.streams.figures.step_figures import REWARDS
+from rftd.streams.figures.step_figures import PIPELINE, REWARDS
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction, Masking, Substituting
 from rftd.workers.learning.algorithms.advantages.group_metrics import group_metrics
@@ -157,11 +157,21 @@ class RolloutCounts:
         if not self._rollouts:
             return {}
         shares = {name: count / self._rollouts for name, count in self._counts_by_fault.items()}
-        equal = equal_groups([[member.reward for member in group.members] for group in closed])
+        pipelines = [group.pipeline_metrics for group in closed]
+        figures = {
+            f"{PIPELINE}/{name}": sum(metrics.get(name, 0.0) for metrics in pipelines) / len(pipelines)
+            for name in sorted({name for metrics in pipelines for name in metrics})
+        }
+        equal = equal_groups([[member.reward for member in group.trained_members] for group in closed])
         spread = reward_spread(self._rewards)
         roles = role_figures(self._rewards_by_role)
         return (
-            {EQUAL_GROUPS: equal} | shares | spread | roles | part_means(part_sums(self._reward_parts), self._rollouts)
+            {EQUAL_GROUPS: equal}
+            | figures
+            | shares
+            | spread
+            | roles
+            | part_means(part_sums(self._reward_parts), self._rollouts)
         )
 
 

@@ -21,6 +21,7 @@ from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.control.selectors.registry import SELECTORS, draws
+from rftd.workers.pipelines.registry import OPERATORS
 from rftd.workers.workflows.environments.address import names_environment
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
@@ -203,6 +204,11 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any])
     }
     if stage.kind != "train":
         sections["explorer"] = explorer_section(stage, submitted.get("explorer") or {})
+    if stage.pipeline:
+        operators = [
+            {"name": part.name, "args": with_defaults(OPERATORS, part.name, part.args)} for part in stage.pipeline
+        ]
+        sections["data_processor"] = {"experience_pipeline": {"operators": operators}}
     if stage.rollout.engine != SERVICE:  # a service answers with weights not available here
         sections["trainer"] = trainer_section(stage)
     if stage.kind == "both" and (policy := policy_section(stage)) is not None:

@@ -16,6 +16,7 @@ pacing.py             synchronizer to schedule and staleness bound; the modes co
 policy.py             policy, replay buffer and capacity to one staleness policy without deadlock
 gpu_shares.py         the guide's division of a cluster's GPUs, and the engine of an auxiliary model
 rollout_engine.py     the generating engine, and requirements on the host
+pipeline.py           operators on the experiences of finished tasks
 explorer.py           leases of rollouts to explorers
 tinker.py             a service as trainer and sampler
 auxiliary.py          models called by workflows and rewards

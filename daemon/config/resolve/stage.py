@@ -21,6 +21,7 @@ from rftd.daemon.config.resolve.pacing import (
     with_all_threads,
     without_training,
 )
+from rftd.daemon.config.resolve.pipeline import resolve_pipeline
 from rftd.daemon.config.resolve.placement import gpus_of_trainer, with_devices, with_trainer_devices
 from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
 from rftd.daemon.config.resolve.rows import check_recorded, dataset, is_recorded, resolve_mix
@@ -53,8 +54,7 @@ _ANY_LENGTHS = LengthLimits(2**20, 2**19, 2**19, 0)
 
 def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -> StageSpec | None:
     """Returns the complete stage; None, with all issues in `notes`, if the algorithm is unknown."""
-    experiment = with_fields_from_verl_tree(_of_its_mode(config.experiment, notes), notes)
-    experiment = as_tinker(experiment, host, notes)
+    experiment = as_tinker(with_fields_from_verl_tree(_of_its_mode(config.experiment, notes), notes), host, notes)
     definition = find_algorithm(experiment.algorithm, notes)
     kind = _kind(experiment, definition, notes)
     total_steps = _total_steps(experiment, notes)
@@ -68,7 +68,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     trainer = resolve_trainer(experiment, lengths.model, host.for_trainers, notes)
     if definition is None:
         return None
-    # The remaining steps need the definition; everything above is checked even for an unknown algorithm.
+    # The remaining steps need the definition; all above is checked for an unknown algorithm, too.
     algorithm = resolve_algorithm(experiment, definition, total_steps, notes)
     trainer = with_companions(trainer, experiment, algorithm, notes)
     explores = kind == "both"
@@ -76,8 +76,8 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     trainer = with_updates(trainer, experiment, algorithm, train_batch, notes)
     rollout, trainer = _with_placement(experiment, rollout, trainer, host, notes, explores=explores)
     expert, expert_rows = resolve_mix(experiment, algorithm, train_batch, notes) if explores else (None, 0)
-    explored = train_batch - expert_rows
-    _fits_a_record(experiment, algorithm, explored if explores else 0, expert_rows if explores else train_batch, notes)
+    explored = train_batch - expert_rows if explores else 0
+    _fits_a_record(experiment, algorithm, explored, train_batch - explored, notes)
     sync = sync_of_training(experiment)
     policy = PolicySpec()
     if explores:
@@ -109,6 +109,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         eval_on_startup=explores and experiment.explorer.eval_on_startup,
         eval_at_end=explores,
         max_read_timeout_s=experiment.buffer.trainer_input.experience_buffer.max_read_timeout,
+        pipeline=resolve_pipeline(experiment, notes, explores=explores, inherited=bool(config.prefix)),
         policy=policy,
         synchronizer=sync,
         turns=experiment.mode == "colocate",

@@ -119,33 +119,38 @@ SourceFile: TypeAlias = Annotated[str, Field(pattern=rf"^{SOURCE_FILE.pattern}$"
 SourceText: TypeAlias = Annotated[str, Field(max_length=SOURCE_SIZE_BYTES)]
 """Text of a Python file sent with the experiment."""
 
-_OPERATORS: Final = "there are no data operators"
-"""Reason for refusing operators."""
+_OPERATORS: Final = "there are no data operators on tasks"
+"""Reason for refusing operators on tasks."""
+_FROM_EXPLORERS: Final = "experiences come from the explorers, and go to the replay buffer"
+"""Reason for refusing other sources and targets of experiences."""
 _BEFORE: Final = "leave it out, and prepare the dataset before submitting"
 """Advice for operators."""
 
 
-class Operator(Section):
+class DataOperator(Section):
     """A data operator with arguments."""
 
     name: Annotated[str, PLUGIN]
+    """The operator, built-in or of an installed package."""
     args: Annotated[Args, ARGUMENTS] = {}
+    """Arguments of the operator."""
 
 
 class ExperiencePipeline(Section):
     """`data_processor.experience_pipeline`: operators on experiences before training."""
 
-    operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
+    operators: list[DataOperator] = []
+    """Operators on the experiences of each finished task, in order: filters, masks and changes of rewards."""
     save_input: bool = harmless(True, why="the log stores every experience")
     input_save_path: Annotated[Url, PATH] = harmless(None, why="the log stores every experience")
-    inputs: Annotated[dict[str, Any], ARGUMENTS] = refused({}, why=_OPERATORS, fix=_BEFORE)
-    output: Annotated[Any, ARGUMENTS] = refused(None, why=_OPERATORS, fix=_BEFORE)
+    inputs: Annotated[dict[str, Any], ARGUMENTS] = refused({}, why=_FROM_EXPLORERS)
+    output: Annotated[Any, ARGUMENTS] = refused(None, why=_FROM_EXPLORERS)
 
 
 class TaskPipeline(Section):
     """`data_processor.task_pipeline`: operators on tasks before exploring."""
 
-    operators: list[Operator] = refused([], why=_OPERATORS, fix=_BEFORE)
+    operators: list[DataOperator] = refused([], why=_OPERATORS, fix=_BEFORE)
     num_process: Count = harmless(4, why=_OPERATORS)
     config_path: Annotated[str | None, PATH] = refused(None, why=_OPERATORS, fix=_BEFORE)
     inputs: Annotated[list[str], ARGUMENTS] = refused([], why=_OPERATORS, fix=_BEFORE)

@@ -13,6 +13,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath
 from rftd.daemon.config.issue import ConfigErrors
+from rftd.daemon.config.resolve.pipeline import OPERATORS_AT
 from rftd.daemon.config.resolve.tasksets import placed_tasksets
 from rftd.daemon.run.supervisor.contamination import Contamination
 from rftd.daemon.run.supervisor.engine_packages import check_packages, left_to_workers
@@ -48,6 +49,7 @@ from rftd.workers.generation.shared_devices import check_shared_devices
 from rftd.workers.learning import engine_registry as trainer_engines
 from rftd.workers.models.model_folder import check_rights, check_texts, check_weights, has_config
 from rftd.workers.models.model_type import check_model_type, check_own_code, check_positions, check_rotation
+from rftd.workers.pipelines.registry import OPERATORS
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.runner import check_names
@@ -60,6 +62,9 @@ def check_tasksets(spec: ExperimentSpec, findings: Findings | None = None) -> No
     """Reports tasksets that a worker would refuse to open; raises ConfigError or DataError without `findings`."""
     collected = findings or Findings(spec)
     for stage in spec.stages:
+        for index, operator in enumerate(stage.pipeline):
+            with collected.of(stage, (*OPERATORS_AT, index)):
+                _check_arguments(OPERATORS, operator.name, operator.args, "args")
         for taskset, path in placed_tasksets(stage):
             with collected.of(stage, path):
                 _check_arguments(WORKFLOWS, taskset.workflow, taskset.workflow_args, "workflow_args")

@@ -17,7 +17,7 @@ from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.experiment import Fence
 from rftd.streams.events.step import GenerationStarted, StepCompleted
-from rftd.streams.events.task import EvalLeased, TaskLeased
+from rftd.streams.events.task import EvalLeased, GroupLeased, TaskLeased
 from rftd.streams.events.weights import WeightsPublished, WeightsRetired
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.run_state import RunState
@@ -121,7 +121,9 @@ def fenced(world: World) -> Iterator[str]:
 def obeyed(world: World) -> Iterator[str]:
     """I7: nobody works on a lease that a fence made void."""
     given = {
-        each.event.lease for each in effective(world, topics.TASKS) if isinstance(each.event, TaskLeased | EvalLeased)
+        each.event.lease
+        for each in effective(world, topics.TASKS)
+        if isinstance(each.event, TaskLeased | EvalLeased | GroupLeased)
     }
     for each in effective(world, topics.EXPERIENCES):
         if each.head.causation is not None and each.head.causation not in given:

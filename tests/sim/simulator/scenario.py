@@ -13,7 +13,7 @@ from simulator.kinds.kind import draw_kinds
 from simulator.network import Weather
 from simulator.shape import Shape, draw_driven, draw_patient, draw_policy, draw_shape, draw_slow
 
-Mode = Literal["swarm", "zombies", "served"]
+Mode = Literal["swarm", "zombies", "served", "piped"]
 ROLES: Final = ("daemon", "trainer", "explorer")
 FILE_POINTS: Final = ("file.fsync", "file.rename", "file.replace", "file.mkdir")
 POINTS_OF: Final = {

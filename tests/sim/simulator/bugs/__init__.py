@@ -4,6 +4,7 @@ bug             what a bug is
 of_the_log      a log that breaks its promises, and clients that write what none should
 of_the_daemon   planner, dispatcher, controller, and their folds
 of_files        trainers that treat files as if nobody could have come after them
+of_pipelines    experience pipelines whose verdicts are forgotten
 of_queues       queues of tasks that take requests twice, and give out what nobody added
 of_selectors    rows that nobody drew, and rewards that count otherwise than they were recorded
 of_runs         errors of runs and workers that are not kept apart, and what is given up
@@ -14,6 +15,7 @@ of_workers      trainers, explorers, and fences that do not hold them
 
 from simulator.bugs import (
     of_files,
+    of_pipelines,
     of_queues,
     of_runs,
     of_selectors,
@@ -29,6 +31,7 @@ BUGS = (
     *of_the_daemon.BUGS,
     *of_workers.BUGS,
     *of_files.BUGS,
+    *of_pipelines.BUGS,
     *of_survivors.BUGS,
     *of_runs.BUGS,
     *of_queues.BUGS,

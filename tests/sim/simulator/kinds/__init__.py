@@ -18,6 +18,7 @@ long_pauses         pauses that last until the workers are released
 given_up            experiences that their owner gives up
 moved               experiments that are exported and imported elsewhere, under way or at their end
 drawn_rows          tasksets whose rows are drawn, by their columns or by rewards
+piped               experience pipelines that drop, change and fail
 queued              tasks that are added while the experiment runs, and whose end is told
 moody_policies      a third party's policy that raises for a while
 small_appends       logs of which an append takes a few records
@@ -48,6 +49,7 @@ from simulator.kinds.long_pauses import LongPauses
 from simulator.kinds.lost_ranks import LostRanks
 from simulator.kinds.moody_policies import MoodyPolicies
 from simulator.kinds.moved import Moved
+from simulator.kinds.piped import Piped
 from simulator.kinds.queued import Queued
 from simulator.kinds.served import Served
 from simulator.kinds.several_runs import SeveralRuns
@@ -84,4 +86,5 @@ KINDS: tuple[Kind, ...] = (
     BranchingClients(),
     TwoLogs(),
     DrawnRows(),
+    Piped(),
 )

@@ -39,14 +39,14 @@ def drawn_from_rewards(world: World) -> Iterator[str]:
         return
     closes: dict[tuple[int, int], list[tuple[int, float]]] = {}
     seen: set[Any] = set()
-    for decoded in _decisions(world, topics.TASKS):
+    for decoded in decisions_of(world, topics.TASKS):
         event = decoded.event
         if isinstance(event, GroupClosed) and event.row >= 0 and event.members and event.group not in seen:
             value = sum(member.reward for member in event.members) / len(event.members)
             closes.setdefault((event.stage, event.taskset), []).append((event.row, value))
             seen.add(event.group)
     reached: dict[tuple[int, int], int] = {}
-    for decoded in _decisions(world, topics.EXPERIMENTS):
+    for decoded in decisions_of(world, topics.EXPERIMENTS):
         event = decoded.event
         if not isinstance(event, TasksDrawn):
             continue
@@ -63,7 +63,7 @@ def drawn_from_rewards(world: World) -> Iterator[str]:
             yield f"the draw at {event.first} is {event.rows}, and of {event.seen} groups follows {expected}"
 
 
-def _decisions(world: World, stream: str) -> Iterator[Decoded]:
+def decisions_of(world: World, stream: str) -> Iterator[Decoded]:
     fences = FenceView()
     for record in world.log.stored(partition_of(stream, world.experiment), 0, 1 << 30):
         decoded = effective(record, fences, of_experiment(world.experiment))

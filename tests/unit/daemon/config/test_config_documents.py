@@ -35,11 +35,12 @@ ENVIRON: Final = {
     "HOME": "/home/me",
 }
 NOT_OURS: Final = "unknown reward"
-NO_OPERATORS: Final = "there are no data operators"
+NO_OPERATORS: Final = "there are no data operators on tasks"
+NO_JUICER: Final = "is data_juicer, but the service Data-Juicer is not supported yet"
 EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     ("Configuration Guide", 123): {"monitor.monitor_args.api_key": "a secret must not be written into the file"},
     ("Configuration Guide", 505): {
-        "data_processor.experience_pipeline.operators": NO_OPERATORS,
+        "data_processor.experience_pipeline.operators[0].name": NO_JUICER,
         "data_processor.task_pipeline.operators": NO_OPERATORS,
     },
     # The page means them to be filled in.

@@ -26,7 +26,7 @@ MODEL = "explorer.rollout_model"
         (f"{MODEL}.max_model_len=32", "is 32, but is not supported yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the trained model", "model.model_path"),
         ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "set per request", "leave it out"),
-        ("data_processor.experience_pipeline.operators=[{name: reward_filter}]", "data operators", "before submitting"),
+        ("data_processor.task_pipeline.operators=[{name: f}]", "data operators on tasks", "before submitting"),
         ("algorithm.enable_router_replay=true", "are not recorded", "leave it out"),
         ("stages=[{stage_name: a, explorer: {rollout_model: {nnodes: 2}}}]", "stages[0].explorer", "leave it out"),
         ("buffer.explorer_input.taskset.format.image_key=img", "only text prompts", "leave it out"),
@@ -125,14 +125,8 @@ def test_a_later_stage_cannot_think_otherwise(errors: Errors) -> None:
     assert "enable_thinking: is True here and None in stage 'a'" in text
 
 
-@pytest.mark.parametrize(
-    "pipeline",
-    [
-        "task_pipeline: {operators: [{name: f}], inputs: [/d], target_fields: [q], top_k: 3}",
-        "experience_pipeline: {operators: [{name: f}], inputs: {a: /d}, output: /o}",
-    ],
-)
-def test_a_pipeline_is_one_error_whatever_it_asks_for(errors: Errors, pipeline: str) -> None:
+def test_a_task_pipeline_is_one_error_whatever_it_asks_for(errors: Errors) -> None:
+    pipeline = "task_pipeline: {operators: [{name: f}], inputs: [/d], target_fields: [q], top_k: 3}"
     (text,) = errors(overrides=[f"data_processor={{{pipeline}}}"])
     assert f"{pipeline.partition(':')[0]}.operators: is set, but is not supported yet" in text
 

@@ -1,0 +1,88 @@
+"""`OperatorChain`: the operators of a stage in order, and their verdicts on the experiences of a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rftd.ops.errors import PipelineError, explain
+from rftd.streams.events.experience import ExperienceProduced, MemberVerdict
+from rftd.streams.spec.stage_parts import OperatorSpec
+from rftd.workers.pipelines.operator import Operator, PipelineExperience
+from rftd.workers.pipelines.registry import OPERATORS
+
+FIGURES_MOST = 64
+"""Maximum number of figures in one verdict."""
+
+
+class GroupVerdicts(NamedTuple):
+    """The verdicts on a group's experiences in order, and the operators' figures."""
+
+    verdicts: tuple[MemberVerdict, ...]
+    metrics: dict[str, float]
+
+
+class OperatorChain:
+    """The operators of a stage, opened once. Raises ConfigError for an unknown operator or invalid arguments."""
+
+    def __init__(self, specs: Sequence[OperatorSpec]) -> None:
+        self._operators = [(spec.name, OPERATORS.open(spec.name, spec.args)) for spec in specs]
+
+    def judge(self, group: Sequence[ExperienceProduced]) -> GroupVerdicts:
+        """Returns the verdicts on a group's experiences, ascending by rollout. Raises PipelineError with its name."""
+        experiences: Sequence[PipelineExperience] = [
+            PipelineExperience(
+                rollout=event.rollout,
+                reward=event.reward,
+                metrics=event.metrics,
+                finish=event.finish,
+                response_tokens=len(event.tokens) - event.prompt_tokens,
+                produced=event,
+            )
+            for event in group
+        ]
+        dropped_by: dict[int, int] = {}
+        metrics: dict[str, float] = {}
+        for index, (name, operator) in enumerate(self._operators):
+            passed, figures = _processed(name, operator, experiences)
+            remaining = {experience.rollout for experience in passed}
+            dropped_by |= {
+                experience.rollout: index for experience in experiences if experience.rollout not in remaining
+            }
+            metrics |= {f"{name}/{key}": figure for key, figure in figures.items()}
+            experiences = passed
+        by_rollout = {experience.rollout: experience for experience in experiences}
+        for experience in experiences:
+            if not math.isfinite(experience.reward):
+                raise PipelineError(f"the reward of rollout {experience.rollout} is {experience.reward} at the end")
+        return GroupVerdicts(
+            tuple(_verdict(event, by_rollout.get(event.rollout), dropped_by) for event in group),
+            dict(list(metrics.items())[:FIGURES_MOST]),
+        )
+
+
+def _verdict(
+    event: ExperienceProduced, passed: PipelineExperience | None, dropped_by: Mapping[int, int]
+) -> MemberVerdict:
+    if passed is None:
+        return MemberVerdict(event.reward, dropped_by=dropped_by[event.rollout])
+    return MemberVerdict(passed.reward, passed.masked)
+
+
+def _processed(
+    name: str, operator: Operator, experiences: Sequence[PipelineExperience]
+) -> tuple[list[PipelineExperience], dict[str, float]]:
+    """Returns an operator's answer, checked. Raises PipelineError."""
+    try:
+        answer, figures = operator.process(experiences)
+        passed = list(answer)
+        numbers = {str(key): float(figure) for key, figure in figures.items()}
+    except (Exception, SystemExit) as error:  # a third party's operator may raise anything
+        raise PipelineError(f"operator {name!r} raised {explain(error)}") from error
+    group_rollouts = {experience.rollout for experience in experiences}
+    rollouts = [getattr(experience, "rollout", None) for experience in passed]
+    if len(set(rollouts)) != len(rollouts) or not group_rollouts.issuperset(rollouts):
+        raise PipelineError(f"operator {name!r} returned rollouts {rollouts} of {sorted(group_rollouts)}")
+    passed.sort(key=lambda experience: experience.rollout)
+    return passed, {key: figure for key, figure in numbers.items() if math.isfinite(figure)}
