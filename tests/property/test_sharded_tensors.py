@@ -229,6 +229,6 @@ def test_pieces_of_any_size_make_the_whole_file(piece_bytes: int, shapes: list[t
     ]
     with TemporaryFile() as in_pieces, TemporaryFile() as at_once, pytest.MonkeyPatch.context() as patched:
         patched.setattr(spread, "_PIECE_BYTES", piece_bytes)
-        write_shards(in_pieces.fileno(), layouts, spread.to_first(tensors))
+        write_shards(in_pieces.fileno(), layouts, spread.pieces_on_first(tensors))
         write_shards(at_once.fileno(), layouts, iter(whole))
         assert in_pieces.read() == at_once.read()

@@ -135,4 +135,4 @@ def in_order(batch: TrainBatch, size: int, epochs: int) -> list[list[int]]:
 
 
 def weights_of(engine: TorchTrainerEngine) -> Weights:
-    return {name: value.detach().clone() for name, value in engine._opened.parameters().items()}
+    return {name: value.detach().clone() for name, value in engine._open_policy.parameters().items()}

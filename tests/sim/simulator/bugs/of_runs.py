@@ -80,7 +80,7 @@ BUGS = (
     Bug(
         "whoever refuses its work speaks for the experiment",
         "their_own_affair",
-        instead(Controller, "_refused", _believe_strangers),
+        instead(Controller, "_refusal_trouble", _believe_strangers),
         within_seeds=200,
     ),
     Bug(

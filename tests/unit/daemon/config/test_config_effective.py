@@ -57,6 +57,7 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "serve": ("mode=serve",),
     "colocate": ("mode=colocate", "explorer.rollout_model.engine_num=1"),
     "explore": ("mode=explore",),
+    "pipeline": ("data_processor.experience_pipeline.operators=[{name: reward_filter, args: {threshold: 0.5}}]",),
     "limits": ("limits={hours: 9, cost: 5, accelerator_hour_price: 1}",),
     "source": (
         "sources={mine.py: 'def f(truth): return 1'}",

@@ -60,6 +60,7 @@ _WAITING: Final = {
     "rollout_model": {"engine_num": 2},
 }
 _SOURCE: Final = {"default_reward_fn_type": "mine.py:f"}
+_SIEVE: Final = {"name": "reward_filter", "args": {"threshold": 0.1}}
 _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({}, _NO_GPU),
     ({"explorer": _WAITING, "synchronizer": {"sync_style": "trainer_driven", "sync_interval": 4}}, _NO_GPU),
@@ -91,6 +92,7 @@ _OVER: Final[tuple[tuple[dict[str, Any], Host], ...]] = (
     ({"explorer": {"auxiliary_models": [_TORCHS]}, "trainer": {"trainer_type": "verl"}}, _GPUS),
     ({"monitor": {"monitor_type": "wandb", "samples": 4}}, _NO_GPU),
     ({"trainer": {"early_stop": {"patience": 1}, "rules": [{"below": 0.1}]}}, _NO_GPU),
+    ({"data_processor": {"experience_pipeline": {"operators": [_SIEVE]}}}, _NO_GPU),
     ({"limits": {"cost": 9.0, "million_tokens_price": 2.0}}, _NO_GPU),
     ({"sources": {"mine.py": "def f(truth): return 1"}, "buffer": {"explorer_input": {"taskset": _SOURCE}}}, _NO_GPU),
 )
@@ -269,7 +271,7 @@ def test_every_field_acts_and_none_is_silent(tmp_path: Path, monkeypatch: pytest
     """
     parts = {
         group: dict.fromkeys(("theirs", "others"), "their_parts:PART")
-        for group in ("rftd.policies", "rftd.corrections")
+        for group in ("rftd.policies", "rftd.corrections", "rftd.operators")
     }
     install(tmp_path, "their_parts", None, parts)
     monkeypatch.syspath_prepend(str(tmp_path))

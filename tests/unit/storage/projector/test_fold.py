@@ -111,6 +111,8 @@ def test_every_event_type_of_truth_is_projected_or_known_not_to_be() -> None:
         "tasks.added",
         "tasks.drawn",
         "tasks.ended",
+        "group.leased",
+        "group.processed",
         "record.retried",
         "record.dropped",
     }

@@ -159,7 +159,7 @@ def sample(text: tuple[int, ...], prompt: int) -> TrainSample:
 @torch.no_grad()
 def packed(trainer: TorchTrainerEngine, drawn: list[tuple[tuple[int, ...], int]]) -> torch.Tensor:
     """The trainer's log-probabilities of the responses, in their order, computed beside each other  # [N]"""
-    model = trainer._opened.model
+    model = trainer._open_policy.model
     batches = pack(
         [sample(*one) for one in drawn],
         budget_tokens=4096,

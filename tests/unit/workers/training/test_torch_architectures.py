@@ -203,7 +203,7 @@ def test_the_trial_leaves_no_trace(
     state = torch.get_rng_state()
     tried = opened(tiny_model, make_stage())
     assert torch.equal(torch.get_rng_state(), state)
-    assert tried._opened.model.config._attn_implementation == "sdpa"
+    assert tried._open_policy.model.config._attn_implementation == "sdpa"
     monkeypatch.setattr(engine_module, "try_forward", lambda *_, **__: None)
     untried = opened(tiny_model, make_stage())
     for engine in (tried, untried):

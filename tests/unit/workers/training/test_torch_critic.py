@@ -248,7 +248,7 @@ def test_the_entropy_signals_mean_is_the_formulas(open_engine: Open, make_stage:
     from rftd.workers.engines.torch.trainer.forward import hidden_of, signals_of
 
     engine = open_engine(make_stage())
-    model, micro = engine._opened.model, packed_batch(engine)
+    model, micro = engine._open_policy.model, packed_batch(engine)
     with torch.no_grad():
         found = signals_of(model, micro, torch.device("cpu"))
         hidden = hidden_of(model.get_decoder(), micro, torch.device("cpu"))

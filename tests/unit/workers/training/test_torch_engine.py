@@ -254,7 +254,7 @@ def test_layers_computed_again_give_equal_weights(
     plain, again = open_engine(stage), open_engine(msgspec.structs.replace(stage, trainer=trainer))
     calls = {"plain": 0, "again": 0}
     for name, engine in (("plain", plain), ("again", again)):
-        mlp = engine._opened.model.get_decoder().layers[0].mlp
+        mlp = engine._open_policy.model.get_decoder().layers[0].mlp
 
         def count(*_: object, name: str = name) -> None:
             calls[name] += 1
@@ -286,7 +286,7 @@ def test_where_torch_has_no_deterministic_form_a_gpu_trains_without(
     plain = open_engine(make_stage())
     plain.train(make_batch())
     engine = open_engine(make_stage())
-    norm = engine._opened.model.model.norm
+    norm = engine._open_policy.model.model.norm
     monkeypatch.setattr(norm, "forward", lambda states, real=norm.forward: Unordered.apply(real(states)))
     with pytest.raises(RuntimeError, match="does not have a deterministic"):
         engine.train(make_batch())

@@ -56,7 +56,7 @@ def test_what_is_said_is_what_a_step_leaves_there(
     step = optimizer.step
 
     def stepped() -> None:
-        gradients.append(size_of(value.grad for value in engine._opened.parameters().values()))
+        gradients.append(size_of(value.grad for value in engine._open_policy.parameters().values()))
         step()
 
     monkeypatch.setattr(optimizer, "step", stepped)
