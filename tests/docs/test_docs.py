@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -142,6 +143,13 @@ def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         scored = asyncio.run(open_scorer("my_rewards.py:short_answer", sources=sources).score("so it is 12", task))
         assert scored.parts["right"] == 1.0
         assert scored.parts["length"] < 0
+    if "class BriefAnswers" in block.text:
+        long, brief = (
+            SimpleNamespace(experience=number, rollout=number, reward=1.0, response_tokens=tokens)
+            for number, tokens in enumerate((2000, 500))
+        )
+        monkeypatch.setattr(module.msgspec.structs, "replace", lambda _, reward: reward)
+        assert module.BriefAnswers().process([long, brief]) == ([0.5], {"long": 1.0})
     if "class SoftOverlong" in block.text:
         for length, expected in ((100, 0.0), (16384, 0.0), (18432, -0.5), (20480, -1.0), (30000, -1.0)):
             turn = Response(text="12", prompt=(1,), tokens=(1,) * length, logprobs=(), spans=(), finish="stop")
