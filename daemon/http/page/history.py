@@ -136,7 +136,11 @@ def _subject_of(event: EventView, run: str, leases: Mapping[str, _Subject]) -> _
 
 
 def _worker(payload: Mapping[str, Any]) -> str:
-    return f"{payload['role']} {payload.get('slot', 0)}" if "role" in payload else str(payload["worker"])[:8]
+    if "role" not in payload:
+        return str(payload["worker"])[:8]
+    slot = payload.get("slot")
+    numbered = isinstance(slot, int) and slot >= 0  # a trainer has none
+    return f"{payload['role']} {slot}" if numbered else str(payload["role"])
 
 
 def _level(name: str) -> Level:

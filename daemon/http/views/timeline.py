@@ -322,7 +322,7 @@ def _named(
             text = "no trainer is running"
         elif end <= planned_ns:
             hold = "experiences"
-            text = f"no batch of step {step} is planned yet: too few experiences"
+            text = f"no batch of step {step} is planned yet"
         else:
             hold = "prepares"
             text = f"step {step} is planned; the trainer publishes, saves or assembles it"
