@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable
@@ -96,3 +97,19 @@ def load_experiment(text: str, origin: str, overrides: tuple[str, ...], host: Ho
     from rftd.daemon.config.loading import load_text
 
     return load_text(text, origin, overrides=overrides, host=host, drafts=drafts)
+
+
+def bounds_of(text: str | None, option: str) -> tuple[float | None, float | None]:
+    """Returns inclusive bounds: a strict bound is replaced by the next representable number."""
+    if text is None:
+        return None, None
+    match = re.fullmatch(r"\s*(>=|<=|>|<|=)?\s*(-?\d+(?:\.\d+)?)\s*", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no comparison: write '>0.8', '<=2' or '=1'", param_hint=option)
+    sign = match[1] or "="
+    bound = float(match[2])
+    if sign in (">", ">="):
+        return (bound if sign == ">=" else math.nextafter(bound, math.inf)), None
+    if sign in ("<", "<="):
+        return None, (bound if sign == "<=" else math.nextafter(bound, -math.inf))
+    return bound, bound

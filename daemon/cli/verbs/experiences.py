@@ -17,6 +17,7 @@ from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.cli.verbs.answer_words import find
 from rftd.daemon.cli.verbs.arguments import (
+    bounds_of,
     experiment_argument,
     page_options,
     reason_option,
@@ -400,19 +401,3 @@ def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
 
 def _further_settings(settings: Mapping[str, float]) -> str:
     return "".join(f", {name} {setting:g}" for name, setting in settings.items())
-
-
-def bounds_of(text: str | None, option: str) -> tuple[float | None, float | None]:
-    """Returns inclusive bounds: a strict bound is replaced by the next representable number."""
-    if text is None:
-        return None, None
-    match = re.fullmatch(r"\s*(>=|<=|>|<|=)?\s*(-?\d+(?:\.\d+)?)\s*", text)
-    if match is None:
-        raise click.BadParameter(f"{text!r} is no comparison: write '>0.8', '<=2' or '=1'", param_hint=option)
-    sign = match[1] or "="
-    bound = float(match[2])
-    if sign in (">", ">="):
-        return (bound if sign == ">=" else math.nextafter(bound, math.inf)), None
-    if sign in ("<", "<="):
-        return None, (bound if sign == "<=" else math.nextafter(bound, -math.inf))
-    return bound, bound

@@ -9,7 +9,7 @@ import click
 from rftd.daemon.cli.output.data import emitted
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, options_of_a_file
-from rftd.daemon.cli.verbs.arguments import experiment_argument, steps_named
+from rftd.daemon.cli.verbs.arguments import bounds_of, experiment_argument, steps_named
 from rftd.daemon.http.views.experiences import Order, State
 
 _BATCH: Final = 256
@@ -39,7 +39,6 @@ def export(
 
     The columns prompt, messages, truth and response can be read by the tasksets of another experiment.
     """
-    from rftd.daemon.cli.verbs.experiences import bounds_of
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.client.rollout_file import RolloutFile
 

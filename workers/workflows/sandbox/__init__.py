@@ -8,7 +8,8 @@ processes    `ProcessSandbox`: processes on this machine, in namespaces where th
 docker       `DockerSandbox`: containers of a Docker daemon
 registry     the sandbox by the name of its isolation
 warden_server  the process forking wardens, as the explorer starts and asks for it
-forking      its program, which runs Python texts without a start of Python too
+forking      its program
+warm_text    Python texts run without a start of Python
 warden       the program beside a command: starts, watches and ends it
 namespaces   the kernel's part: file system, users and rights of the command
 usage        what processes use: number, memory, files

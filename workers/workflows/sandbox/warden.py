@@ -52,7 +52,7 @@ def execute(job: Job, pipes: tuple[int, int], folder: str, uid: int, *, limits: 
         os.chdir(folder)
         os.umask(0o077)
         if job["warm"]:
-            from rftd.workers.workflows.sandbox.forking import run_text
+            from rftd.workers.workflows.sandbox.warm_text import run_text
 
             namespaces.control(namespaces.DUMPABLE, 1)  # as after the start of a program
             run_text(job)
