@@ -55,11 +55,10 @@ def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
     """Returns the effective fields of a declared section, under the section's names and in declaration order."""
     hints = get_type_hints(type(section), include_extras=True)
     idle = {name for name, hint in hints.items() if any(isinstance(mark, FieldEffect) for mark in get_args(hint))}
-    fields = {name: setting for name, setting in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
-    return {name: list(setting) if isinstance(setting, tuple) else setting for name, setting in fields.items()}
+    return {name: setting for name, setting in _plain(msgspec.structs.asdict(section)).items() if name not in idle}
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
     """Returns arguments as plain data."""
     plain: dict[str, Any] = msgspec.to_builtins(arguments)
-    return plain
+    return {name: list(setting) if isinstance(setting, tuple) else setting for name, setting in plain.items()}
