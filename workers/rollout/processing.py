@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,12 +15,16 @@ from rftd.streams.events.experience import ExperienceProduced, GroupProcessed
 from rftd.streams.events.task import GroupLeased, Member
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode_as
+from rftd.streams.log.envelope import Record
 from rftd.streams.log.topics import Partition, partition_of
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.hosts.membership import Membership
 from rftd.workers.pipelines.pipeline import OperatorChain
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.rollout_log import REASON_CHARS
+
+_AT_ONCE: Final = 64
+"""Maximum number of records in one read, for the members of a group among those of others."""
 
 
 class GroupProcessing:
@@ -46,7 +51,7 @@ class GroupProcessing:
         pipeline = self._pipelines.get(lease.stage)
         if pipeline is None:
             raise ConfigError(f"stage {lease.stage} has no experience pipeline", fix="start this worker again")
-        members = [await self._produced(member) for member in lease.members]
+        members = await self._experiences(lease.members)
         async with self._turn:
             answer = await self._judged(lease, pipeline, members)
         draft = self._member.writer.draft(
@@ -85,17 +90,27 @@ class GroupProcessing:
             metrics=metrics,
         )
 
-    async def _produced(self, member: Member) -> ExperienceProduced:
-        """Returns a member's experience with all arrays. Raises LogLossError for a missing record."""
-        partition = Partition(topics.EXPERIENCES, member.partition)
-        records = await self._member.log.read(partition, member.offset, max_records=1)
-        if not records or records[0].offset != member.offset:
-            where = f"{partition}@{member.offset}"
-            raise LogLossError("a record of a leased group is missing", where=where, fix="run rftd verify on the log")
-        event = decode_as(records[0], ExperienceProduced)
-        if not event.tokens.artifact:
-            return event
-        return await asyncio.to_thread(self._loaded, event)
+    async def _experiences(self, members: Sequence[Member]) -> list[ExperienceProduced]:
+        """Returns the members' experiences with all arrays. Raises LogLossError for a missing record."""
+        records: dict[tuple[int, int], Record] = {}
+        for number in sorted({member.partition for member in members}):
+            partition = Partition(topics.EXPERIENCES, number)
+            pending = sorted(member.offset for member in members if member.partition == number)
+            while pending:
+                first = pending[0]
+                # Records of other groups come along: one read costs more than a few of them.
+                count = min(pending[-1] - first + 1, _AT_ONCE)
+                for record in await self._member.log.read(partition, first, max_records=count):
+                    records[number, record.offset] = record
+                pending = [offset for offset in pending if (number, offset) not in records]
+                if pending and pending[0] == first:
+                    where = f"{partition}@{first}"
+                    fix = "run rftd verify on the log"
+                    raise LogLossError("a record of a leased group is missing", where=where, fix=fix)
+        events = [decode_as(records[member.partition, member.offset], ExperienceProduced) for member in members]
+        if any(event.tokens.artifact for event in events):
+            return await asyncio.to_thread(lambda: [self._loaded(event) for event in events])
+        return events
 
     def _loaded(self, event: ExperienceProduced) -> ExperienceProduced:
         """Returns the event with large arrays read from their artifacts."""
