@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.cells import cell_len
 from synthetic.until import PATIENCE_S
@@ -37,6 +38,9 @@ for arguments in json.loads(sys.argv[1]):
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 
 
+_LINK: Final = re.compile(r"http://\S+")
+
+
 @dataclass(frozen=True)
 class Drawn:
     """One command line, its exit status, and each line that it drew, also those that it drew over."""
@@ -50,8 +54,8 @@ class Drawn:
         return "\n".join(self.lines)
 
     def wider_than(self, columns: int) -> list[str]:
-        """The lines that a terminal of so many columns breaks."""
-        return [line for line in self.lines if cell_len(line) > columns]
+        """The lines that a terminal of so many columns breaks; a link alone on its line cannot be shorter."""
+        return [line for line in self.lines if cell_len(line) > columns and not _LINK.fullmatch(line)]
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ _VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "advantage_fn": ("rloo",),
     "advantage_fn_args": ({"epsilon": 0.5},),
     "algorithm_type": ("rloo",),
-    "args": ({"a": 1},),
+    "args": ({"a": 1}, {"threshold": 0.5}),
     "base_url": ("http://b/v1",),
     "betas": ([0.5, 0.9],),
     "capacity": (64,),
