@@ -63,7 +63,9 @@ def withhold_secrets(tree: dict[str, Any], source: SourceMap) -> list[Issue]:
 def _withhold(
     node: dict[str, Any] | list[Any], path: FieldPath, source: SourceMap, issues: list[Issue], *, secret: bool
 ) -> None:
-    """Replaces the secrets below a node; `secret` is True if everything below is secret."""
+    """Removes secrets and invalid references `{env: NAME}` below a node, each with an issue; valid references stay.
+    `secret` is True if everything below is secret.
+    """
     children = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
     for key, value in children:
         child_path: FieldPath = (*path, key)
@@ -102,7 +104,7 @@ def _check_reference(name: object, path: FieldPath, must_equal: str | None) -> I
 
 
 def _suggestion(path: FieldPath) -> str:
-    """Returns a name for the variable of a secret field."""
+    """Returns a name for the environment variable of a secret field, made of the last key of its path."""
     words = [str(key) for key in path if isinstance(key, str)][-1:]
     name = re.sub(r"[^A-Z0-9]+", "_", "_".join(words).upper()).strip("_")
     return name if ENV_NAME.fullmatch(name) else "MY_SECRET"
@@ -159,7 +161,7 @@ def relative_paths(tree: dict[str, Any]) -> list[Issue]:
 
 
 def _written_paths(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, object]]:
-    """Yields every path in a tree, with its field."""
+    """Yields the field and the text of every file path written in a tree."""
     root = tree.get("checkpoint_root_dir")
     if root:
         yield ("checkpoint_root_dir",), root
@@ -216,8 +218,10 @@ def _paths_below(annotation: Any, node: Any, at: FieldPath) -> Iterator[_PathFie
 
 
 def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
+    """Returns the absolute form of a path; a URL, a text with NUL, or a name on a hub without a file or folder here, is
+    unchanged.
+    """
     # A NUL would raise ValueError in every system call: check_plain reports the field.
-    """Returns the absolute form of a path; a URL, or a name on a hub without a folder here, is unchanged."""
     if "://" in text or "\0" in text:
         return text
     on_hub = _HUB_NAME.fullmatch(text) is not None or HubId.parse(text) is not None
@@ -228,7 +232,7 @@ def _absolute(text: str, cwd: Path, exists: Callable[[str], bool]) -> str:
 
 
 def _join(cwd: Path, text: str) -> str:
-    """Returns a path made absolute below `cwd`."""
+    """Returns a path made absolute below `cwd`; a URL, or a text with NUL, is unchanged."""
     if "\0" in text or "://" in text:
         return text
     return absolute_path(text, below=cwd)

@@ -192,7 +192,9 @@ def _stripped(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """Returns the text in the quote beginning at `start`, and the position after the quote."""
+    """Returns the text in the quote beginning at `start`, and the position after the quote. Raises GrammarError without
+    an end.
+    """
     end = text.find(text[start], start + 1)
     if end < 0:
         raise GrammarError("a quote is not closed")

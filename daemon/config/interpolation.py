@@ -83,8 +83,10 @@ class _Resolver:
         return node
 
     def _field(self, text: str, path: FieldPath) -> Any:
+        """Returns the value of a field's text, resolved and reported once; `_FAILED` if impossible, with an issue
+        unless a field referred to failed. Raises _Unresolvable in a loop of references.
+        """
         # The walk and references may both reach a field; the field is resolved, and reported, once.
-        """Resolves the text of a field once; returns `_FAILED`, with an issue, if impossible."""
         if path in self.failed:
             return _FAILED
         if path in self._done:
@@ -122,7 +124,7 @@ class _Resolver:
         return value
 
     def _fail(self, issue: Issue) -> _Failed:
-        """Records the issue of a field, and masks a secret in excerpts."""
+        """Records the issue of a field, masks a secret in excerpts, and returns `_FAILED`."""
         self.failed.add(issue.path)
         self.issues.append(issue)
         if issue.kind is SecretIssue:

@@ -198,7 +198,7 @@ def say_where(error: RftdError, source: SourceMap) -> None:
 
 
 def _say_where(error: RftdError, source: SourceMap) -> SourcePlace | None:
-    """Adds the position to one error; returns the position, None without one."""
+    """Adds position, excerpt, and the field's name as written to one error; returns the position, None without one."""
     path = parse(error.field) if error.field else None
     if path and not source.has(path) and source.has(key := (*path[:-1], str(path[-1]))):
         path = key  # a key of digits, such as a token id

@@ -263,7 +263,7 @@ def _spec(
 
 
 def _is_below_failed(path: FieldPath, failed: set[FieldPath]) -> bool:
-    """True for a field below one that could not be resolved."""
+    """True for a field that could not be resolved, or lies below such a field."""
     return any(path[: len(cause)] == cause for cause in failed)
 
 

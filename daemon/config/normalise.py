@@ -55,7 +55,7 @@ def _renames() -> tuple[tuple[FieldPath, FieldPath], ...]:
 RENAMES: Final = _renames()
 """Older and current paths of fields."""
 _RESUME: Final[FieldPath] = ("trainer", "trainer_config", "trainer", "resume_mode")
-"""veRL's field for a fresh start."""
+"""veRL's field choosing between a fresh start and a resumed one."""
 _CONTINUE: Final[FieldPath] = ("continue_from_checkpoint",)
 """Field for continuing an experiment."""
 _REPLAY_KWARGS: Final[tuple[FieldPath, ...]] = tuple(

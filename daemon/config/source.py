@@ -13,7 +13,7 @@ _ASSIGNED = re.compile(
     r"""((?:api_?key|token|passw(?:or)?d|secret|credentials?)["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,}{][^,}]*)""",
     re.IGNORECASE,
 )
-"""A secret assigned to a name, by the name."""
+"""A secret assigned to a telling name such as `api_key` or `token`; group 1 is everything before the secret."""
 _IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
 """A password in a URL."""
 _EXCERPT_CHARS = 160

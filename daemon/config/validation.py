@@ -121,8 +121,8 @@ def _names_a_kind(tagged: FieldPath, depth: int) -> bool:
 
 
 def _describe(value: Any, path: FieldPath) -> str:
-    # The text of an environment variable has the type EnvText.
     """Returns a value in words for an error, secrets masked."""
+    # The text of an environment variable has the type EnvText.
     kind = "text" if isinstance(value, str) else _KINDS.get(type(value).__name__, type(value).__name__)
     if value is None:
         return "nothing (null)"

@@ -57,7 +57,7 @@ class _Frame:
     anchor: str | None
     """Name of the anchor; None without one."""
     first_node: int
-    """Number of values read before."""
+    """Number of values read so far, the mapping or list itself included."""
     key: Any = _MISSING
     """Key waiting for its value."""
     key_place: SourcePlace | None = None

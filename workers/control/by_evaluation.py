@@ -144,5 +144,5 @@ def _missing_figure(figure: str) -> ExperimentWarned:
 
 
 def _figure_text(figure: FigureSpec) -> str:
-    """Returns the name of a figure as text, followed by the name of its taskset."""
+    """Returns a figure and its taskset as text, such as "accuracy of math"."""
     return f"{figure.figure} of {figure.taskset}"

@@ -66,7 +66,7 @@ class GivenUp(NamedTuple):
     """Reason for closing a group before its rollouts have ended."""
 
     code: str
-    """Cause of the close, one of the keys of `GIVEN_UP`."""
+    """Error code of the close, one of `GIVEN_UP`."""
     reason: str
     """Cause of the close as text, recorded in group.closed and task.expired."""
     keep_members: bool
@@ -217,7 +217,7 @@ def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
 
 
 def left_to_collect(state: RunState, stage: StageSpec) -> int:
-    """Returns the number of tasks of the current explore stage that have not been leased yet."""
+    """Returns the number of the current explore stage's tasks not leased yet."""
     return max(0, stage.collect_groups - state.groups.next_sequence.get(state.spine.stage, 0))
 
 

@@ -272,8 +272,8 @@ _WORDS: Final = {
 
 
 def declarations(state: RunState) -> list[SignalLost | SignalRegained]:
-    """Returns the changes of the learning signal not yet in the log, in order: batches without a signal and returns of
-    the signal, then failing rollouts.
+    """Returns the changes of the learning signal not yet in the log, in order; without any, the loss of the signal by
+    failing rollouts if due.
     """
     spine = state.spine
     if spine.spec is None:

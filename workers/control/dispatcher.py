@@ -204,7 +204,9 @@ class Dispatcher:
         return self._lease(stage, over, now_s, decisions)
 
     def _look_due(self, now_s: float) -> bool:
-        """True if lease deadlines have to be checked now; records the time and the departures of this check."""
+        """True if lease deadlines have to be checked now: after a worker's departure, and every `EXPIRY_LOOK_S`
+        seconds; records the check.
+        """
         departed = len(self._state.roster.gone)
         if (
             self._deadlines_checked is not None
@@ -267,7 +269,9 @@ class Dispatcher:
         return [worker for worker in self._state.roster.explorers() if not self._liveness.silent(worker.worker, now_s)]
 
     def _hold_when_over(self, stage: StageSpec, decisions: Sequence[Decision]) -> DispatcherHold | None:
-        """Returns the hold of a stage that needs no further groups; None if it decided something in this turn."""
+        """Returns the hold of a stage without further groups to lease; None for a stage with explorers in a turn with
+        decisions.
+        """
         if stage.kind == "train":
             return TrainsDataset()
         if decisions:
@@ -296,7 +300,9 @@ class Dispatcher:
         return latest is not None and latest.state in _STATES_BEFORE_ROLLOUTS
 
     def _expire(self, over: bool, now_s: float, given_up: Container[UUID]) -> Iterator[Decision]:
-        """Yields task.expired for each lease past its deadline, of a departed worker, or of a stage that is over."""
+        """Yields task.expired for each lease past its deadline, of a departed worker, or of a stage that is over;
+        leases for the pipeline and for evaluations included.
+        """
         departed = self._state.roster.gone
         for lease in self._state.groups.leases.values():
             if given_up and lease.group in given_up:

@@ -56,7 +56,9 @@ SIGNAL_LOST: Final = "signal_lost"
 """Too many consecutive batches had no learning signal; only a person ends this pause."""
 
 TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
-"""Causes of pauses that end by a retry: the experiment resumes by itself after a delay, longer each time."""
+"""Causes of pauses that end by a retry: the experiment resumes by itself after a delay, longer with each pause since
+the last new step, up to a limit.
+"""
 
 PERSONS: Final = frozenset((SIGNAL_LOST, RULE, BUDGET, UNSEEN))
 """Causes of pauses ended only by a command of a person."""

@@ -104,7 +104,9 @@ class Credits:
 
 
 def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
-    """Returns how many groups may start now: as many as the stage's policy admits and available tasks allow."""
+    """Returns how many groups may start now: as many as the stage's policy admits (in an explore stage: as remain to be
+    collected) and available tasks allow.
+    """
     if stage.kind == "explore":
         by_policy = left_to_collect(state, stage)
     else:
@@ -120,7 +122,7 @@ def admitted(state: RunState, stage: StageSpec, view: PolicyView) -> int:
 def available_rows(state: RunState, stage: StageSpec) -> int | None:
     """Returns the number of tasks that have arrived so far, for a stage whose tasks are added or committed by clients.
 
-    None for a stage with a taskset, whose rows are all available from the beginning.
+    None for a stage with a taskset, whose rows are all available from the beginning, and for an ended queue with rows.
     """
     index = state.spine.stage
     if stage.serving is not None:

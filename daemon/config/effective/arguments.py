@@ -59,6 +59,6 @@ def acting_fields(section: msgspec.Struct) -> dict[str, Any]:
 
 
 def _plain(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns arguments as plain data."""
+    """Returns arguments as plain data, tuples as lists."""
     plain: dict[str, Any] = msgspec.to_builtins(arguments)
     return {name: list(setting) if isinstance(setting, tuple) else setting for name, setting in plain.items()}

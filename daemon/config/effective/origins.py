@@ -19,11 +19,11 @@ def _below_trainer(key: FieldPath) -> tuple[FieldPath, ...]:
 
 
 _TASKSETS: Final[FieldPath] = ("buffer", "explorer_input", "*")
-"""Path of any taskset."""
+"""Path of a taskset, or of a list of tasksets."""
 _INPUT: Final[FieldPath] = ("buffer", "explorer_input")
 """Section of the tasks."""
 _SAMPLED: Final = ("temperature", "top_p", "top_k", "repetition_penalty")
-"""Sampling settings inherited from the model."""
+"""Sampling settings of a taskset inherited from the rollout model's section, or from `model`."""
 _ALIASES: Final[tuple[tuple[FieldPath, tuple[FieldPath, ...]], ...]] = (
     (("buffer", "explorer_input", "taskset"), ((*_INPUT, "tasksets", 0),)),
     (("buffer", "total_steps"), (("trainer", "total_steps"),)),
@@ -113,7 +113,7 @@ def _at(config: Any, path: FieldPath) -> Any:
 
 
 def _position_text(position: SourcePlace | None) -> str:
-    """Returns file and line of a position."""
+    """Returns file and line of a position as text; the file alone for line 0, "the file" without a position."""
     if position is None:
         return "the file"
     return f"{position.origin}:{position.line}" if position.line else position.origin

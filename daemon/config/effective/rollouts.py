@@ -94,8 +94,8 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
 
 
 def _with_threads(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
-    # 0 means all available threads and cannot be written.
     """Returns arguments with the number of threads, if set."""
+    # 0 means all available threads and cannot be written.
     return {**arguments, "threads": threads} if threads else arguments
 
 

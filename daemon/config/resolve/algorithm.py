@@ -275,7 +275,7 @@ def no_warmup(ratio: float, total_steps: int) -> str:
 
 
 def _optimizer(section: Optimizer, trainer: Trainer, total_steps: int, notes: Notes) -> Optimizer:
-    """Returns the optimizer, with its warm-up counted in steps."""
+    """Returns the optimizer with its warm-up counted in steps, and with `trainer.grad_clip` if written."""
     optimizer = as_declared(section, Optimizer)
     counted = optimizer.lr_warmup_steps >= 0
     if total_steps and not counted and (warning := no_warmup(optimizer.lr_warmup_steps_ratio, total_steps)):
@@ -333,7 +333,7 @@ def _modes(loss: str) -> tuple[str, ...]:
 
 
 def _checked_mode(path: FieldPath, mode: Any, notes: Notes) -> str | None:
-    """Returns an aggregation's name; None, after adding an issue, for an unknown one."""
+    """Returns an aggregation's name; None if unset, or, after adding an issue, if unknown."""
     if mode is None:
         return None
     try:

@@ -93,8 +93,8 @@ def _each_names(experiment: Experiment, field: str, *, held_out: bool) -> bool:
 
 
 def _needs_no_workflow(experiment: Experiment, _stage: StageSpec) -> bool:
-    # Held-out tasksets may have a separate default, taking precedence.
     """True if every taskset names its workflow."""
+    # Held-out tasksets may have a separate default, taking precedence.
     has_eval_default = bool(experiment.buffer.explorer_input.default_eval_workflow_type)
     return _each_names(experiment, "default_workflow_type", held_out=not has_eval_default)
 

@@ -137,7 +137,7 @@ def resolve_lora(section: Model, notes: Notes) -> LoraSpec | None:
 
 
 def _modules(adapter: Lora, field: str, notes: Notes) -> tuple[str, ...]:
-    """Returns the names of modules in a field of an adapter; empty, with an issue, for anything but names."""
+    """Returns the names of modules in a field of an adapter; empty if unset, or, with an issue, if malformed."""
     modules: Any = getattr(adapter, field)
     if modules is None:
         return ()

@@ -68,8 +68,8 @@ def sync_of_training(experiment: Experiment) -> Synchronizer:
 
 
 def _method(experiment: Experiment, host: Host, notes: Notes) -> str:
-    """Returns the channel of the weights: the file's, or checkpoint files where NCCL is impossible; unfit settings are
-    issues.
+    """Returns the channel of the weights: the file's, or checkpoint files where NCCL or shared memory is impossible, or
+    a resumed deterministic run could not recreate a version; unfit settings are issues.
     """
     section = experiment.synchronizer
     interval = max(section.sync_interval, section.explorer_sync_interval or 1, section.trainer_sync_interval or 1)

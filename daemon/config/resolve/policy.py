@@ -125,7 +125,7 @@ def _bound(
 
 
 def _min_members(section: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> int:
-    """Returns the smallest group that is trained; a number above the group's size is an issue."""
+    """Returns the smallest group to be trained, by default of 2 rollouts; a number above the group size is an issue."""
     requested = section.min_group_members
     most = algorithm.repeat_times
     if requested is None:
@@ -137,7 +137,7 @@ def _min_members(section: AnyPolicy, algorithm: AlgorithmSpec, notes: Notes) -> 
 
 
 def _args(section: AnyPolicy, sync: Synchronizer, notes: Notes) -> dict[str, Any]:
-    """Returns the policy's arguments, with those derived from the schedule."""
+    """Returns the policy's arguments; those of a built-in policy with arguments derived from the schedule."""
     if isinstance(section, PluginPolicy):
         try:
             POLICIES.check(section.name)
@@ -177,8 +177,8 @@ def _replay(experiment: Experiment, notes: Notes) -> tuple[PrioritySpec, int, fl
 
 
 def _priority_args(replay: ReplayBuffer) -> dict[str, Any]:
-    # The schema's default arguments belong to the decaying functions and are accepted by no other function.
     """Returns the arguments of the priority function."""
+    # The schema's default arguments belong to the decaying functions and are accepted by no other function.
     applies = replay.priority_fn in _DECAYING or "priority_fn_args" in replay.model_fields_set
     return dict(replay.priority_fn_args) if applies else {}
 

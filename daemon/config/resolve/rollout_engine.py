@@ -135,8 +135,8 @@ def _check_vllm(experiment: Experiment, notes: Notes) -> None:
 
 
 def _default_engine(experiment: Experiment, host: Host, notes: Notes) -> ChosenEngine:
-    """Returns the engine if the file sets none: vLLM where available on a GPU, else torch, with a warning giving the
-    reason.
+    """Returns the engine if the file sets none: vLLM where available on a GPU, else torch; on a host with GPUs, torch
+    comes with a warning giving the reason.
     """
     if not host.gpus:
         return ChosenEngine("torch", "auto")

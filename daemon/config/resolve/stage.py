@@ -125,7 +125,9 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
 
 
 def _is_half(experiment: Experiment) -> bool:
-    """True for a stage that both explores and trains."""
+    """True in mode `explore` or `train`, where the other half of the experiment may be submitted on another machine;
+    False if rollouts are only collected.
+    """
     return experiment.mode in BOTH and not experiment.explorer.collect_only
 
 

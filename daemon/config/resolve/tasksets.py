@@ -163,8 +163,8 @@ def _spec(
     repeat_times: int,
     workflow: str | None,
 ) -> TasksetSpec | None:
-    """Returns one taskset with rows, workflow, reward, selector and sampling; None, with an issue, if its path is
-    missing.
+    """Returns one taskset with rows, workflow, reward, selector and sampling; None if its path is missing, with an
+    issue unless a pipeline should make the tasks.
     """
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":

@@ -124,7 +124,7 @@ _OPERATORS: Final = "there are no data operators on tasks"
 _FROM_EXPLORERS: Final = "experiences come from the explorers, and go to the replay buffer"
 """Reason for refusing other sources and targets of experiences."""
 _BEFORE: Final = "leave it out, and prepare the dataset before submitting"
-"""Advice for operators."""
+"""Advice for refused operators on tasks."""
 
 
 class DataOperator(Section):

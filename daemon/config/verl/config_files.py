@@ -52,8 +52,8 @@ class ConfigFiles:
         return folder not in _OF_THE_PROGRAM or self.folder is not None
 
     def _folders(self, folder: str, program: str) -> list[Path]:
-        # The folder before the last variable is unknown: only the remainder of the path is searched for.
         """Returns the folders to search for the value of `--config-path`, the most likely first."""
+        # The folder before the last variable is unknown: only the remainder of the path is searched for.
         relative = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
         named = [self.folder] if self.folder is not None else []
         if self.script is None:

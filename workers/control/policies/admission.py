@@ -71,8 +71,8 @@ class ReadyFirst(Paced):
     page = PolicyPage(source="NeMo-RL", admits="(v + max(1, n)) B", purpose="as `areal`, one batch less ahead")
 
     def most_supply(self, view: PolicyView) -> int:
-        # With a bound of 0 nothing could ever start: one batch has to be under way before a step can be made.
         """Returns (v + max(1, n)) B for bound n, finished steps v and batch size B."""
+        # With a bound of 0 nothing could ever start: one batch has to be under way before a step can be made.
         return (view.steps_done + max(1, self.bound_versions)) * view.batch_size
 
 

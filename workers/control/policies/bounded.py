@@ -149,8 +149,8 @@ class Windowed(Paced):
         self._aborts = spec.bounded and self._args.abort_inflight
 
     def most_supply(self, view: PolicyView) -> int:
-        # NeMo-RL's required_buffer_capacity: two batches for each version of the window.
         """Returns the planned experiences and two batches for each version of the window."""
+        # NeMo-RL's required_buffer_capacity: two batches for each version of the window.
         return view.planned_experiences + 2 * (self.bound_versions + 1) * view.batch_size
 
     def order(self, ready: ReadyGroup) -> Order:

@@ -107,7 +107,7 @@ class Paced(ABC):
 
     def evict(self, view: PolicyView, buffer: BufferIndex) -> Iterator[Retirement]:
         """Yields the experiences too old for the bound, with reason `stale`; without any, those of lowest priority
-        beyond the capacity.
+        beyond the capacity, if the policy evicts.
         """
         if self.sweeps and (stale := list(buffer.older_than(self.oldest_allowed(view)))):
             yield Retirement("stale", stale)

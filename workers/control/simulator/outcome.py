@@ -78,7 +78,7 @@ class DropBias(msgspec.Struct, frozen=True, kw_only=True):
     p: float
     """P-value; below 0.05 the dropped rollouts differ from the rest."""
     generated_mean_s: float
-    """Mean length of the generated rollouts, in seconds."""
+    """Mean length of the rollouts of closed groups, in seconds."""
     trained_mean_s: float
     """Mean length of the experiences at their first training, in seconds."""
 

@@ -101,7 +101,7 @@ class LongTail(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the duration's logarithm."""
+        """Standard deviation of the duration's logarithm, before the cut."""
         return math.log(self.tail) / _P99
 
     @property

@@ -141,11 +141,11 @@ class FakeRolloutEngine:
             raise RolloutError(error.what, where=error.where) from error
 
     def _answer(self, request: GenerationRequest) -> str:
+        """Returns the text of an answer: the right sum at temperature 0, or with probability `skill` + `gain` times the
+        version; otherwise a random digit. Empty for a `silent` engine.
+        """
         # Drawn from the seed and the version alone, never from the order of requests: a replay must draw the same
         # answers.
-        """Returns the text of an answer: the right sum with probability `skill`, or at temperature 0; otherwise a
-        random digit.
-        """
         random = np.random.default_rng([request.sampling.seed % 2**63, max(0, self._version[0])])
         if self._args.silent:
             return ""

@@ -49,9 +49,9 @@ class FakeState(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a checkpoint of the fake engine."""
 
     weights: str
-    """Digest of all training data, in hex: the engine's weights."""
+    """Digest of the experiment's seed and of all training data, in hex: the engine's weights."""
     optimizer: str
-    """Digest of the data since the optimizer began, or `fresh`."""
+    """Digest of the data since the optimizer began; `fresh` before the first step, empty before a stage."""
     stage: str
     """Name of the stage under training; empty between stages."""
     nonfinite_in_a_row: int = 0

@@ -174,7 +174,7 @@ class ModelLearner(Generic[M]):
 
 
 def _critic(spec: StageSpec, models: StageModels[M]) -> ModelCritic[M]:
-    """Loads the critic of a stage, from `critic_path` or else the policy's folder, with a fresh optimizer."""
+    """Loads the critic of a stage, from `critic_path` or else the model's folder, with a fresh optimizer."""
     arguments = models.critic_arguments
     schedule = arguments.optimizer(rate_steps(spec), decay_all=spec.algorithm.optimizer.decay_all)
     folder = Path(spec.trainer.critic_path or spec.model.path)

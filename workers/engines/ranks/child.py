@@ -223,8 +223,8 @@ class RemoteRank:
         return self._has_ended.wait(timeout_s)
 
     def close(self) -> None:
-        # The host ends the process now at the latest.
         """Closes both connections, so that the host ends the process."""
+        # The host ends the process now at the latest.
         self._has_ended.wait(END_S)
         for shut in (self.pipe.shut, lambda: self._control.shutdown(socket.SHUT_RDWR)):
             with suppress(OSError):
@@ -262,8 +262,8 @@ def _connect(host: RankHostPlace, hello: RankHello) -> socket.socket:
 
 
 def _limit_sending(connection: socket.socket, timeout_s: float) -> None:
-    # A rank that reads nothing, stopped or stuck, must not block the caller for ever.
     """Limits the time that sending a call may block."""
+    # A rank that reads nothing, stopped or stuck, must not block the caller for ever.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(timeout_s) + 1, 0))
 
 

@@ -78,8 +78,8 @@ def raise_on_all_ranks() -> Iterator[None]:
 
 
 def _device(group: distributed.ProcessGroup | None = None) -> torch.device:
-    # NCCL sends tensors on its device, gloo tensors on the host.
     """Returns the device whose tensors the group's backend sends."""
+    # NCCL sends tensors on its device, gloo tensors on the host.
     if distributed.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -282,8 +282,8 @@ class SdkRun:
         return _pass_answer(self._service.wait("compute a gradient", future))
 
     def step(self, adam: AdamStep, rows: Sequence[TokenRow] | None = None) -> Mapping[str, Any]:
-        # Both sent before the first answer: the service preserves their order, and one wait suffices.
         """Takes one optimizer step and returns the figures; with rows, their `cross_entropy` gradient is sent along."""
+        # Both sent before the first answer: the service preserves their order, and one wait suffices.
         datums = [self._service.datum(row) for row in rows or ()]
         gradient = self._client.forward_backward(datums, "cross_entropy") if datums else None
         stepped = self._client.optim_step(self._service.adam(adam))

@@ -112,8 +112,8 @@ class _FsdpBase:
         return self._is_offload_param or self._is_offload_optimizer
 
     def _settle(self) -> None:
-        # verl copies to pinned memory and does not wait: whoever reads it on the host would find some of it missing.
         """Waits for verl's asynchronous copies to the host."""
+        # verl copies to pinned memory and does not wait: whoever reads it on the host would find some of it missing.
         if self.wrapping.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
 

@@ -77,7 +77,9 @@ def _blocks(samples: Sequence[TrainSample]) -> list[list[int]]:
 
 
 def _split_evenly(groups: list[list[list[int]]], shares: int) -> list[list[list[int]]]:
-    """Splits the largest groups until their number is divisible by `shares`, because ranks wait for each other."""
+    """Halves the largest groups until their number is divisible by `shares`, because ranks wait for each other, or no
+    group can be split.
+    """
     groups = list(groups)
     while len(groups) % shares:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))

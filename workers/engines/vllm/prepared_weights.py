@@ -173,7 +173,9 @@ def _twin_of(layer: nn.Module, layers: dict[nn.Module, nn.Module]) -> nn.Module:
 
 
 def _empty_parameters(layer: nn.Module) -> dict[str, nn.Parameter | None]:
-    """Returns a layer's parameters as before its first loading, without memory; vLLM remembers their outlines."""
+    """Returns a layer's parameters as before its first loading, by vLLM's remembered outlines and without memory;
+    parameters in `SKIP_TENSORS` are copied.
+    """
     outlines, _ = layerwise.get_layerwise_info(layer).restore_metadata
     # Loaders are bound to the running layer, and read only its sizes: a replaced layer can be freed.
     parameters: dict[str, Any] = {

@@ -99,8 +99,8 @@ class EngineProcesses:
             raise RolloutError(f"vLLM does not start: {reason}", fix="see the explorer's log") from error
 
     def _start(self, start: Callable[[], T], gpus: range) -> T:
-        # One engine at a time: new children of this process belong to this engine only.
         """Calls `start` with only these GPUs visible, and records the processes started by it."""
+        # One engine at a time: new children of this process belong to this engine only.
         with _STARTING, visible_gpus(gpus):
             self._before = _children()
             try:
@@ -132,7 +132,9 @@ class EngineProcesses:
 
     @property
     def lost(self) -> bool:
-        """True once a worker has ended. vLLM itself reports the loss later, after waiting for the other processes."""
+        """True once a worker, or a process started directly by this one, has ended. vLLM itself reports the loss later,
+        after waiting for the other processes.
+        """
         return any(not _is_alive(self._processes[pid]) for pid in self._needed)
 
     @property

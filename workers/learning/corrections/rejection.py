@@ -57,8 +57,8 @@ class RatioRejection:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
         """Returns the mask of the tokens that keep their loss."""
+        # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
         low = 1.0 / self.high if self.low is None else self.low
         ratio = ratio_of(tokens, self.level)
         return Corrected(keep=(ratio >= low) & (ratio <= self.high))
@@ -237,8 +237,8 @@ class M2po:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
         """Returns the mask of the tokens that keep their loss."""
+        # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
         squares = tokens.log_ratio.double().square()
         candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0
         ascending = squares[candidate].sort().values

@@ -129,14 +129,14 @@ def corrected_k3(
 
 
 def _k3(difference: Tensor) -> Tensor:
-    # Not clamped: low_var_kl clamps its argument, and a clamped plain k3 would be biased.
     """Returns the estimate e^-d - 1 + d of each token  # [N] -> [N]"""
+    # Not clamped: low_var_kl clamps its argument, and a clamped plain k3 would be biased.
     return (-difference).exp() - 1 + difference
 
 
 def _corrected_k3(logprobs: Tensor, ref: Tensor, old: Tensor) -> Tensor:
-    # Detached: the ratio corrects for the weights of the rollout, and is no part of the divergence to minimise.
     """Returns the estimate k3, weighted by the bounded ratio to the weights that drew the token  # [N]"""
+    # Detached: the ratio corrects for the weights of the rollout, and is no part of the divergence to minimise.
     ratio = (logprobs - old).detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ratio.clamp(max=CORRECTION_LIMIT) * _k3(logprobs - ref)
 

@@ -125,7 +125,7 @@ class MixChordLoss(TwoLosses):
     mu_decay_steps: int = 0
     """Steps in which mu falls."""
     mu_peak: float = 0.1
-    """Largest mu."""
+    """mu after the warm-up, before the decay."""
     mu_valley: float = 0.1
     """Final mu."""
     enable_phi_function: bool = True

@@ -155,7 +155,9 @@ class Objective:
         return loss, metrics
 
     def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
-        """Raises ConfigError if the policy loss returned a column of another shape."""
+        """Raises ConfigError if the policy loss returned a column of another shape, or a loss without a gradient where
+        a gradient is recorded.
+        """
         expected = tokens.logprobs.shape
         columns = {"loss": policy.loss, **policy.metrics, **policy.of_responses}
         wrong = next((name for name, value in columns.items() if value.shape != expected), None)
@@ -175,8 +177,8 @@ class Objective:
             )
 
     def _entropy(self, entropies: Tensor, expert: Tensor, weights: TokenWeights[Tensor]) -> Tensor:
-        # A zero coefficient must cost nothing: detached, the entropy's half of the backward pass is left out.
         """Returns the aggregated entropy, without gradient if its coefficient is 0."""
+        # A zero coefficient must cost nothing: detached, the entropy's half of the backward pass is left out.
         if self.entropy.coef == 0:
             entropies = entropies.detach()
         if self.entropy.without_expert:

@@ -310,8 +310,8 @@ def spread_over_responses(
 
 
 def _spread_over_tokens(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
-    # Divided by the pairs of the whole step, not of this micro-batch: then micro-batches add up to one mean.
     """Divides the loss of each pair or response evenly among its tokens, and by the number of them in the step."""
+    # Divided by the pairs of the whole step, not of this micro-batch: then micro-batches add up to one mean.
     share = 1.0 / (_counts(of_token, loss.detach()) * max(1, in_batch))
     return TokenLoss(
         loss=(loss * share)[of_token],

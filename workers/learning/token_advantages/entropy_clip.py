@@ -26,7 +26,7 @@ class ClipBAdvantage(GrpoAdvantage):
     """
 
     mu: float = 2.5
-    """Number of standard deviations below the mean."""
+    """Distance below the mean from which a negative advantage becomes 0, in standard deviations of the signal."""
 
     def __post_init__(self) -> None:
         GrpoAdvantage.__post_init__(self)
@@ -62,9 +62,11 @@ class ClipVAdvantage(GrpoAdvantage):
     """
 
     mu: float = 8.5
-    """Number of standard deviations below the mean."""
+    """Distance below the vocabulary's mean from which a negative advantage becomes 0, in standard deviations of the
+    distance.
+    """
     max_frac: float = 1e-4
-    """Largest share of tokens with advantage 0."""
+    """Largest share of the batch's tokens whose advantage is set to 0."""
 
     def __post_init__(self) -> None:
         GrpoAdvantage.__post_init__(self)

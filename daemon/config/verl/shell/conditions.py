@@ -42,8 +42,8 @@ def holds(words: Sequence[ShellWord]) -> bool | None:
 
 
 def _decided_by_known_part(words: Sequence[ShellWord]) -> bool | None:
-    # A known part of a text proves that the text is not empty.
     """Returns the outcome of `-n` or `-z` for a text with a known part; None for another test."""
+    # A known part of a text proves that the text is not empty.
     if len(words) == 2 and words[0].text in ("-n", "-z") and words[1].text:
         return words[0].text == "-n"
     return None

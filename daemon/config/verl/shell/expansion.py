@@ -248,8 +248,8 @@ class WordReader:
         return Piece(piece.text[:at])
 
     def _default(self, text: str) -> Piece:
-        # A default in shell may contain variables.
         """Evaluates the text of a default, itself with expansions."""
+        # A default in shell may contain variables.
         if not set("$`'\"\\") & set(text):
             return self._spend(text)
         if self.nested >= _MOST_NESTED:

@@ -171,8 +171,8 @@ class _ScriptParser:
         return match[0] if match else ""
 
     def _statement(self, joined: str) -> Statement | None:
-        """Parses one statement, preceded by the operator `joined`; None for a stray closing word. Raises
-        ScriptError.
+        """Parses one statement, preceded by the operator `joined`; None for a stray closing word, `time`, or `!` at the
+        end. Raises ScriptError.
         """
         start = self.at
         word = self._word()

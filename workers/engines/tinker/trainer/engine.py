@@ -1,4 +1,4 @@
-"""`TinkerTrainerEngine`: runs at the service: opened, stepped, saved and continued.
+"""`TinkerTrainerEngine` trains by runs at the service: opens, steps, saves and continues them.
 
 A run is one adapter with its optimizer at the service. A run is never continued by another process: a successor begins
 a new run from a saved state. A gradient left behind by a trainer without its step is therefore in no weights, and a
@@ -304,8 +304,8 @@ class TinkerTrainerEngine:
         return path_of(run.save_state(name), run.id, name)
 
     def _delete(self, path: str) -> None:
-        # Undeleted states cost storage at the service; training does not depend on them.
         """Deletes a path at the service; errors are ignored, because training does not depend on it."""
+        # Undeleted states cost storage at the service; training does not depend on them.
         with suppress(RftdError):
             if self._service is not None:
                 self._service.delete(path)
@@ -332,8 +332,8 @@ class TinkerTrainerEngine:
         self._checksum = opaque_checksum(self._checksum, self._run.id, str(self._steps))
 
     def _next_name(self, label: str) -> str:
-        # A run saves once under a name: the number makes each name unique.
         """Returns a name at the service not used by this engine before."""
+        # A run saves once under a name: the number makes each name unique.
         self._saved += 1
         return f"{label}-{self._saved}"
 

@@ -226,11 +226,11 @@ def _logprobs_by(run: TrainingRun, micro: ServiceRows) -> NDArray[np.float32]:
 
 
 def _check_agrees(reported: float, computed: float) -> None:
-    # A different loss of the same name would take a different step, and every figure here would be wrong. Non-finite
-    # losses are reported by the step, with the reason.
     """Raises WorkError if the service's loss differs from the loss computed here, because its objective would be
     another.
     """
+    # A different loss of the same name would take a different step, and every figure here would be wrong. Non-finite
+    # losses are reported by the step, with the reason.
     if math.isfinite(computed) and not abs(reported - computed) <= _AGREE * max(1.0, abs(computed)):
         raise WorkError(
             f"the Tinker service computed the loss {reported:g}, and by its log-probabilities it is {computed:g}",

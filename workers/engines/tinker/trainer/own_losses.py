@@ -58,5 +58,5 @@ def service_loss(objective: Objective) -> ServiceLoss | None:
 
 
 def _is_plain_ppo(loss: PpoLoss) -> bool:
-    """True if a PPO loss has neither a second clip, nor masks, nor a bound for bad tokens."""
+    """True if a PPO loss has no effective dual clip, no sequence mask, and no fallback to the policy gradient."""
     return loss.clip_ratio_c >= _FAR and not loss.enable_sequence_masking and not loss.fallback_to_policy_gradient

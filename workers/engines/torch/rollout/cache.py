@@ -47,8 +47,8 @@ class Prefilled(Cache):
         return key_states, value_states
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        # Prompts are computed whole: no tokens precede them.
         """Returns 0: no tokens precede a complete prompt."""
+        # Prompts are computed whole: no tokens precede them.
         return 0
 
 

@@ -320,8 +320,8 @@ class TorchRolloutEngine:
             self._call(self._report)
 
     def _report(self) -> None:
-        # Cleared first: a token drawn from here on is in the next report.
         """Reports newly drawn tokens to the `watch` of each request, on the event loop."""
+        # Cleared first: a token drawn from here on is in the next report.
         self._report_due = False
         for running, reported in list(self._reported_tokens.items()):
             # The decode thread appends a token before its log-probability.

@@ -176,8 +176,8 @@ def _fuse_projections(*projections: Any) -> tuple[torch.Tensor, torch.Tensor | N
 
 
 def _join_parameters(parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-    # Views, not copies: new weights are copied into the parameters, and must reach this matrix.
     """Concatenates parameters into one matrix, of which they become views."""
+    # Views, not copies: new weights are copied into the parameters, and must reach this matrix.
     joined = torch.cat([p.detach() for p in parameters])
     for parameter, view in zip(parameters, torch.split(joined, [p.shape[0] for p in parameters]), strict=True):
         parameter.data = view

@@ -204,7 +204,7 @@ class DecodeLoop:
         swap.done(None)
 
     def _change(self, turn: Turn) -> None:
-        """Releases the device's memory while no request is running, or occupies it again."""
+        """Releases the device's memory, unless a request is running, or occupies it again; reports to `Turn.done`."""
         try:
             if turn.rests and not self._batch.live:
                 self._batch.forget()
@@ -217,8 +217,8 @@ class DecodeLoop:
         turn.done(None)
 
     def _drop(self, cancelled: list[Running]) -> None:
-        # A request is in the queue or in the batch, known only to this thread.
         """Removes cancelled requests from the queue and the batch."""
+        # A request is in the queue or in the batch, known only to this thread.
         cancelled_ids = set(map(id, cancelled))
         self._waiting = deque(running for running in self._waiting if id(running) not in cancelled_ids)
         self._batch.drop(cancelled)

@@ -149,8 +149,8 @@ class FixedRows:
         return [request for request in self.requests if request is not None]
 
     def join(self, joining: Sequence[Running], sources: Sequence[int], starts: Sequence[int]) -> tuple[Index, Index]:
-        # Tokens do not depend on the row: every step has one shape, and rows do not see each other.
         """Assigns a free row to each new request."""
+        # Tokens do not depend on the row: every step has one shape, and rows do not see each other.
         rows = [row for row, request in enumerate(self.requests) if request is None][: len(joining)]
         for row, request, source in zip(rows, joining, sources, strict=True):
             self.requests[row] = request

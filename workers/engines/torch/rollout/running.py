@@ -85,8 +85,8 @@ class Single:
         self.response: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
 
     def take(self, running: Running, outcome: Generation | RolloutError) -> None:
-        # The caller was cancelled after the decode thread had finished the request.
         """Completes the future, unless the caller was cancelled."""
+        # The caller was cancelled after the decode thread had finished the request.
         if self.response.done():
             return
         if isinstance(outcome, Generation):

@@ -73,8 +73,8 @@ class SummedGradient:
         return self._gather_terms(figures, count)
 
     def _sum(self, parameters: Sequence[Tensor]) -> None:
-        # A parameter without a gradient on any rank stays so: an optimizer would move it for a gradient of zeros.
         """Sums the gradients over all ranks, several parameters at a time."""
+        # A parameter without a gradient on any rank stays so: an optimizer would move it for a gradient of zeros.
         flags = torch.tensor(
             [parameter.grad is not None for parameter in parameters], dtype=torch.uint8, device=self._device
         )

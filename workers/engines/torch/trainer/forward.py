@@ -21,8 +21,8 @@ from rftd.workers.learning.stage.micro_batch import Ints
 
 
 def attention_mask(ends: Tensor) -> Tensor:
-    """Returns for each pair (position, earlier position) whether the first may attend to the second: up to the second's
-    `ends`  # [B, L] -> [B, 1, L, L] bool
+    """Returns for each pair (position, position not later) whether the first may attend to the second: before the
+    second's `ends`  # [B, L] -> [B, 1, L, L] bool
     """
     index = torch.arange(ends.shape[1], device=ends.device)
     return ((index[:, None] >= index) & (index[:, None] < ends[:, None, :]))[:, None]

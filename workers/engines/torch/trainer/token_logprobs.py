@@ -193,8 +193,8 @@ def _of_distributions(
 
 
 def _chunks(hidden: Tensor, vocabulary: int) -> list[slice]:
-    # At least one token, for a vocabulary may be larger than a chunk.
     """Returns slices of tokens whose logits fit into memory at once."""
+    # At least one token, for a vocabulary may be larger than a chunk.
     size = max(1, (CHUNK_LOGITS if hidden.device.type == "cpu" else CHUNK_LOGITS_GPU) // vocabulary)
     tokens = len(hidden)
     return [slice(start, min(tokens, start + size)) for start in range(0, tokens, size)]
@@ -209,8 +209,8 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperature: Tensor, form: LogitForm) -> Tensor:
-    # The product in the states' dtype, which is the layer's by now; all that follows in float32.
     """Returns the logits of a chunk at the tokens' temperatures, in float32  # [n, V]"""
+    # The product in the states' dtype, which is the layer's by now; all that follows in float32.
     logits = _product(hidden, head.T)
     if bias is not None:
         logits += bias

@@ -317,8 +317,8 @@ def engine_config(arguments: VerlTrainerArgs, wrapping: Wrapping) -> Any:
 
 
 def _transformer_config(arguments: VerlTrainerArgs, *, on_cpu: bool) -> dict[str, Any]:
-    # Kernels that fuse layers with their gradients expect buffers of Megatron's own optimizer.
     """Returns Megatron's settings of the decoder for these arguments."""
+    # Kernels that fuse layers with their gradients expect buffers of Megatron's own optimizer.
     settings: dict[str, Any] = {
         "sequence_parallel": sizes.cuts_sequences(arguments),
         "attention_dropout": 0.0,

@@ -53,7 +53,7 @@ class Layout:
     head_rows: int
     """Rows of one head."""
     sequence_parallel: bool
-    """Whether the positions of a text are divided over the ranks of a tensor."""
+    """Whether the positions of a text are divided over the tensor-parallel ranks."""
     output: str
     """Name of the output layer's weight: `lm_head.weight`, or `score.weight` of a critic."""
     mesh: DeviceMesh | None

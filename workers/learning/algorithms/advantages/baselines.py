@@ -127,7 +127,7 @@ class GpgAdvantage(OneGroup):
         return [(values * scale).astype(np.float32) for values in centred]
 
     def _centred(self, group: ClosedGroup) -> NDArray[np.float64]:
-        """Returns the rewards less their mean; exactly 0 for equal rewards  # [G]"""
+        """Returns the rewards less their mean, exactly 0 for equal rewards; a single reward is unchanged  # [G]"""
         import numpy as np
 
         rewards = group.exact_rewards()

@@ -131,7 +131,9 @@ class GrpoAdvantage:
         return not (self.mask_truncated and finish == "length")
 
     def _normalised(self, rewards: NDArray[np.float64], whole: float | None) -> Floats:
-        """Returns rewards less their mean, divided by the std: the group's, or the batch's (`whole`)  # [G]"""
+        """Returns rewards less their mean, divided by the std of the group, or of the batch (`whole`); undivided with
+        `std_cal_level: none`  # [G]
+        """
         mean, std = moments(rewards)
         if self.std_cal_level == "none":
             return (rewards - mean).astype("float32")

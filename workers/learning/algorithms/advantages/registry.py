@@ -11,9 +11,9 @@ from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunct
 from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats
 
 _PACKAGE: Final = "rftd.workers.learning.algorithms.advantages"
-"""Package of the functions of groups."""
+"""Package of the advantage functions of groups."""
 _MODULE_OF_TOKENS: Final = "rftd.workers.learning.token_advantages"
-"""Package of the functions of tokens."""
+"""Package of the advantage functions of tokens."""
 
 # Names, not classes: control may look a name up without importing training, which the layers forbid.
 ADVANTAGES: Final = Plugins[AdvantageFunction](
