@@ -38,7 +38,7 @@ class ImportedExperiment:
     text: str
     """The experiment file, as YAML."""
     lines: tuple[ImportLine, ...]
-    """Report lines, one for each key."""
+    """Report lines, on keys and on texts left out, in the order of the rules."""
     reward: VerlReward | None = None
     """The reward function named by the script, without a counterpart in rftd."""
 

@@ -113,7 +113,7 @@ class VerlWindow(Paced):
         return {"trigger_parameter_sync_step": trainer_interval(sync) or explorer_interval(sync)}
 
     def __init__(self, spec: PolicySpec) -> None:
-        """Reads the bound from the specification, the argument `staleness_threshold`, and the length of the queue."""
+        """Reads the bound, the arguments, and the length of the queue (0: unlimited) from the specification."""
         super().__init__(spec)
         self._args = read_args(spec, VerlWindowArgs)
         self._queue = spec.capacity if spec.evict_when_full else 0

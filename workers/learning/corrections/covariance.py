@@ -31,11 +31,11 @@ class ClipCov:
     """
 
     ratio: float
-    """Share of the step's tokens."""
+    """Share of the step's tokens to mask."""
     low: float
-    """Lower bound of the covariance."""
+    """Covariance above which a token may be masked."""
     high: float
-    """Upper bound of the covariance."""
+    """Covariance below which a token may be masked."""
     clip_range_low: float
     """PPO's clip range below 1."""
     clip_range_high: float
@@ -71,7 +71,7 @@ class KlCov:
     """Marks on the share `ratio` of the step's tokens, at least one, with the largest covariances above 0."""
 
     ratio: float
-    """Share of the step's tokens."""
+    """Share of the step's tokens to mark."""
 
     @property
     def scope(self) -> Scope:

@@ -21,9 +21,9 @@ class TwoLosses:
     clip_range: float = 0.2
     """Clip range of the ratio on both sides, unless a side has its own."""
     clip_range_low: float | None = None
-    """Clip range below 1."""
+    """Clip range below 1; None: `clip_range`."""
     clip_range_high: float | None = None
-    """Clip range above 1."""
+    """Clip range above 1; None: `clip_range`."""
     clip_ratio_c: float = 3.0
     """c of the dual clip: bound of the loss of a bad token, in multiples of -A."""
     sft_loss_agg_mode: str | None = None

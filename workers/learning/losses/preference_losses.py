@@ -36,7 +36,7 @@ class DpoLoss:
     """
 
     beta: float = 0.1
-    """Strength of the preference."""
+    """Factor of the sum of logprob - reference logprob in a response's reward."""
     label_smoothing: float = 0.0
     """Assumed share of pairs with swapped labels."""
 
@@ -70,7 +70,7 @@ class IpoLoss:
     """
 
     beta: float = 0.1
-    """Strength of the preference."""
+    """Strength of the tie to the reference: the margin of a pair is brought to 1 / (2 beta)."""
     per_token_mean: bool = True
     """True: sums are divided by the number of tokens."""
 
@@ -106,7 +106,7 @@ class SimpoLoss:
     """
 
     beta: float = 2.0
-    """Strength of the preference."""
+    """Factor of the mean logprob in a response's reward."""
     gamma: float = 1.0
     """The margin demanded between the rewards of chosen and rejected response."""
     label_smoothing: float = 0.0
@@ -145,7 +145,7 @@ class OrpoLoss:
     """
 
     beta: float = 0.1
-    """Strength of the preference."""
+    """Weight of the odds' term, beside the likelihood of the chosen response."""
 
     needs_pairs: ClassVar[bool] = True
     """True: the loss compares the two responses of a pair."""
@@ -187,7 +187,7 @@ class KtoLoss:
     """
 
     beta: float = 0.1
-    """Strength of the preference."""
+    """Factor of the distance between m and z, before the sigmoid."""
     desirable_weight: float = 1.0
     """Weight of desirable responses."""
     undesirable_weight: float = 1.0
@@ -198,7 +198,7 @@ class KtoLoss:
     needs_labels: ClassVar[bool] = True
     """True: every response is desirable or not."""
     needs_reference_kl: ClassVar[bool] = True
-    """True: the loss needs the KL to the reference, estimated by foreign prompts."""
+    """True: the loss needs the KL to the reference, estimated by responses after the prompts of other rows."""
 
     def __post_init__(self) -> None:
         arguments.above(0, beta=self.beta)

@@ -36,7 +36,7 @@ class PpoLoss:
     enable_sequence_masking: bool = False
     """True: a response with A < 0 has no loss if it has drifted: mean(old logprob - logprob) above `delta`."""
     delta: float = 0.1
-    """Threshold of the sequence mask."""
+    """Mean of old logprob - logprob above which a response with A < 0 is masked, with `enable_sequence_masking`."""
     fallback_to_policy_gradient: bool = False
     """True: current log-probabilities replace the old ones. The ratio is 1, its gradient that of logprob."""
 
@@ -155,9 +155,9 @@ class DppoLoss:
     """
 
     dppo_mask_low: float = 0.2
-    """Largest fall of the probability of a bad token."""
+    """Largest fall of a bad token's probability before the policy term becomes 0."""
     dppo_mask_high: float = 0.2
-    """Largest rise of the probability of a good token."""
+    """Largest rise of a good token's probability before the policy term becomes 0."""
     adv_tau: float = 1.0
     """Factor of the advantage."""
     kl_tau: float = 1e-3
@@ -192,9 +192,9 @@ class ProbabilityClipLoss:
     """
 
     mask_low: float = 0.1
-    """Largest fall of the probability."""
+    """Largest fall of a token's probability before the policy term becomes 0."""
     mask_high: float = 0.1
-    """Largest rise of the probability."""
+    """Largest rise of a token's probability before the policy term becomes 0."""
     adv_tau: float = 1.0
     """Factor of the advantage."""
     kl_tau: float = 1e-3
@@ -227,7 +227,7 @@ class SppoLoss:
     """
 
     epsilon: float = 0.3
-    """Bound of the ratio: e in 1 / (1 + e) to 1 + e."""
+    """Width of the ratio's range, 1 / (1 + epsilon) to 1 + epsilon."""
 
     needs_old_logprobs = True
     """True: the loss needs the log-probabilities under the weights that drew the tokens."""

@@ -96,7 +96,7 @@ class ToprLoss:
     """
 
     advantage_threshold: float = 0.0
-    """Advantage above which a response is not tapered."""
+    """Advantage above which a token is not tapered."""
 
     needs_old_logprobs = True
     """True: the loss needs the log-probabilities under the weights that drew the tokens."""

@@ -89,7 +89,7 @@ class MicroBatch:
     responses_in_batch: int
     """Number of labelled responses in the optimizer step."""
     chosen_in_batch: int
-    """Number of desirable responses in the optimizer step."""
+    """Number of preferred or desirable responses in the optimizer step."""
 
     @classmethod
     def of(cls, samples: Sequence[TrainSample], members: Ints, order: Sequence[int], step: StepSums) -> MicroBatch:
