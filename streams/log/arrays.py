@@ -94,7 +94,9 @@ class Array(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.artifact.startswith(_DROPPED)
 
     def dropped(self) -> Self:
-        """Returns the array without its bytes, with their sha256 instead."""
+        """Returns the array without its bytes, with their sha256 instead; an empty or already dropped array stays as it
+        is.
+        """
         if self.is_dropped or not (self.data or self.artifact):
             return self
         sha256 = self.artifact or hashlib.sha256(self.data).hexdigest()

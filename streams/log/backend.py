@@ -83,6 +83,7 @@ BACKENDS: Final = Plugins[LogBackend](
         "kafka": "rftd.streams.kafka.backend:KafkaBackend",
     },
 )
+"""The kinds of logs, by the scheme of their URLs."""
 
 
 def log_url(text: str) -> LogUrl:

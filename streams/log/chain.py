@@ -17,7 +17,9 @@ GENESIS: Final = bytes(16)
 """Chain before the first record of a partition."""
 
 _HELD_SIZE_BYTES: Final = 2047
+"""Maximum size of a piece that hashlib hashes without releasing Python's lock."""
 _RELEASED_SIZE_BYTES: Final = 128 * 1024
+"""Minimum size of a value hashed as one piece, with the lock released; smaller ones are cut to keep the lock."""
 # hashlib releases Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: for every
 # record, the log's writer would wait a thousand times longer than it hashes.
 

@@ -25,6 +25,7 @@ E = TypeVar("E", bound=Event)
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _head_decoder = msgpack_decoder(Head)
 _UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
+"""Errors of decoding an event from bytes of any program."""
 # All but the first come from an upcaster reading the fields of another program.
 
 

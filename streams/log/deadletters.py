@@ -24,7 +24,9 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition, may_hold, partition_of
 
 _HOME: Final = Partition(topics.DEADLETTERS, 0)
+"""The partition of all dead letters."""
 _OF_EXPERIMENTS: Final = {*topics.KEYED, topics.TASKS, topics.EXPERIENCES}
+"""The streams in which every record has to name an experiment."""
 
 
 def decode_ours(record: Record) -> Decoded:

@@ -27,13 +27,15 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     experiment: UUID | None
     """CloudEvents `subject`; None for events about workers and the daemon."""
     source: str
-    """The writer: `daemon/HOST`, `explorer/WORKER`, ..."""
+    """The writer: `daemon`, `daemon/ID`, `explorer/ID` or `trainer/ID` (`rftd.streams.log.writers`)."""
     time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     """Time of writing, for people; no fold compares it with the present."""
     role: str = ""
     """The leased role of the writer (planner, dispatcher, trainer, controller); empty for roles without a lease."""
     epoch: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
-    """The epoch of the writer's role; an epoch below the last fence in its partition means no effect."""
+    """The epoch of the writer's role; a record under another epoch than that of the last fence in its partition has no
+    effect.
+    """
     causation: UUID | None = None
     """The id of the event's cause."""
     correlation: UUID | None = None

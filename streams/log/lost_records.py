@@ -182,7 +182,7 @@ def affected(loss: Loss, lives: Iterable[Life]) -> list[UUID]:
 
 
 def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted: Collection[HeadRef]) -> bool:
-    """True if records of this experiment, ended or not, may be among the loss, and nobody accepted it.
+    """True if records of this experiment, ended or not, may be among the loss, and nobody accepted the loss for it.
 
     `start` are heads below which the experiment has no record; `accepted` are the heads accepted as lost for it.
     """

@@ -150,17 +150,17 @@ TaskOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topi
 ExperienceOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.RECORD, topics.EXPERIENCES))]
 """Offset of a record of `rftd.experiences`."""
 PointerOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.POINTER))]
-"""Offset in a place of kind `PlaceKind.POINTER`."""
+"""Offset of a record that may be missing, or another experiment's (`PlaceKind.POINTER`)."""
 ReadOffset: TypeAlias = Annotated[Offset, marked(LogPlace(PlaceKind.READ))]
-"""Offset in a place of kind `PlaceKind.READ`."""
+"""Offset up to which the writer had read a partition (`PlaceKind.READ`)."""
 HEADS: Final = marked(RememberedHeads())
 """Marks heads remembered by the event's writer."""
 START: Final = marked(LogPlace(PlaceKind.START))
-"""Marks an offset of kind `PlaceKind.START`."""
+"""Marks heads of kind `PlaceKind.START`."""
 DIGEST: Final = marked(LogPlace(PlaceKind.DIGEST))
-"""Marks a digest of kind `PlaceKind.DIGEST`."""
+"""Marks a digest over records with changing positions (`PlaceKind.DIGEST`)."""
 HISTORY: Final = marked(LogPlace(PlaceKind.HISTORY))
-"""Marks a place of kind `PlaceKind.HISTORY`."""
+"""Marks a description of the log at the time of writing (`PlaceKind.HISTORY`)."""
 
 
 class PathUse(Enum):
@@ -182,7 +182,7 @@ class StoredPath(FieldMark):
         self.arguments = arguments
 
     def moved(self, value: Any, move: Callable[[str], str]) -> Any:
-        """Returns the field's value with `move` applied to each path in it."""
+        """Returns the field's value with `move` applied to each path in it; a relative path stays as it is."""
         if self.use is PathUse.RELATIVE:
             return value
         if not self.arguments:
@@ -192,11 +192,11 @@ class StoredPath(FieldMark):
 
 
 InputPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.INPUT))]
-"""Path of kind `PathUse.INPUT`."""
+"""Path of a file read by the experiment and contained in no export (`PathUse.INPUT`)."""
 OwnPath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.OWN))]
-"""Path of kind `PathUse.OWN`."""
+"""Path written by the experiment, and created if missing (`PathUse.OWN`)."""
 RelativePath: TypeAlias = Annotated[str, marked(StoredPath(PathUse.RELATIVE))]
-"""Path of kind `PathUse.RELATIVE`."""
+"""Path relative to a folder in another field (`PathUse.RELATIVE`)."""
 InputArguments: TypeAlias = Annotated[dict[str, Any], marked(StoredPath(PathUse.INPUT, arguments=("path",)))]
 """Arguments of a plug-in, in which the key `path` is an input path."""
 

@@ -26,7 +26,7 @@ from rftd.streams.log.topics import Partition
 AT_ONCE: Final = 128
 """Number of records rewritten per transaction."""
 _PRODUCED: Final = definition_of(ExperienceProduced)
-"""The type of event with payloads."""
+"""Definition of `experience.produced`, the only type of event with payloads."""
 
 
 @runtime_checkable
@@ -171,7 +171,9 @@ def _produced(record: Record) -> ExperienceProduced | None:
 
 
 async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]) -> Dropped:
-    """Removes the payloads of these records where that is worth it; returns the counts."""
+    """Removes the payloads of these records where that makes them shorter, or where their artifact is deleted; returns
+    the counts.
+    """
     thin: dict[int, bytes] = {}
     size_bytes = 0
     before_count = 0

@@ -90,8 +90,8 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> bytes:
-        """Digest (16 bytes) of the request's content without its time, so that a request sent again has an equal
-        digest.
+        """Digest (16 bytes) of a request's type, subject and data, without id, source and time: a request sent again
+        has an equal digest.
         """
         hasher = blake2b(digest_size=16)
         for raw in (self.type, self.subject, self.datacontenttype, self.data, self.data_base64):
@@ -120,7 +120,7 @@ def request_in(record: Record) -> CloudEvent | None:
 
 
 def is_request(record: Record) -> bool:
-    """True if the record is on the topic of requests, where other programs write CloudEvents instead of events."""
+    """True if the record holds a request: a CloudEvents object on the topic of requests, written by another program."""
     return request_in(record) is not None
 
 

@@ -29,7 +29,9 @@ async def enforce_retention(log: EventLog, clock: Clock) -> None:
 
 
 async def _truncate(log: EventLog, topic: Topic, retention_s: float, clock: Clock) -> None:
-    """Deletes the records of one topic older than `retention_s` seconds."""
+    """Deletes the beginning of each partition of a topic, up to the first record written within `retention_s` seconds
+    of now.
+    """
     now_ns = clock.now_ns()
     kept_ns = int(retention_s * 1e9)
     for number in range(topic.partitions):

@@ -232,7 +232,7 @@ async def _position(log: EventLog, state: RunState, plan: BatchPlanned, offset: 
 
 
 class _Groups:
-    """A fold of a stage's groups: closed groups, and closed groups waiting unused."""
+    """A fold of a stage's groups: the open ones, the closed ones, and the closed ones with every member unused."""
 
     def __init__(self, experiment: UUID, stage: int) -> None:
         self.state = RunState(experiment)
@@ -246,7 +246,7 @@ class _Groups:
             self._closed.add(decoded.event.sequence)
 
     def count(self) -> int:
-        """Returns the number of groups named by the log."""
+        """Returns the number of groups named by the log, closed or open."""
         return len(self._closed) + len(self.state.groups.open)
 
     def settled(self) -> set[int]:

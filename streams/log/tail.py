@@ -120,7 +120,7 @@ RETRY_FULL_S: Final = 0.5
 
 
 class TailedLog(Protocol):
-    """The methods of a log used by a subscription."""
+    """The parts of a log used by a subscription: the tail, and reads."""
 
     @property
     def tail(self) -> Tail: ...

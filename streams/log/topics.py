@@ -41,7 +41,7 @@ class Topic(msgspec.Struct, frozen=True):
 EXPERIMENTS: Final = "rftd.experiments"
 """Stream of an experiment's life, plans and steps."""
 TASKS: Final = "rftd.tasks"
-"""Stream of the work given to explorers."""
+"""Stream of tasks: added ones, leases of explorers, retries, and closed groups."""
 EXPERIENCES: Final = "rftd.experiences"
 """Stream of explorers' results."""
 WEIGHTS: Final = "rftd.weights"
@@ -53,7 +53,7 @@ WORKERS: Final = "rftd.workers"
 HEARTBEATS: Final = "rftd.heartbeats"
 """Stream of workers' signs of life."""
 DEADLETTERS: Final = "rftd.deadletters"
-"""Stream of records that could not be used, and of verdicts about them."""
+"""Stream of pointers to records skipped by every reader, and of verdicts about them."""
 REQUESTS: Final = "rftd.requests"
 """Stream of requests by other programs."""
 
@@ -75,7 +75,7 @@ TOPICS: Final = {
 """All streams, by name."""
 
 KEYED: Final = tuple(topic.name for topic in TOPICS.values() if topic.keyed)
-"""Streams with one partition per experiment."""
+"""Streams with all records of an experiment in one partition, chosen by its id."""
 
 TRUTH: Final = tuple(
     Partition(topic.name, number)
@@ -83,14 +83,14 @@ TRUTH: Final = tuple(
     if topic.retention_s is None
     for number in range(topic.partitions)
 )
-"""Every partition that keeps all records, and may be folded."""
+"""Every partition that keeps all records, those of requests included."""
 
 EVENTS: Final = tuple(partition for partition in TRUTH if TOPICS[partition.stream].events)
 """Every partition of `TRUTH` except those of requests."""
 
 # Heartbeats are no truth: readers follow from the present on, and no snapshot or fence vouches for heartbeats.
 EVERY_PARTITION: Final = (*TRUTH, Partition(HEARTBEATS, 0))
-"""All partitions whose records are events."""
+"""All partitions: those of `TRUTH`, with requests, and that of heartbeats."""
 
 
 _PARTITIONS: Final = {

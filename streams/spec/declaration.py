@@ -118,7 +118,7 @@ HARMLESS: Final = FieldEffect("harmless")
 Steps: TypeAlias = Annotated[int, Meta(ge=1, le=10**9), InUnit("steps")]
 """A positive number of steps."""
 Natural: TypeAlias = Annotated[int, Meta(ge=0, le=10**9)]
-"""A number from 0 on."""
+"""A whole number from 0 on."""
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=10**9), InUnit("s")]
 """A positive duration."""
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]

@@ -166,7 +166,9 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
         check_url(url, field=field, public_only=self.restricted, allowed=self.hosts(variable))
 
     def hosts(self, variable: str = "") -> tuple[str, ...]:
-        """Returns the hosts allowed at any address, including the host of the URL in `variable`."""
+        """Returns the hosts allowed at any address: `addresses`, and the hosts to which the value of `variable` may be
+        sent.
+        """
         return (*self.addresses, *self.secrets.get(variable, ()))
 
     def may_read(self, variable: str) -> bool:

@@ -81,7 +81,7 @@ def needed_staleness(sync: Synchronizer) -> int:
 
 
 def kept_versions(stage: StageSpec) -> int:
-    """Returns how many versions behind the trainer the weights may be with which a new rollout begins."""
+    """Returns the maximum number of versions by which the weights of a new rollout may lie behind the trainer's."""
     sync = stage.synchronizer
     explorer = explorer_interval(sync)
     trainer = trainer_interval(sync) or 1  # 0: the trainer publishes on request, at every step at the soonest
@@ -104,7 +104,9 @@ def plan_ahead(policy: PolicySpec) -> int:
 
 
 def publish_due(stage: StageSpec, step: int) -> bool:
-    """True if the weights of this step are published; never in a stage without rollouts."""
+    """True if the weights of this step are published: at the trainer's interval, for evaluations, and at the stage's
+    end; in a stage without rollouts only at its end.
+    """
     if stage.kind == "train":
         return step == stage.total_steps
     interval = trainer_interval(stage.synchronizer)

@@ -303,7 +303,7 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     """Number of rows of `dataset` in each batch; all items in a `train` stage."""
     evals: tuple[TasksetSpec, ...] = ()
     eval_interval: Index = 0
-    """Steps between evaluations; 0 = only at the ends, as below."""
+    """Steps between evaluations; 0: only at the ends, by `eval_on_startup` and `eval_at_end`."""
     eval_on_startup: bool = True
     eval_at_end: bool = True
     max_read_timeout_s: Finite = 1800.0
@@ -355,4 +355,4 @@ class ExperimentSpec(Spec, frozen=True, kw_only=True):
     trackers: tuple[TrackerSpec, ...] = ()
     """The trackers following its log, each in a separate process."""
     limits: Budgets = Budgets()
-    """Its spending before it pauses for a person."""
+    """Budgets of the experiment; spending one pauses the experiment until a person continues it."""

@@ -48,7 +48,9 @@ class SharedGroup:
         return self.of_tasks and explores
 
     def second_decides(self) -> bool:
-        """True if the half submitted second, the one with the tasks, decides fields set in neither file."""
+        """True if, after the first half declined (`first_decides`), the half submitted second decides fields set in
+        neither file.
+        """
         return self.of_tasks or self.of_machine
 
     def said_in(self, config: Mapping[str, Any], stage: int) -> dict[Place, Any]:
@@ -183,7 +185,7 @@ ROLES: Final = frozenset(HALF_OF)
 _OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits"))
 """Fields that may differ between the submissions."""
 _OF_ONE_FILE: Final = ("mode", "priority", "labels", "limits")
-"""The fields of `_OF_ONE` as keys of the experiment file."""
+"""Keys of the experiment file that a joined file has only from the former submission: mode, and keys of `_OF_ONE`."""
 _OF_TASKS: Final = (
     *("taskset", "more_tasksets", "evals", "eval_interval", "eval_on_startup", "eval_at_end"),
     *("batch_size", "rollout", "auxiliary"),
@@ -203,7 +205,7 @@ _EXPLORE_KEYS: Final = frozenset(
         *(("model", name) for name in ("temperature", "top_p", "top_k", "repetition_penalty")),
     )
 )
-"""Keys of the file fixed by the half with the explorers."""
+"""Keys of the file, or of one of its stages, fixed by the half with the explorers."""
 _TRAIN_KEYS: Final = frozenset(
     (
         ("trainer",),
@@ -215,7 +217,7 @@ _TRAIN_KEYS: Final = frozenset(
         ),
     )
 )
-"""Sections and keys of the user's file fixed by one half alone; a stage's own are those below it."""
+"""Keys of the file, or of one of its stages, fixed by the half with the trainer."""
 
 
 def halves_of(spec: ExperimentSpec) -> frozenset[str]:
@@ -287,7 +289,10 @@ def _rows_of(role: str, spec: ExperimentSpec) -> tuple[WorkerMemory, ...]:
 
 
 def _agreed(former: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Returns both submissions with the shared fields of the more explicit one; unchanged if neither is."""
+    """Returns both submissions with equal shared fields, group by group: from the submission setting more of the keys,
+    or, with equal keys, from the deciding one (`SharedGroup.first_decides`). A group with contradictory keys stays as
+    it is.
+    """
     if len(former.stages) != len(half.stages):
         return former, half
     former_stages: list[StageSpec] = []
@@ -326,7 +331,9 @@ def _own(merged: dict[str, Any], former_config: dict[str, Any]) -> dict[str, Any
 
 
 def _trained_by(stage: StageSpec, train: StageSpec, *, settled: bool) -> StageSpec:
-    """Returns the explore half's stage with the fields fixed by the train half."""
+    """Returns the explore half's stage with the fields fixed by the train half; unchanged if `settled`, with steps
+    trained already.
+    """
     if settled:
         return stage
     training_fields = {name: getattr(train.algorithm, name) for name in _OF_TRAINING}

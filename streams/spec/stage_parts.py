@@ -46,11 +46,11 @@ class CorrectionSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX = "max"
-"""The highest value of a figure is the best."""
+"""Mode of a figure whose highest value is the best."""
 PAUSE = "pause"
 """The action that pauses the experiment."""
 STOP = "stop"
-"""The action that ends the experiment."""
+"""The action that ends the stage."""
 
 
 class FigureSpec(msgspec.Struct, frozen=True, kw_only=True):

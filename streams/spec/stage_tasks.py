@@ -31,7 +31,8 @@ _ROUNDS: Final = 4
 
 
 def locate(sequence: int, *, rows: int, selector: str, seed: int, draw: int = 1) -> tuple[int, int]:
-    """Returns (row, epoch) of position `sequence`, from 0, in a single dataset. Raises ConfigError for other selectors.
+    """Returns (row, epoch) of position `sequence`, from 0, in a single dataset. Raises ConfigError for a selector not
+    in `SELECTORS`.
 
     `sequential` repeats the order of the files, and `shuffle` draws a permutation per epoch from seed + epoch: each
     epoch holds every row once. `random` draws `draw` different rows at a time, from seed + the first of their
@@ -116,7 +117,7 @@ def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
 def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]:
     """Returns (row, epoch) of position `sequence` among several datasets, with rows numbered through.
 
-    Each dataset keeps its own order over its turns. Raises ConfigError for a selector.
+    Each dataset keeps its own order over its turns. Raises ConfigError for a selector not in `SELECTORS`.
     """
     sizes = tuple(order.rows for order in orders)
     dataset, dataset_place = turn_at(sequence, sizes)
@@ -149,8 +150,8 @@ def permutation(rows: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=8)
 def _permutations(rows: int, seed: int) -> Callable[[int], NDArray[np.int64]]:
-    """Returns the orders of one dataset by epoch. Two are cached for each dataset: places near the end of an epoch
-    alternate.
+    """Returns a function from an epoch to the shuffled rows of one dataset. Two orders are cached for each dataset:
+    places near the end of an epoch alternate.
     """
     import numpy as np
 

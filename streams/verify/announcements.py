@@ -60,7 +60,9 @@ def _key(evidence: Evidence, digest: bytes) -> int:
 
 
 def published(facts: Facts, evidence: Evidence, event: weights.WeightsPublished, _decoded: Decoded) -> None:
-    """Rule 3: checks that a published version of a completed experiment names weights of a step on the spine."""
+    """Stores an announcement of weights; reports a version of a completed experiment announced without a step of the
+    same checksum.
+    """
     facts.published.add(_KEY.pack(_key(evidence, announcement_digest(event))))
     if event.version == 0:
         evidence.base_checksums.add(event.step_checksum)
@@ -86,7 +88,9 @@ def activated(facts: Facts, evidence: Evidence, event: weights.WeightsActivated,
 
 
 def committed(facts: Facts, evidence: Evidence, event: checkpoint.CheckpointCommitted, _decoded: Decoded) -> None:
-    """Rule 3: checks that a checkpoint of a completed experiment names a step, with an equal digest of the spine."""
+    """Stores a checkpoint; reports one of a completed experiment without a step of the same checksum, and a digest of
+    the spine different from the step's.
+    """
     if evidence.state == "completed" and evidence.checksum(facts, event.step, event.generation) != hashed(
         event.checksum
     ):
@@ -121,4 +125,4 @@ HANDLERS: Final[dict[type, Any]] = {
     checkpoint.CheckpointDeleted: deleted,
     worker.WorkerStarted: started,
 }
-"""The check of each type of event."""
+"""The function called with each record, by type of event."""

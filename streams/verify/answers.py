@@ -1,4 +1,6 @@
-"""Check of workers' answers: each belongs to a lease of its writer, and each rollout has one."""
+"""Check of workers' answers: each belongs to a lease of its writer, and no rollout of a lease has two different
+answers.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,13 @@ _TOGETHER: Final = 32
 """Number of blocks of answers (more than a million rows) compared with every lease at once."""
 
 RecordAt = Callable[[Partition, int], Awaitable[Record | None]]
+"""An async function reading one record again; None for a missing or damaged one."""
 Answer = experience.ExperienceProduced | experience.RolloutFailed | experience.EvalScored | experience.GroupProcessed
 """An event that answers a lease."""
 
 
 def answered(facts: Facts, evidence: Evidence, event: Answer, decoded: Decoded) -> None:
-    """Stores the writer and the lease of an answer."""
+    """Stores writer, lease and rollout (or first row) of an answer, for the judgement after all leases were read."""
     at = place_number(decoded.partition.number, decoded.offset)
     key = holder_key(evidence, event.lease, decoded.head.source)
     match event:
@@ -62,7 +65,9 @@ def lease_given(facts: Facts, evidence: Evidence, event: task.TaskLeased | task.
 
 
 async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: RecordAt) -> None:
-    """Reports answers to leases that their writers did not hold, and leases of workers that never joined."""
+    """Reports different answers to one rollout of a lease, answers without a lease held by their writers, and leases of
+    workers that never joined.
+    """
     for evidence in evidences:
         for worker in sorted(evidence.leased_to - evidence.workers):
             if not evidence.lost_some(topics.WORKERS):
@@ -84,7 +89,9 @@ async def judge_answers(facts: Facts, evidences: list[Evidence], record_at: Reco
 async def _note_second_answers(
     facts: Facts, evidences: list[Evidence], rows: NDArray[Any], record_at: RecordAt
 ) -> None:
-    """Notes each rollout of a lease answered again by its holder, with other content."""
+    """Notes each rollout of a lease answered twice by one writer, with different content; compares only the answers in
+    `rows`.
+    """
     # A rollout leased again has two answers with one id, each for a separate lease: no finding.
     keys = rows["key"] + rows["number"].astype("<u8") * _SPREAD
     order = np.lexsort((rows["place"], keys))
@@ -118,7 +125,7 @@ def _named(head: Head | None) -> str:
 
 
 def _answer_batches(facts: Facts) -> Iterator[NDArray[Any]]:
-    """Yields the answers, as many as fit in memory at once."""
+    """Yields the answers in batches of `_TOGETHER` blocks, the last one shorter."""
     batch: list[NDArray[Any]] = []
     for block in facts.answers.blocks():
         batch.append(np.frombuffer(block, dtype=ANSWERS))
@@ -147,4 +154,4 @@ def holder_key(evidence: Evidence, lease: UUID, source: str) -> int:
 
 
 HANDLERS: Final[Mapping[type, Any]] = {experience.RolloutFailed: answered, experience.GroupProcessed: answered}
-"""The check of each type of event."""
+"""The function called with each answer without further checks, by type of event; `rollouts` has the other answers."""

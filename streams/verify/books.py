@@ -37,7 +37,9 @@ _TOGETHER: Final = 64
 
 
 def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
-    """Reports experiences with a contradictory fate, and fills in the counts of each experiment."""
+    """Joins retirements and experiences: reports experiences with a contradictory fate or none, and fills in the counts
+    of each experiment.
+    """
     for retirements in _retirement_batches(facts):
         _retire(facts, evidences, retirements)
     counts = _Counts(len(evidences))
@@ -52,7 +54,7 @@ def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
 
 
 def _retirement_batches(facts: Facts) -> Iterator[NDArray[Any]]:
-    """Yields the retirements, in the order of the spine, as many as fit in memory at once."""
+    """Yields the retirements, in the order of the spine, in batches of `_TOGETHER` blocks, the last one shorter."""
     batch: list[NDArray[Any]] = []
     for block in facts.retirements.blocks():
         batch.append(np.frombuffer(block, dtype=_RETIREMENTS))
@@ -122,7 +124,7 @@ def _id(retirement: Any) -> UUID:
 
 
 def _open_groups(facts: Facts, evidence: Evidence) -> NDArray[Any]:
-    """Returns the groups not closed by the end of the reading, sorted."""
+    """Returns the ids, mixed to 64 bits, of the groups leased and not closed by the end of the reading, sorted."""
     open_groups = []
     for stage in evidence.group_stages:
         for _, page in facts.groups.pages_of(facts.space(evidence.index, stage)):

@@ -52,7 +52,7 @@ HANDLERS: Final[dict[type, Callable[[Facts, Evidence, Any, Decoded], None]]] = {
     **announcements.HANDLERS,
     **answers.HANDLERS,
 }
-"""The check of each type of event, by all rules."""
+"""The function called with each record, by type of event, of all rules."""
 _ORDER: Final = (
     topics.EXPERIENCES,
     topics.TASKS,
@@ -67,7 +67,7 @@ _ORDER: Final = (
 _OF_NOBODY: Final = frozenset(
     definition.kind for definition in definitions() if not definition.owner and not definition.anywhere
 )
-"""The types with records needing no role."""
+"""The types of events written without a role, except those allowed in every stream."""
 
 
 async def verify(
@@ -80,7 +80,7 @@ async def verify(
 ) -> VerifyReport:
     """Checks a log: chains, envelopes, and every rule for every experiment; returns the findings.
 
-    `losses` are heads remembered by survivors outside the log and missing in it. A log not `chained` is on Kafka, where
+    `losses` are heads remembered by files or processes and missing in the log. A log not `chained` is on Kafka, where
     each record carries a digest of itself alone. The data kept of each record lies in a temporary file in the folder
     `scratch`. With `look` the files named by events are checked too. A damaged record is a finding, and the records
     after it are read; raises LogCorruptError if the log cannot be read at all.
@@ -128,8 +128,8 @@ class Checker:
         """Offsets without a record in the partition, still to be examined."""
 
     async def read_all(self) -> None:
-        """Reads every partition that keeps all records, each up to an end beyond all records named by those read
-        before.
+        """Reads every partition that keeps all records, each up to an end fixed at the beginning, so that experiences
+        and groups named by plans, and weights named by steps, lie below the ends of their partitions.
         """
         # The ends are taken in the opposite order of the reading: during concurrent writes, the groups of a plan below
         # the end must lie below the end of groups, and likewise for experiences.
@@ -223,7 +223,9 @@ class Checker:
         spine.abandoned(self.facts, evidence, event, plan)
 
     def _left_out(self, record: Record, error: CodecError) -> None:
-        """Handles a foreign record, or one readable only by a newer release."""
+        """Notes a record without an event of this release: foreign, a request of another program, or readable only by a
+        newer release.
+        """
         if isinstance(error, UnknownVersionError):
             self.facts.note("readable", None, f"{place(record)}: {error.what}")
         elif not is_request(record):
@@ -235,7 +237,9 @@ class Checker:
             evidence.trail.take(record)
 
     def _link(self, record: Record) -> None:
-        """Notes a gap before a record: a finding in a chained log, else one to be judged later."""
+        """Compares a record's offset and chain with the record before; a gap is a finding in a chained log, and
+        otherwise noted for `_note_gaps`.
+        """
         if record.offset != self._expected and self._chained:
             finding = f"{record.partition}: offset {record.offset} follows {self._expected - 1}"
             self.facts.note("gapless", None, finding)

@@ -37,7 +37,7 @@ class SiblingGroup(NamedTuple):
 
 
 class Draws:
-    """Rows drawn from one taskset: eight bytes each, the only memory that grows with the tasks."""
+    """Rows drawn by the selector of one taskset, by the numbers of the draws; in memory, eight bytes for each row."""
 
     def __init__(self) -> None:
         """Begins without a draw."""
@@ -45,7 +45,7 @@ class Draws:
         self._rows: list[array[int]] = []
 
     def add(self, event: task.TasksDrawn) -> None:
-        """Adds a draw; like in the fold, a draw not beyond the last one is ignored."""
+        """Adds a draw; like in the fold, a draw beginning before the end of the last one is ignored."""
         if not self._firsts or event.first >= self._firsts[-1] + len(self._rows[-1]):
             self._firsts.append(event.first)
             self._rows.append(array("q", event.rows))
@@ -111,7 +111,7 @@ class Evidence:
     accepted_losses: list[AcceptedLoss] = field(default_factory=list)
     """The accepted losses, for the report."""
     void: int = 0
-    """Number of records without effect, as their writers no longer owned their role."""
+    """Number of records without effect: of a role not owned by the writer, or plans out of turn."""
     groups_closed: int = 0
     """Number of closed groups."""
     steps_executed: int = 0
@@ -135,11 +135,11 @@ class Evidence:
     recent_plans: dict[int, batch.BatchPlanned] = field(default_factory=dict)
     """The newest plans, by step."""
     abandoned: set[int] = field(default_factory=set)
-    """The low halves of batches whose steps have no effect."""
+    """Lower halves of the ids of abandoned batches; steps executing them have no effect."""
     generations: list[step.GenerationStarted] = field(default_factory=list)
     """The generations in the order of their starts."""
     reached: dict[int, int] = field(default_factory=dict)
-    """The last step of each generation."""
+    """The last step of each generation; at first, the version from which the generation started."""
     checksums: dict[tuple[int, int], int] = field(default_factory=dict)
     """The checksums, by (step, generation), of later executions of a step and of generations' first weights."""
     stages: dict[int, int] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class Evidence:
     saved_step: int = -1
     """The last step with a committed checkpoint."""
     unsaved: set[int] = field(default_factory=set)
-    """Steps passed by a trainer before their due checkpoint."""
+    """Steps with a due checkpoint that were followed by another step, without a checkpoint read so far."""
     files_here: bool = True
     """False once its files are in an archive, or removed."""
     imported: experiment.ExperimentImported | None = None
@@ -179,7 +179,7 @@ class Evidence:
     fence_owners: dict[str, set[UUID]] = field(default_factory=dict)
     """The owners of each role of the daemon."""
     drawn_last: dict[str, int] = field(default_factory=dict)
-    """The version of the last tokens drawn by each worker."""
+    """The version of the last tokens drawn by each worker, by the worker's source."""
     workers: set[UUID] = field(default_factory=set)
     """The workers announced in the log."""
     leased_to: set[UUID] = field(default_factory=set)
@@ -195,9 +195,9 @@ class Evidence:
     waiting: int = 0
     """Number of members neither planned nor retired."""
     left: int = 0
-    """Number of members that may still be planned."""
+    """Number of members neither retired nor planned for the last time."""
     a_left: str = ""
-    """Position of one such member, for a finding."""
+    """Position of one of the members counted in `left`, for a finding."""
     late: int = 0
     """Number of experiences outside of any closed group, though their group is not open."""
     retired: Counter[str] = field(default_factory=Counter)
@@ -216,7 +216,7 @@ class Evidence:
 
     @property
     def shared(self) -> int:
-        """The last step made by another experiment's history; 0 without one."""
+        """The last step inherited from the parent's history; 0 for an experiment without a parent."""
         return self.forked.at_step if self.forked else 0
 
     def checksum(self, facts: Facts, number: int, generation: int) -> int | None:

@@ -62,7 +62,7 @@ MEMBER: Final = 2
 PLANNED: Final = 4
 """Flag: the experience was planned for a step."""
 GONE: Final = 8
-"""Planned for the last time."""
+"""Flag: the experience was planned for the last time."""
 RETIRED: Final = 16
 """Flag: the experience was retired."""
 
@@ -140,7 +140,9 @@ class Facts:
         self.windows = Table(scratch, WINDOW.size, page_rows=512, memory_size_bytes=4 * MIB)
         """`WINDOW` rows by `space` and window."""
         self.retirements = Spool(scratch, RETIREMENT.size)
+        """`RETIREMENT` rows, in the order of the spine."""
         self.artifacts = Spool(scratch, ARTIFACT.size)
+        """`ARTIFACT` rows: arrays stored outside of their events."""
         self.answers = Spool(scratch, ANSWERS.itemsize)
         """`ANSWERS` rows."""
         self.leases = Spool(scratch, 8)
@@ -150,12 +152,15 @@ class Facts:
         self.published = Spool(scratch, 8)
         """Announcements of weights in the log: numbers like the key of one named by a step."""
         self.rows = Bits()
-        """Rows of tasksets and datasets leased or planned, under (experiment, stage, dataset, epoch)."""
+        """Rows of tasks leased, under (experiment, stage, epoch); rows of datasets planned, under (experiment, stage,
+        dataset, epoch).
+        """
         self.drawn = Bits()
-        """Versions of the tokens drawn by each worker, under (experiment, worker)."""
+        """Versions of the tokens drawn by each worker, under (experiment, source of the worker)."""
         self.activated = Bits()
-        """Versions reported as loaded by each worker, under (experiment, worker)."""
+        """Versions reported as loaded by each worker, under (experiment, source of the worker)."""
         self.newest_activated: dict[object, int] = {}
+        """Newest version reported as loaded by each worker, under the keys of `activated`."""
         self.reasons: list[str] = []
         """The reasons of retirements, by their number."""
         self.ends: dict[Partition, int] = {}
@@ -187,7 +192,7 @@ class Facts:
         return self.reasons.index(text)
 
     def holds_experience(self, partition: int, offset: int) -> bool:
-        """True if a record was read at this position of `rftd.experiences`."""
+        """True if the position lies in the part of `rftd.experiences` read by the check."""
         return 0 <= offset < self.ends.get(Partition(topics.EXPERIENCES, partition), 0)
 
 

@@ -18,13 +18,19 @@ from rftd.streams.verify.spine import add_row
 RULE: Final = "forks-share-history"
 """The rule checked here, as named in findings."""
 _GROUPS_MOST: Final = 1 << 31
-"""Sequences from here on are absurd, and not looked up."""
+"""Upper bound of the sequence at which a fork's data continues: a larger one is damage, and no array of that length is
+made.
+"""
 PlanReader = Callable[[Evidence, int], Awaitable[BatchPlanned | None]]
-"""An async function reading a step's plan that was not abandoned, from the log."""
+"""An async function reading the plan of an experiment's step from the log; None for a step without a plan, or with an
+abandoned one.
+"""
 
 
 async def share_rows(facts: Facts, evidence: Evidence, read: PlanReader) -> None:
-    """Counts the dataset rows used by the shared steps as used by the fork, in the stage it continues."""
+    """Counts the dataset rows planned by the shared steps as planned by the fork, in the stages with rows planned by
+    the fork.
+    """
     row_stages = {stage for stage, _ in evidence.row_stages}
     if not row_stages or evidence.parent is None:
         return
@@ -103,7 +109,8 @@ async def _data_goes_on(
 
 
 async def _settled(facts: Facts, parent: Evidence, forked: ExperimentForked, read: PlanReader) -> NDArray[Any]:
-    """Returns the stage's groups over when the shared step's batch was planned, without the groups used by the batch.
+    """Returns a mask over the stage's sequences: groups over when the shared step's batch was planned, by members
+    missing or retired, not by their use in batches.
 
     A closed group waiting whole was not over: only a missing or retired member proves an end.
     """

@@ -14,7 +14,7 @@ from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.verify.scratch import Scratch, Spool
 
 _NUMBERS: Final = {partition: number for number, partition in enumerate(TRUTH)}
-"""A number for each partition with a truth of its own, stored with a remembered head."""
+"""A number for each partition that keeps all records, stored with a remembered head."""
 _REF: Final = Struct("<HQ16sHQB")
 """The remembered partition, next offset and chain; partition and offset of the remembering event; its kind."""
 _KINDS: Final = ("fence", "checkpoint.committed")
@@ -30,7 +30,9 @@ class _Chains:
         self._starts: list[int] = []
         """The first offsets of ranges without a gap."""
         self._indices: list[int] = []
+        """The index in `_chains` of the first chain of each range."""
         self.end = 0
+        """The offset after the last record."""
 
     def add(self, offset: int, chain: bytes) -> None:
         # Offsets are dense except for gaps, so chains lie one after the other and only ranges are stored.
@@ -64,7 +66,9 @@ class HeadsRemembered:
         self._chains[partition].add(offset, chain)
 
     def remember(self, refs: Iterable[HeadRef], kind: str, partition: Partition, offset: int) -> None:
-        """Adds heads remembered in the event at this position, except those of streams that may be truncated."""
+        """Adds heads remembered in the event at this position; heads of streams that may be truncated, and heads
+        without a chain, are left out.
+        """
         for ref in refs:
             number = _NUMBERS.get(Partition(ref.stream, ref.partition))
             if number is not None and 0 < ref.next_offset < 1 << 48 and ref.chain != GENESIS and len(ref.chain) == 16:

@@ -51,7 +51,9 @@ def judged(log: EventLog, facts: Facts, evidence: Evidence, event: StepCompleted
 async def _read_again(
     log: EventLog, facts: Facts, evidence: Evidence, mark: SpineMark, where: str, offset: int
 ) -> None:
-    """Judges the first mark of a history begun without marks, by reading its records again."""
+    """Judges a mark without a remembered digest, by reading its records again: the first mark of a history begun
+    without marks, or a mark ending further back than the digests.
+    """
     digest = SpineDigest(evidence.id, SpineMark(mark.start, mark.start, bytes(16)))
     later_records: list[Record] = []
     at = mark.start
@@ -67,7 +69,9 @@ async def _read_again(
 
 
 def _compare(facts: Facts, evidence: Evidence, mark: SpineMark, digest: bytes, where: str) -> None:
-    """Notes a mark whose digest differs from the digest of the spine's records in the log."""
+    """Notes a mark whose digest differs from the digest of the spine's records in the log; remembers the mark as the
+    newest compared.
+    """
     trail = evidence.trail
     if digest != mark.digest:
         start = trail.mark.end if trail.mark is not None else mark.start

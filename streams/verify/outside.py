@@ -39,7 +39,7 @@ class Outside(NamedTuple):
     weights: tuple[WeightsPublished, ...]
     """The weights not retired."""
     artifacts: Callable[[], Iterator[str]]
-    """The sha256 of each array stored outside of its event; some are repeated."""
+    """Yields the sha256 of each array stored outside of its event; some are repeated."""
     offers: dict[int, TasksOffered]
     """The largest offer of each serving stage."""
     left_out: frozenset[str] = frozenset()
@@ -86,7 +86,9 @@ Look = Callable[[Outside], SeenOutside]
 
 
 def outside_of(facts: Facts, evidence: Evidence) -> Outside:
-    """Returns the files named by a submitted experiment: checkpoints, weights, artifacts and offers."""
+    """Returns the files named by a submitted experiment's events: checkpoints, weights and artifacts, and the offers of
+    serving stages.
+    """
     assert evidence.spec is not None
     newest: dict[str, tuple[int, int]] = {}
     for (step, generation), event in evidence.checkpoints.items():
@@ -154,7 +156,9 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
 
 
 async def _given_up_since(log: EventLog, evidence: Evidence, ends: dict[Partition, int]) -> set[str]:
-    """Returns the folders replaced or removed by events beyond `ends`: a run continues while its files are checked."""
+    """Returns the folders replaced or removed according to events beyond `ends`, for a run that continues while its
+    files are checked.
+    """
     paths = set()
     experiment = evidence.id
     for stream in (CHECKPOINTS, WEIGHTS, EXPERIMENTS):

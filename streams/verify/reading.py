@@ -23,7 +23,9 @@ class LeavesOut(Protocol):
     """A log that skips repeated records, and whose offsets may also be taken by other programs' transactions."""
 
     async def lost(self, partition: Partition, first: int, end: int) -> int:
-        """Returns the number of offsets in [first, end) without a record that neither of the two explains."""
+        """Returns the number of offsets in [first, end) without a record, explained neither by a repetition nor by a
+        transaction.
+        """
         ...
 
 

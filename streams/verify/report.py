@@ -38,7 +38,7 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     retired_after_use: int
     """Members planned and retired before their last use (`reuse`)."""
     waiting: int
-    """Number of experiences neither planned nor retired."""
+    """Number of members neither planned nor retired."""
     retired: dict[str, int]
     """Retired members, planned before or not, by reason."""
     late: int
@@ -46,13 +46,13 @@ class VerifiedExperiment(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     """Number of steps executed."""
     executions: int
-    """Steps over all generations."""
+    """Number of executed steps over all generations, repeated steps included."""
     generations: int
     """Number of generations."""
     groups: int
     """Number of closed groups."""
     void: int
-    """Records voided by a fence."""
+    """Number of records without effect: of a role not owned by the writer, or plans out of turn."""
     not_looked_at: dict[str, int] = {}
     """Checkpoints and weights that could not be checked because they are in no file, by kind and location."""
 

@@ -19,7 +19,7 @@ from rftd.streams.verify.identities import low, mixed
 _TOLERANCE: Final = 1e-4
 """Maximum relative error of a mean computed in single precision."""
 _I31: Final = (1 << 31) - 1
-"""Maximum version or rollout representable in a row."""
+"""Stored in place of versions (negative) and rollout that do not fit into a row: numbers that no member can have."""
 
 
 def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProduced, decoded: Decoded) -> None:
@@ -56,7 +56,9 @@ def produced(facts: Facts, evidence: Evidence, event: experience.ExperienceProdu
 
 
 def scored(facts: Facts, evidence: Evidence, event: experience.EvalScored, decoded: Decoded) -> None:
-    """Stores the sums of each writer's first score of each range of rows."""
+    """Stores the sums of a range of held-out rows; of several scores of a range under one lease and writer, the first
+    counts.
+    """
     answered(facts, evidence, event, decoded)
     if facts.files:
         answers = [] if event.answers is None else [event.answers]
@@ -136,4 +138,4 @@ HANDLERS: Final[dict[type, Any]] = {
     experience.EvalScored: scored,
     step.EvalCompleted: eval_completed,
 }
-"""The check of each type of event."""
+"""The function called with each record, by type of event."""

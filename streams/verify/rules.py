@@ -17,7 +17,7 @@ _NAMED: Final = 10
 
 
 def groups_were_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Rule 5: yields closed groups never leased before."""
+    """Yields groups closed and never leased."""
     for stage in sorted(evidence.group_stages):
         for first, page in facts.groups.pages_of(facts.space(evidence.index, stage)):
             flags = rows_of(page, GROUPS)["flags"]
@@ -29,7 +29,9 @@ def groups_were_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def no_task_is_skipped(facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields gaps in the numbers of a stage's groups."""
+    """Yields gaps in the sequences of a stage's groups, and groups leased again by a fork though settled in the shared
+    history.
+    """
     for stage in sorted(evidence.group_stages):
         forked = evidence.forked if evidence.forked and evidence.forked.stage == stage else None
         expected = forked.next_sequence if forked else 0
@@ -68,7 +70,9 @@ def windows_keep_their_weights(_facts: Facts, evidence: Evidence) -> Iterator[st
 
 
 def rows_come_in_order(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields epochs of a dataset begun before the previous one was complete."""
+    """Yields epochs of a dataset left out, or with another number of rows than the first epoch, before a later one
+    began.
+    """
     for (stage, _), epochs in evidence.row_stages.items():
         numbers = sorted(epoch for epoch, rows in epochs.items() if rows)
         for number, epoch in enumerate(numbers[:-1]):
@@ -112,7 +116,7 @@ def evals_were_completed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields owners of a role other than joined workers and daemons with the controller role first."""
+    """Yields trainers that never joined as workers, and planners and dispatchers that never were the controller."""
     for owner, where in evidence.trainer_fences:
         if owner not in evidence.workers:
             yield f"the fence at {where} makes {owner} the trainer, and no such worker joined"
@@ -123,14 +127,14 @@ def fences_have_an_owner(_facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 def due_checkpoints_were_committed(_facts: Facts, evidence: Evidence) -> Iterator[str]:
-    """Yields steps with a due checkpoint not committed before the trainer continued."""
+    """Yields steps followed by others although their due checkpoint was never committed."""
     for step in sorted(evidence.unsaved):
         yield f"step {step} was due to be saved and others followed it, and no checkpoint of it was committed"
 
 
 def weights_were_activated(facts: Facts, evidences: list[Evidence]) -> None:
-    """Reports tokens sampled by a worker from a version before the worker reported this or a later version
-    as loaded.
+    """Reports versions from which a worker sampled tokens and which the worker never reported as loaded, although it
+    reported a later one.
     """
     # A version above the newest announced one is skipped: a killed worker may have had no time for its report.
     for key, version in facts.drawn.numbers():
@@ -220,7 +224,7 @@ def drawn_rows_are_leased(facts: Facts, evidence: Evidence) -> Iterator[str]:
 
 
 Judge = Callable[[Facts, Evidence], Iterator[str]]
-"""Yields the findings of one rule about one experiment."""
+"""A function yielding the findings of one rule about one experiment."""
 
 JUDGES: Final[tuple[tuple[str, Judge], ...]] = (
     ("groups-close-once", groups_were_leased),

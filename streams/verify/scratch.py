@@ -15,7 +15,7 @@ _BLOCK_SIZE_BYTES: Final = MIB
 
 
 class Scratch:
-    """One temporary file, created once the data no longer fits in memory."""
+    """One temporary file, created at the first write, for data that no longer fits in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """Prepares a file in `folder`, by default in the system's folder for temporary files."""
@@ -31,7 +31,7 @@ class Scratch:
         return start
 
     def write(self, start: int, content: bytes | bytearray) -> None:
-        """Replaces bytes added before, at their offset."""
+        """Writes the bytes at an offset within the bytes added so far."""
         if self._file is None:
             # Without a name: a killed check leaves nothing behind. Never synced, for it is worth nothing then.
             self._file = TemporaryFile(dir=self._folder, prefix="rftd-verify-")  # noqa: SIM115 (closed by `close`)
@@ -105,8 +105,8 @@ class Table:
 
     def _fetch(self, key: tuple[int, int]) -> bytearray:
         # The page goes to disk even if unchanged: callers write into it without informing the table.
-        """Returns a page for reading and writing: from memory, from disk, or new; the oldest page in memory goes to
-        disk.
+        """Returns a page missing in memory, from disk or new, for reading and writing; with too many pages in memory,
+        the one unused for longest goes to disk.
         """
         if len(self._hot) >= self._limit:
             oldest = next(iter(self._hot))
@@ -124,7 +124,7 @@ class Table:
 
 
 class Spool:
-    """A list of rows of one size, on disk."""
+    """A list of rows of one size, on disk except for the last block."""
 
     def __init__(self, scratch: Scratch, row_size_bytes: int) -> None:
         """Begins empty, with rows of this size."""
@@ -192,7 +192,7 @@ class Bits:
             page[bit >> 3] &= ~(1 << (bit & 7))
 
     def has(self, key: object, number: int) -> bool:
-        """True if the number was added."""
+        """True if the number is in the set of the key."""
         page_number, bit = divmod(number, self._PAGE_BITS)
         page = self._pages.get((key, page_number))
         return page is not None and bool(page[bit >> 3] & 1 << (bit & 7))

@@ -35,7 +35,9 @@ _ABSURD: Final = 1 << 40
 
 
 def planned(facts: Facts, evidence: Evidence, event: batch.BatchPlanned, decoded: Decoded) -> None:
-    """Notes a plan made twice, out of order, or from experiences and rows missing in the log."""
+    """Stores a plan and the uses of its experiences; notes a plan out of turn, experiences named wrongly, and rows
+    planned twice in an epoch.
+    """
     due = evidence.next_planned
     if event.step != due:  # void in every fold
         if not facts.chained and _has_plan(facts, evidence, event):
@@ -68,7 +70,7 @@ def _has_plan(facts: Facts, evidence: Evidence, event: batch.BatchPlanned) -> bo
 
 
 def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, row_item: batch.RowItem) -> None:
-    """Notes a dataset's row planned twice in an epoch of a stage."""
+    """Counts a dataset's row planned in an epoch of a stage, and notes a row planned twice."""
     digest = plan.dataset_of(row_item)
     epochs = evidence.row_stages.setdefault((plan.stage, digest), {})
     epochs[row_item.epoch] = epochs.get(row_item.epoch, 0) + 1
@@ -78,7 +80,9 @@ def add_row(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned, row_item
 
 
 def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, plan: batch.BatchPlanned | None) -> None:
-    """Undoes the uses of an abandoned plan's items. `plan` is the plan of its step, if there is one."""
+    """Removes an abandoned plan, and undoes the uses of its experiences and rows. `plan` is the plan of its step, if
+    there is one.
+    """
     if plan is None or plan.batch != event.batch:
         return
     page, at = facts.steps.row(evidence.index, plan.step)
@@ -113,7 +117,9 @@ def abandoned(facts: Facts, evidence: Evidence, event: batch.BatchAbandoned, pla
 
 
 def _items(facts: Facts, evidence: Evidence, plan: batch.BatchPlanned) -> None:
-    """Rule 6: notes planned items other than members of closed groups below the part read; rule 7: excess uses."""
+    """Stores the uses of planned experiences. Notes those that are no members of groups closed as stated, lie above the
+    part of the log observed by the plan, are too stale, used too often, or still cooling down.
+    """
     observed = {head.partition: head.next_offset for head in plan.observed if head.stream == topics.EXPERIENCES}
     places = [place_number(group.partition, group.offset) for group in plan.groups]
     bound = _bound(evidence, plan.stage)
@@ -193,7 +199,9 @@ def _bounded(time_ns: int) -> int:
 
 
 def completed(facts: Facts, evidence: Evidence, event: step.StepCompleted, _decoded: Decoded) -> None:
-    """Rule 8: notes steps of a generation with a gap before them, and steps executing another plan or a plan twice."""
+    """Stores an executed step; notes steps out of order within their generation, under an older generation, or
+    executing another batch than planned.
+    """
     if not 0 < event.step < _ABSURD:
         facts.note("trained-once", evidence.id, f"batch {event.batch} was executed as step {event.step}")
         return
@@ -256,7 +264,7 @@ def generation_started(facts: Facts, evidence: Evidence, event: step.GenerationS
 
 
 def retired(facts: Facts, evidence: Evidence, event: batch.ExperienceRetired, decoded: Decoded) -> None:
-    """Stores retirements until the end of the reading: they name experiences by their ids alone."""
+    """Stores retirements for `books`, after the reading: they name experiences by their ids alone."""
     reason = facts.reason(event.reason)
     for id in event.experiences:
         facts.retirements.add(RETIREMENT.pack(id.bytes, decoded.offset, evidence.index, reason))
@@ -336,4 +344,4 @@ HANDLERS: Final[dict[type, Any]] = {
     sweep.SweepSubmitted: life,
     **dict.fromkeys(STATES, life),
 }
-"""The check of each type of event."""
+"""The function called with each record, by type of event."""

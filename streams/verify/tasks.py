@@ -17,7 +17,7 @@ from rftd.streams.verify.identities import low, mixed
 _ABSURD: Final = 1 << 40
 """Upper bound of groups or windows in any stage: numbers beyond it are damage, and would not fit into a row."""
 _NO_SIBLING: Final = SiblingGroup(leased=False, closed=0, event=0, members=0, failed=0)
-"""A further group of which nothing is known."""
+"""A further group neither leased nor closed so far."""
 
 
 def leased(facts: Facts, evidence: Evidence, event: task.TaskLeased, _decoded: Decoded) -> None:
@@ -116,7 +116,7 @@ def _given(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: 
 
 
 def _close(facts: Facts, evidence: Evidence, event: task.GroupClosed, closed_at: int, event_id: int) -> bool:
-    """Stores a group's close. Returns False for a group already closed."""
+    """Stores a group's close. Returns False for a group already closed, and notes a close by another event."""
     evidence.group_stages.add(event.stage)
     page, at = facts.groups.row(facts.space(evidence.index, event.stage), event.sequence)
     first, row, epoch, _, known_id, retired_at, used, _, _, flags, row_known = GROUP.unpack_from(page, at)
@@ -141,7 +141,9 @@ def _close(facts: Facts, evidence: Evidence, event: task.GroupClosed, closed_at:
 
 
 def _closed(facts: Facts, evidence: Evidence, group: UUID, stage: int, sequence: int) -> tuple[int, int]:
-    """Returns the number of a group's close and its failed rollouts; 0, 0 if not closed in this sequence."""
+    """Returns the position of a group's close as a number, and the number of failed rollouts; 0, 0 for a group not
+    closed in this sequence.
+    """
     if not (0 <= sequence < _ABSURD and stage >= 0):
         return 0, 0
     page, at = facts.groups.row(facts.space(evidence.index, stage), sequence)
@@ -215,4 +217,4 @@ HANDLERS: Final[dict[type, Any]] = {
     task.GroupClosed: closed,
     weights.WeightsOverdue: overdue,
 }
-"""The check of each type of event."""
+"""The function called with each record, by type of event."""

@@ -100,8 +100,8 @@ def tensor_names(folder: Path) -> frozenset[str]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Returns the safetensors files that a loader would open; others in the folder may contain the same weights in
-    another layout.
+    """Returns the safetensors files that a loader would open: model.safetensors, else the files of the index, else all.
+    The folder may contain the same weights once more, in another layout.
     """
     whole = folder / "model.safetensors"
     try:

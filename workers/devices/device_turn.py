@@ -18,7 +18,9 @@ from typing import Final, Protocol, runtime_checkable
 from rftd.ops.clock import Clock
 
 DOOR = "turn.door"
+"""Lock file of a process about to train, keeping further rollouts out."""
 ROOM = "turn.room"
+"""Lock file of the device: shared by rollouts, or held by one training step alone."""
 LOOK_S: Final = 0.01
 """Seconds between two tries for a lock held by another process."""
 

@@ -128,7 +128,7 @@ def _read(text: str) -> tuple[Device, ...]:
 def _visible(gpus: tuple[Device, ...], visible_env: str) -> tuple[Device, ...]:
     """Returns the GPUs named by CUDA_VISIBLE_DEVICES, in the order of the variable.
 
-    As for the driver, entries after the first one without a device do not count:
+    As for the driver, the first entry without a device, or naming a device again, ends the list:
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
     """
     visible: list[Device] = []

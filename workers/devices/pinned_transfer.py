@@ -14,8 +14,8 @@ def to_device(numbers: Sequence[int] | NDArray[Any], device: torch.device) -> to
     """Returns the numbers as a tensor on the device. The copy to a GPU goes through pinned memory, so that neither side
     waits for it.
 
-    torch reuses the pinned memory only after the device has read it. On a CPU nothing is copied: the tensor shares the
-    array's memory.
+    torch reuses the pinned memory only after the device has read it. On a CPU an array is not copied: the tensor shares
+    its memory.
     """
     # On a CPU the tensor shares the array's memory: a change to one changes the other.
     tensor = torch.from_numpy(np.asarray(numbers))

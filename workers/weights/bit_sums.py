@@ -39,8 +39,8 @@ _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
 
 class BitSums:
-    """Computes digests of tensors on their device by keyed sums of bits; the keys are cached: a megabyte, and eight
-    bytes for every row.
+    """Computes digests of tensors on their device by keyed sums of bits; the keys are cached: a megabyte, and sixteen
+    bytes for every row of words.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -124,7 +124,9 @@ def _words(tensor: Tensor) -> Tensor:
 
 
 def _keys(stream: int, count: int, device: torch.device) -> Tensor:
-    """Returns odd numbers for each lane, by splitmix64 (Steele et al. 2014, fig. 17)  # [L, count], int64"""
+    """Returns odd numbers for each lane, by splitmix64 (Steele et al. 2014, fig. 17); lane l draws from stream `stream`
+    + l  # [L, count], int64
+    """
     lanes = []
     for lane in range(LANES):
         # Streams begin 2^40 numbers apart, further than any model has rows.

@@ -41,9 +41,11 @@ class WeightsRef(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """The address at which the channel finds the weights."""
     manifest: str
-    """The xxh3-128 (hex) of the manifest."""
+    """The xxh3-128 (hex) of the manifest; of the name, for weights at a service."""
     checksum: str
-    """The xxh3-128 (hex) of the weights, by which an engine verifies loaded weights."""
+    """Digest of the weights, in the form of the channel (`rftd.workers.weights.checksum`), by which an engine verifies
+    loaded weights.
+    """
     method: str = "checkpoint"
     """Name of the channel."""
     host: str = ""
@@ -87,7 +89,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str
     """Id of the manifest."""
     checksum: str
-    """Checksum of all tensors."""
+    """Digest over all tensors, in the form of the channel (`rftd.workers.weights.checksum`)."""
     size_bytes: int
     """Size of the published bytes."""
     host: str = ""
@@ -117,8 +119,8 @@ class WeightChannel(Protocol):
         ...
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the weights can still be opened from this machine, as far as known without reading them; True also if
-        the disk does not answer.
+        """True if the weights can still be opened from this machine, as far as known without reading them; True also
+        for a shared disk, or a service, that does not answer.
         """
         ...
 

@@ -103,7 +103,7 @@ def checksum_of(sums: Iterable[TensorSum]) -> str:
 
 
 def checksum(weights: Weights) -> str:
-    """Returns the xxh3-128 (hex) over name, dtype, shape and bytes of every tensor, in name order."""
+    """Returns the xxh3-128 (hex) over name, dtype, shape and the bytes' xxh3-128 of every tensor, in name order."""
     return checksum_of(tensor_sums(weights))
 
 
@@ -128,7 +128,7 @@ def digest_of(form: Form, tensors: Iterable[TensorDigest]) -> str:
 
 
 def _xxh3(lines: Iterable[TensorDigest]) -> str:
-    """Returns the xxh3 over all tensors' digests."""
+    """Returns the xxh3-128 (hex) over name, dtype, shape and digest of every tensor."""
     whole = xxhash.xxh3_128()
     for line in lines:
         _header(whole, line.name, line.dtype, line.shape)

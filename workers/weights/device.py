@@ -39,7 +39,7 @@ class HeldTensors(msgspec.Struct, frozen=True):
     """A version published by this process: the encoded layout, and the tensors by name."""
 
     layout: bytes
-    """Names, dtypes and shapes, encoded."""
+    """The `WeightsLayout`: names, dtypes, shapes, sums of bits and ties, encoded as JSON."""
     tensors: Mapping[str, torch.Tensor]
     """Tensors by name."""
 
@@ -96,7 +96,7 @@ class DeviceChannel:
         """Does nothing: the trainer's own memory is sufficient for a publication."""
 
     def holds(self, weights: WeightsRef) -> bool:
-        """True if the current process publishes the version, or another publisher answers."""
+        """True if this process, or a publisher that answers, has the version with the announced manifest."""
         published = self._own(weights)
         if published is not None:
             return manifest_id(published.layout) == weights.manifest

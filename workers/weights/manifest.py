@@ -8,7 +8,7 @@ import xxhash
 
 # array_like: a large model has hundreds of tensors, and every explorer reads a manifest for each version.
 class TensorSum(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor's line in the manifest: name, dtype, shape and xxh3-128 (hex)."""
+    """A tensor's line in a manifest or layout: name, dtype, shape and digest."""
 
     name: str
     """Name of the tensor."""
@@ -17,7 +17,7 @@ class TensorSum(msgspec.Struct, frozen=True, array_like=True):
     shape: tuple[int, ...]
     """Sizes along its dimensions."""
     xxh3: str
-    """xxh3-128 over the tensor's bytes, in hex."""
+    """xxh3-128 over the tensor's bytes, in hex; in a `WeightsLayout`, the sums of the tensor's bits."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -51,7 +51,9 @@ class Buffer:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        """Creates the file. Raises DiskFullError for lack of room, OSError if creation fails."""
+        """Creates the file. Raises DiskFullError for lack of room, OSError if creation fails, WorkError on a system
+        unable to allocate in advance.
+        """
         self.path = path
         self.size = size
         if not hasattr(os, "posix_fallocate"):

@@ -107,7 +107,9 @@ class MemoryChannel:
 
     @contextmanager
     def open(self, weights: WeightsRef) -> Iterator[Weights]:
-        """Maps the file, without a copy. The bytes do not change while the context lasts."""
+        """Maps the file, without a copy, and verifies every tensor. The bytes do not change while the context lasts.
+        Raises WorkError.
+        """
         path = Path(weights.path)
         try:
             descriptor = mapped_file.open_to_read(path)
@@ -193,7 +195,9 @@ class MemoryChannel:
         return Buffer(self._blank, size)
 
     def _repeated(self, weights: Weights, manifest: Manifest, path: Path) -> Exported:
-        """Returns the answer for an existing file, because a writer may have died before the announcement."""
+        """Returns the answer for an existing file, because a writer may have died before the announcement. Raises
+        ConflictError for other weights.
+        """
         tensors = tensor_sums(weights)
         head = _summed(manifest, tensors)
         with path.open("rb") as file:
@@ -205,7 +209,9 @@ class MemoryChannel:
 
 
 def memory_channel(place: ChannelPlace) -> MemoryChannel:
-    """Returns an experiment's channel, with versions in a folder in the machine's memory, else in the job's folder."""
+    """Returns an experiment's channel, with versions in a folder below `memory_dir` or in the machine's memory, else in
+    the job's folder.
+    """
     return MemoryChannel(shared_folder(place.job_dir, place.memory_dir), place.epoch)
 
 
@@ -249,7 +255,9 @@ def _exported(path: Path, head: bytes, checksum: str, size: int) -> Exported:
 
 
 def _make_own_folder(folder: Path) -> None:
-    """Creates the folder for the current user only: others may write beside it, so foreign content is untrusted."""
+    """Creates the folder for the current user only; raises DiskFullError for a folder of another user: others may write
+    beside it.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     tighten(folder)

@@ -187,7 +187,9 @@ class ShardedTensors:
 
     @classmethod
     def open(cls, folder: Path, kind: str) -> ShardedTensors:
-        """Returns the tensors named by a manifest. Raises DataError for a missing or truncated manifest or file."""
+        """Returns the tensors named by a manifest. Raises DataError for a missing, unreadable or self-contradictory
+        manifest, or one of another format, and for a missing or truncated file.
+        """
         path = _path(folder, kind)
         try:
             manifest = json_decoder(ShardManifest).decode(path.read_bytes())
@@ -214,9 +216,10 @@ class ShardedTensors:
         return cls(manifest, folder, kind)
 
     def verify(self, *, reader: int = 0, readers: int = 1) -> None:
-        """Raises DataError for a file with changed bytes. Each of several readers checks a share.
+        """Raises DataError for a file with changed bytes. Each of several readers checks every `readers`-th file, from
+        number `reader` on.
 
-        Every byte is read.
+        Every byte of these files is read.
         """
         for file in self._manifest.files[reader::readers]:
             digest = xxhash.xxh3_128()

@@ -27,7 +27,8 @@ class TensorDigests:
         self._sums: dict[torch.device, BitSums] = {}
 
     def of(self, form: Form, tensors: Mapping[str, torch.Tensor]) -> str:
-        """Returns the digest of all tensors, by name.
+        """Returns the digest of all tensors, by name; for the forms `name` and `sha256`, which cannot be computed from
+        tensors, the `xxh3`, different from any recorded digest of these forms.
 
         `bits` copies 16 bytes of each tensor from the device; `xxh3` and `tensors` have as many tensors on the host at
         once as there are threads.

@@ -141,7 +141,7 @@ class LinkServer:
 
 
 def layout_of(tensors: Mapping[str, torch.Tensor], *, version: int, generation: int) -> WeightsLayout:
-    """Returns the layout of tensors on a device, with sums of bits and indices of tied tensors."""
+    """Returns the layout of tensors, with sums of bits computed on their device, and indices of tied tensors."""
     names = sorted(tensors)
     devices = {tensor.device for tensor in tensors.values()}
     device = devices.pop() if len(devices) == 1 else torch.device("cpu")
@@ -233,7 +233,9 @@ def _connected(host: str, port: int) -> Any:
 
 
 def _group(backend: str, store: Any, *, rank: int, address: str) -> Any:
-    """Returns a process group of two; ending with the last reference. Not run on a GPU: `nccl`."""
+    """Returns a process group of two, which ends with its last reference. The branch `nccl` has not been run between
+    two GPUs (docs/benchmarks.md).
+    """
     if backend == "nccl":
         options = _DIST.ProcessGroupNCCL.Options()
         options._timeout = _OPERATION

@@ -12,7 +12,7 @@ from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
 _Key: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], str]
 """A tensor's address, shape, stride and dtype."""
 _ALIGNMENT_BYTES: Final = 64
-"""Tensors on the host begin at multiples of this address."""
+"""Copies of tensors on the host begin at multiples of this within their block."""
 
 
 def bytes_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, TensorBytes]:
