@@ -145,7 +145,9 @@ def shortened(stage: StageSpec, total_steps: int) -> StageSpec:
 
 
 def next_eval_step(stage: StageSpec, after: int) -> int | None:
-    """Returns the first step above `after` with a due evaluation; None without one."""
+    """Returns the first step above `after` with a due evaluation, in a stage with held-out tasksets; None if no step
+    follows.
+    """
     if after < 0 and eval_due(stage, 0):
         return 0
     after = max(after, 0)
