@@ -1,4 +1,6 @@
-"""`Clock`, the source of time. No other module of rftd reads a clock."""
+"""`Clock`, the source of time passed to services, and its texts. Only short waits within one process, as for a thread
+or an answer, read `time.monotonic` themselves.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ class ManualClock:
     """A test clock, moved by `advance`, or by sleeping on it."""
 
     def __init__(self, start_ns: int = 1_700_000_000_000_000_000) -> None:
-        """Begins at the wall time `start_ns`, and at second 0 of the monotonic time."""
+        """Begins at the wall time `start_ns`; the monotonic time begins at the same number of seconds."""
         self._now_ns = start_ns
         self._set_ns = 0
 
@@ -87,7 +89,9 @@ class ManualClock:
         return self._now_ns + self._set_ns
 
     def monotonic_s(self) -> float:
-        """Returns the simulated seconds since the start."""
+        """Returns the simulated monotonic time in seconds: `start_ns` and all advances, without the jumps of the wall
+        clock.
+        """
         return self._now_ns / 1e9  # without `_set_ns`: setting the wall clock does not move the monotonic one
 
     def advance(self, delay_s: float) -> None:

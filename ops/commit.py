@@ -44,7 +44,7 @@ class _DirectUrl(msgspec.Struct):
 def commit_of(package: str) -> str:
     """Returns the commit of a package's checkout or installation source; empty if unknown.
 
-    For a checkout, the commit at the start of the process, regardless of changed files.
+    For a checkout (an editable installation), the commit checked out at the call, regardless of changed files.
     """
     try:
         text = distribution(package).read_text("direct_url.json")

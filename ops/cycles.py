@@ -26,7 +26,9 @@ _WORTH_TRIMMING_BYTES: Final = 64 * 1024**2
 _TRIMMED_EVERY_S: Final = 60.0
 """Seconds between two returns of freed memory."""
 _DAEMON_KEEPS_BYTES: Final = 8 * 1024**2
-"""The limit for a process with much live memory and short bursts: freed memory there comes from a burst."""
+"""Freed memory left to the C library in a daemon, with much live memory and short bursts: memory freed by a burst is
+not needed soon.
+"""
 
 
 @cache

@@ -51,7 +51,7 @@ def type_info_of(kind: type[object]) -> msgspec.inspect.Type:
 # finds the class complete, and the second decoder replaces the first.
 @cache
 def _made(make: Callable[[Any], Any], kind: Hashable) -> Any:
-    """Creates and caches a decoder for `kind`, under the lock against half-built classes."""
+    """Creates `make(kind)` under the lock against half-built classes, and caches the decoder or description."""
     with _making:  # reentrant: a class may request a decoder of its own while it is inspected
         return make(kind)
 

@@ -1,4 +1,4 @@
-"""The one tree of errors.
+"""The one tree of errors; further leaves are defined beside the code raising the error.
 
     RftdError
     ├── UsageError            the caller's input: exit 2, HTTP 422
@@ -12,6 +12,7 @@
     ├── ConflictError         an illegal transition, a second daemon: exit 5, HTTP 409
     │   └── ReusedKeyError    an idempotency key reused for another command: HTTP 422
     ├── WaitTimeoutError      exit 6, HTTP 504
+    ├── OutputError           no space for standard output or a file: exit 70
     ├── LogError              the event log: exit 70, HTTP 503
     │   ├── LogCorruptError   a record does not match its checksum or chain
     │   ├── LogLossError      a remembered head is missing
@@ -23,8 +24,15 @@
         ├── DiskFullError     no space for weights or a checkpoint
         ├── DeviceMemoryError  no memory for an engine
         ├── RankError         a process of a trainer engine is gone, hangs or differs
-        ├── RolloutError
-        └── TrainError
+        ├── DeadlyTaskError   a task kills its workers
+        ├── PipelineError     an operator of the experience pipeline failed
+        ├── WeightsElsewhereError  weights in the memory of another machine
+        ├── RolloutError      a workflow, a reward or an engine
+        │   ├── RolloutTimeoutError  longer than `max_timeout`
+        │   ├── OverRolloutError     given up: enough other tasks are done
+        │   └── StaleFlightError     given up: its weights are too old
+        └── TrainError        a training step
+            └── NonFiniteLossError   NaN or infinite; the weights were not touched
 
 A message names the fault, the place, the value and a fix; `code` is stable and documented in docs/errors.md, together
 with the `remedy`: general advice for the code, independent of the message of a single case.

@@ -93,7 +93,7 @@ class _Armed:
     argument: float
     """Seconds of a sleep."""
     countdown: int
-    """Number of passages until the action."""
+    """Passages until the action, including the one with it; the action then happens at every passage."""
     once: Path | None
     """File created by the action, which then never happens again; None without one."""
 

@@ -164,7 +164,9 @@ class HttpConnection(H11Protocol):
         self._refuse(400, "what was sent is no valid HTTP/1.1 request")
 
     def _make_room(self) -> bool:
-        """Ends long-waiting connections, silent ones first; False if all others are being answered."""
+        """Ends the longest-waiting connections, silent ones first, up to a sixteenth of the bound; False if there is no
+        room for the newcomer: all others are being answered, or the bound is exceeded by an eighth.
+        """
         peers = [peer for peer in self.connections if isinstance(peer, HttpConnection) and peer is not self]
         claims = [(claim, id(peer), peer) for peer in peers if (claim := peer.claim) is not None]
         unread = _with_unread([connection for claim, _, connection in claims if claim[0] is Waits.FIRST_BYTE])
@@ -176,7 +178,9 @@ class HttpConnection(H11Protocol):
         return bool(waiting or unread) and len(self.connections) <= self._bounds.connections * 9 // 8
 
     def _await_body(self, size_bytes: int) -> None:
-        """Starts waiting for the remaining body; `size_bytes` arrived with the request's head, or as the head."""
+        """Starts waiting for the remaining body; `size_bytes` is the size of the piece that completed the head, counted
+        as body.
+        """
         self._body_began_s = self.loop.time()
         self._body_bytes = size_bytes
         self._body_due = self.loop.call_later(self._bounds.body_s, self._weigh_body)

@@ -237,7 +237,7 @@ async def serving_http(
 ) -> AsyncIterator[None]:
     """Serves `app` while the block runs; at the end, requests in progress get `GRACE_S` seconds.
 
-    A connection without a request is closed after `keep_alive_s`. `refusal` formats answers to malformed input.
+    A connection idle between two requests is closed after `keep_alive_s`. `refusal` formats answers to malformed input.
     Connections use at most three quarters of the process's limit of open files.
     """
     bounds = replace(bounds, connections=min(bounds.connections, open_files() * 3 // 4))

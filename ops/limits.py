@@ -18,7 +18,7 @@ PLAN_ROWS: Final = 50_000
 GROUP_MEMBERS: Final = 16_384
 """Maximum rollouts of one task: 96 bytes each at most in the record that closes their group."""
 INLINE_ARRAY_SIZE_BYTES: Final = 1 * MIB
-"""Token arrays up to this size are part of the event."""
+"""An experience's token arrays of up to this size together are part of the event; larger ones become artifacts."""
 APPEND_RECORDS: Final = 4096
 """Maximum records in one append."""
 APPEND_SIZE_BYTES: Final = 16 * MIB
@@ -26,13 +26,15 @@ APPEND_SIZE_BYTES: Final = 16 * MIB
 APPEND_QUEUE_RECORDS: Final = 16384
 """Records queued for the log's writer before producers must wait."""
 GROUP_COMMIT_RECORDS: Final = 2048
-"""Maximum records in one transaction of the embedded log."""
+"""Records from which no further append joins a transaction of the embedded log."""
 APPEND_QUEUE_SIZE_BYTES: Final = 64 * MIB
 """Bytes queued for the log's writer before producers must wait."""
 GROUP_COMMIT_SIZE_BYTES: Final = 16 * MIB
-"""Maximum bytes in one transaction of the embedded log; larger appends are split."""
+"""Bytes from which no further append joins a transaction of the embedded log; larger appends are split into parts of
+this size.
+"""
 LOG_RING_SIZE_BYTES: Final = 32 * MIB
-"""Newest records kept in memory by the embedded log for its followers, including object overhead."""
+"""Newest records kept in memory by a process's log for its followers, including object overhead."""
 FETCH_RECORDS: Final = 1024
 """Records of one answer of the log."""
 FETCH_SIZE_BYTES: Final = 8 * MIB
@@ -92,7 +94,7 @@ SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR: Final = 120
 SUBMIT_TOKEN_QUEUED_EXPERIMENTS: Final = 50
 """Waiting experiments of a token that may submit."""
 SUBMIT_TOKEN_CONNECTIONS: Final = 64
-"""Connections of a token that may submit."""
+"""Maximum simultaneous requests of a token that may submit."""
 SUBMIT_TOKEN_STREAMS: Final = 16
 """Open streams of a token that may submit."""
 ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
@@ -100,7 +102,7 @@ ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
 ADMIN_TOKEN_QUEUED_EXPERIMENTS: Final = 500
 """Waiting experiments of an administrator's token."""
 ADMIN_TOKEN_CONNECTIONS: Final = 128
-"""Connections of an administrator's token."""
+"""Maximum simultaneous requests of an administrator's token."""
 ADMIN_TOKEN_STREAMS: Final = 32
 """Open streams of an administrator's token."""
 TEMPLATE_STEPS: Final = 1_000_000

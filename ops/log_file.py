@@ -87,8 +87,8 @@ class OwnOutput:
         size_max_bytes: int = limits.WORKER_LOG_SIZE_BYTES,
         kept_bytes: int = limits.WORKER_LOG_KEPT_BYTES,
     ) -> None:
-        """Watches the file behind `descriptor`; once above `size_max_bytes`, only the last `kept_bytes` stay. `name` is
-        the process's, for messages.
+        """Refers to the file behind `descriptor`: `trim` keeps the last `kept_bytes` of one above `size_max_bytes`, and
+        touches no file with another name than `name`.
         """
         self._name = name
         self._descriptor = descriptor
@@ -107,8 +107,8 @@ class OwnOutput:
         return stat.S_ISREG(status.st_mode) and bool(appends) and status.st_size > self._size_max_bytes
 
     def trim(self) -> None:
-        """Copies the end of the file to the older file, and truncates the file. A line written meanwhile
-        may be lost.
+        """Copies the end of a full file to the older file, and truncates the file. A line written meanwhile may be
+        lost.
         """
         # Truncated and not renamed: engines and child processes hold the file open, and would fill the renamed file.
         try:

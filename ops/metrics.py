@@ -86,7 +86,9 @@ class Metrics:
         return generate_latest(shown)
 
     def handled(self, consumer_group: str, seconds: float, repeated: Mapping[str, int]) -> None:
-        """Counts records handled by a consumer, and repeated ones by stream."""
+        """Observes the `seconds` taken by a consumer's records for each stream in `repeated`, and adds the numbers of
+        repeated records.
+        """
         for stream, count in repeated.items():
             self.handler_duration.labels(stream, consumer_group).observe([seconds])
             self.duplicates.labels(stream, consumer_group).inc(count)

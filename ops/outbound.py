@@ -117,7 +117,7 @@ def host_of(text: str, *, field: str) -> str:
 
 
 def may_be_public(host: str) -> bool:
-    """False for an IP address outside of the public internet, and for a name with a private suffix."""
+    """False for an IP address outside of the public internet, and for a name with a private suffix or without a dot."""
     try:
         address = ip_address(host)
     except ValueError:

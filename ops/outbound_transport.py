@@ -43,7 +43,8 @@ class PublicTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Returns the answer to a request.
 
-        Raises ConfigError for a URL refused by its text, httpx.ConnectError for a name without allowed addresses.
+        Raises ConfigError for a URL refused by its text, httpx.ConnectError for a host with any address that is not
+        public, unless the host is allowed, or without addresses.
         """
         url = request.url
         check_url(str(url.copy_with(query=None)), field=self._field, public_only=True, allowed=self._allowed)

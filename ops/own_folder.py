@@ -1,4 +1,6 @@
-"""Folders and files private to a user: created closed, and refused if other users can write."""
+"""Folders and files private to a user: created closed, and refused if other users have access, or for sockets, if other
+users can write.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _ROW_KEYS: Final = frozenset(
 )
 """Words before `key` in the names of columns and entries, which are no secrets: `response_key`, `label_key`."""
 _SLIP: Final = 0.8
-"""The similarity of a word and its misspelling."""
+"""Minimum similarity, from 0 to 1 by `difflib`, of a misspelt word to the word meant."""
 _SUFFIXES: Final = frozenset({"value", "text", "b", "base", "hex"})
 """Trailing words of a name, besides digits, that state the form of the secret: `token_b64`."""
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -120,7 +120,9 @@ def _names_a_column(word: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Returns the words of a name in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` have two equal words."""
+    """Returns the words of a name in lower case and in any spelling: `openaiKey`, `OPENAI-KEY` and `openai_key` all
+    give `openai` and `key`.
+    """
     # Names come from untrusted sources: the end of a long name decides.
     return [word.lower() for word in _WORD.findall(name[-_NAME_CHARS:])]
 

@@ -32,7 +32,7 @@ class ServerTls:
         self.context = _context_of(certificate, key)
         """The context used by the server's connections; `renew` changes it in place."""
         self.names, self.addresses = _subject_of(self.context, certificate)
-        """The host names and the IP addresses that the certificate is for."""
+        """Host names and IP addresses of the certificate loaded at the start; a renewal leaves both unchanged."""
 
     def renew(self) -> bool:
         """Reloads changed files; True if changed. Raises CertificateFileError and keeps the current pair if invalid."""

@@ -27,17 +27,18 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
 
     seed: int = 0
     fail_p: float = 0.0
-    """The append raises UnreachableError and nothing landed."""
+    """Probability that an append raises UnreachableError, with nothing landed."""
     unknown_p: float = 0.0
-    """The append raises UnreachableError after a prefix of it (perhaps all) landed."""
+    """Probability that an append raises UnreachableError after a prefix of its drafts landed, perhaps none or all."""
     duplicate_p: float = 0.0
-    """The append is delivered twice, as by a transport that retries."""
+    """Probability that an append is delivered twice, as by a transport that retries; the second delivery adds nothing.
+    """
     repeat_p: float = 0.0
-    """The record (probability per record) is stored in its partition once more, at a later offset, as after a retry to
-    Kafka.
+    """Probability, per draft, that its record is stored in its partition once more, at a later offset, as after a retry
+    to Kafka.
     """
     delay_p: float = 0.0
-    """The append or read (probability per call) takes up to `delay_turns` more turns of the event loop."""
+    """Probability, per append or read, of a delay by 1 to `delay_turns` turns of the event loop."""
     delay_turns: int = 8
 
 
@@ -63,7 +64,7 @@ class MemoryLog:
 
     @property
     def failure(self) -> RftdError | None:
-        """Error of the last append; None while appends succeed."""
+        """None: injected faults are raised to the caller, and not remembered."""
         return None
 
     async def append(self, drafts: Sequence[Draft]) -> list[Position]:
@@ -106,7 +107,9 @@ class MemoryLog:
         return records
 
     def stored(self, partition: Partition, start: int, max_records: int) -> list[Record]:
-        """Returns records as `read` would, at once and without faults, for checks in tests."""
+        """Returns up to `max_records` records from `start` on, of any size, at once and without faults, for checks in
+        tests.
+        """
         records = self._records.get(partition, [])
         first = bisect_left(records, start, key=_OFFSET)
         return records[first : first + max_records]

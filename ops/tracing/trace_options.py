@@ -110,5 +110,5 @@ def _missing() -> bool:
 
 
 def _shown(url: str) -> str:
-    """Returns the URL without a possible password before the host."""
+    """Returns the end of the URL after a possible user and password, at most 80 characters."""
     return url.rpartition("@")[2][:80]

@@ -138,7 +138,9 @@ _current: Final[ContextVar[TraceSpan | None]] = ContextVar("span", default=None)
 """The open span of the present task."""
 
 current: Final = _current.get
-"""Returns the span open in this context; None without tracing. The only tracing call on the hot path."""
+"""Returns the span open in this context; None without one, as always with tracing off. The only tracing call on the hot
+path.
+"""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """`KafkaBackend`: a log on a Kafka cluster, and the checks of `rftd doctor` for one.
 
-The checks cover answering brokers, topics equal to the table of streams, and, by the offsets of the cluster's truth,
-deleted records.
+The checks cover answering brokers, the user's rights, topics equal to the table of streams, records deleted from the
+streams of truth, and settings with weaker guarantees.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ class KafkaBackend(LogBackend):
         return LogUrl(SCHEME, kafka_url(parse_kafka(text)))
 
     def place(self, url: LogUrl) -> str:
-        """Returns the cluster's addresses and prefix, for people; see `LogBackend.place`."""
+        """Returns the brokers' addresses as text for people, without the topic prefix; see `LogBackend.place`."""
         return f"Kafka at {parse_kafka(url.text).bootstrap}"
 
     def variables(self, url: LogUrl) -> tuple[str, ...]:
-        """Returns the name of the password's environment variable, if any; see `LogBackend.variables`."""
+        """Returns the name of the password's environment variable if the brokers require a login, else nothing; see
+        `LogBackend.variables`.
+        """
         settings = parse_kafka(url.text)
         return (settings.password_env,) if settings.sasl else ()
 
@@ -95,7 +97,9 @@ class KafkaBackend(LogBackend):
 
 
 def _of_rights(settings: KafkaSettings, allowed: Allowed) -> list[Diagnosis]:
-    """Reports the rights of a daemon missing for this user; a user of workers needs fewer."""
+    """Reports the rights that a daemon needs and this user lacks: a warning if the rights are enough for a worker, else
+    a failure; empty if the broker reports no rights.
+    """
     lacking = {role: in_words(missing_rights(role, allowed, settings.prefix)) for role in WRITES}
     if not allowed:
         return []
@@ -139,7 +143,9 @@ def _of_settings(settings: KafkaSettings) -> Iterator[Diagnosis]:
 
 
 async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
-    """Reports the partitions of truth with missing records."""
+    """Reports each partition of truth with missing records, and the searched part if the search ran out of time; empty
+    if the search itself failed.
+    """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             missing, searched, total = await missing_records(settings, within_s=_LOOK_S)
@@ -206,7 +212,9 @@ async def missing_records(settings: KafkaSettings, *, within_s: float) -> Delete
 async def _search(
     settings: KafkaSettings, names: Names, reached: dict[Partition, int], ends: dict[Partition, int], gaps: Gaps
 ) -> None:
-    """Reads from `reached` up to the ends, advancing `reached`."""
+    """Reads each partition from `reached` up to its end, notes missing offsets in `gaps`, and advances `reached`, also
+    for a caller that cancels the search.
+    """
     due = dict(reached)
     consumer = AIOKafkaConsumer(
         group_id=None,

@@ -28,9 +28,9 @@ _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came w
 _OLDEST_LIST_OFFSETS: Final = 7
 """The oldest accepted version of that request."""
 IN_SYNC: Final = "check that its brokers run and enough replicas are in sync"
-"""Fix for brokers that answer without carrying out the request."""
+"""Fix for a cluster without an answer or acknowledgement: absent brokers, or too few replicas in sync."""
 _WHERE: Final = "Kafka at {}"
-"""Text for the place of an error."""
+"""Form of an error's place, filled with the brokers' addresses."""
 
 
 def arguments(settings: KafkaSettings) -> dict[str, Any]:
@@ -82,9 +82,10 @@ def _tls(settings: KafkaSettings) -> ssl.SSLContext:
 
 
 async def check_cluster(settings: KafkaSettings) -> None:
-    """Returns if at least one broker accepts a connection and is new enough.
+    """Returns if the first broker that accepts a connection is new enough.
 
-    Raises ConfigError for wrong credentials or TLS and for too old a broker, UnreachableError if none answers.
+    Raises ConfigError for wrong credentials or TLS and for a broker older than Kafka 3.0; UnreachableError if none
+    accepts, with the reason of the last one.
     """
     # One connection by hand: aiokafka's clients only log each broker's reason for a refusal, a wrong password for
     # instance, and then raise an error about unreachable brokers.
@@ -190,7 +191,7 @@ def _where(settings: KafkaSettings) -> str:
 QUIET_S: Final = 30.0
 """Seconds for which a repeated warning is dropped."""
 _KINDS_MAX: Final = 256
-"""Number of different warnings remembered."""
+"""Number of different warnings remembered; beyond it, all are forgotten."""
 _logger = logging.getLogger("rftd.kafka")
 
 

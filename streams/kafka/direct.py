@@ -26,11 +26,11 @@ FEW_RECORDS: Final = 256
 _GAP_RECORDS: Final = 64
 """Maximum gap in records between two reads of one partition that are fetched together."""
 _PARTITION_SIZE_BYTES: Final = 4 * limits.MIB
-"""Maximum of one partition's records in an answer."""
+"""Maximum bytes requested of one partition in one request."""
 _REQUEST_SIZE_BYTES: Final = 16 * limits.MIB
-"""Maximum of an answer."""
+"""Maximum bytes of one answer, over all partitions."""
 _BATCH_SIZE_BYTES: Final = 16 * 1024
-"""Bytes requested of one partition to get one record of a batch."""
+"""Bytes requested of each partition by `Direct.chains`, where one batch is enough."""
 _READ_COMMITTED: Final = 1  # in Kafka's protocol
 
 
@@ -76,7 +76,8 @@ class Direct:
         return _cut(pending.found, max_size_bytes)
 
     async def chains(self, offsets: Mapping[Partition, Collection[int]]) -> dict[tuple[Partition, int], bytes]:
-        """Returns the chains of the records at these offsets, as far as brokers have the records.
+        """Returns the chains of the records at these offsets; offsets that no broker answers for, or without a readable
+        record, are absent.
 
         Each partition is read in ascending order, a batch at a time: the records of a batch are fetched once.
         """
@@ -145,7 +146,9 @@ class Direct:
             return []
 
     async def _round(self, partition: Partition) -> None:
-        """Sends one request for all waiting reads; it completes at least the earliest read of `partition`."""
+        """Sends one request for the waiting reads of all partitions led by the broker of `partition`, and ends at least
+        the earliest read of `partition`.
+        """
         client = self._offsets.client
         leader = client.cluster.leader_for_partition(self._names.kafka(partition))
         requested: dict[Partition, _PendingRead] = {}
@@ -176,7 +179,9 @@ class Direct:
         return min(int(size), _PARTITION_SIZE_BYTES)
 
     def _hand_out(self, first: _PendingRead, name: TopicPartition, aborted: Any, payload: bytes) -> None:
-        """Gives a partition's records to all reads completed by the answer, and in any case to the first."""
+        """Gives a partition's records to all reads completed by the answer, and in any case to the first; does nothing
+        without a readable record.
+        """
         partition = self._names.ours(name)
         records = self._records(name, aborted, first.start, payload)
         if not records:

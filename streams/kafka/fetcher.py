@@ -22,11 +22,11 @@ from rftd.streams.log.envelope import Record
 from rftd.streams.log.topics import Partition
 
 TIMEOUT_S: Final = 30.0
-"""Seconds without any record after which a read fails."""
+"""Seconds after the start of a wait from which a poll without any record fails the read."""
 PRIMED_RECORDS: Final = 2000
 """Number of records before its start in which a subscription looks for ids repeated later."""
 _AT_ONCE: Final = limits.FETCH_RECORDS
-"""Maximum number of records of one read."""
+"""Maximum number of records of one poll of the consumer."""
 _SKIP_RECORDS: Final = 256
 """Maximum number of records skipped by reading on; beyond that, a seek is cheaper."""
 _LEAST_AT_ONCE: Final = 64
@@ -35,7 +35,9 @@ _BACK: Final = 16
 _STREAMS: Final = 8
 """Maximum number of partitions read sequentially at a time, each with a buffer."""
 _BUFFER_SIZE_BYTES: Final = 4 * limits.MIB
-"""Size of a stream's waiting records above which aiokafka fetches no more for it."""
+"""Size of a stream's waiting records from which aiokafka fetches no more for it, and maximum size of a partition's part
+of one fetch.
+"""
 
 
 class _Stream:
@@ -108,7 +110,8 @@ class Fetcher:
     async def read(
         self, partition: Partition, start: int, end: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """Returns records of [start, end), at least one if there is one; empty if all are truncated.
+        """Returns records from `start` on, at least one if [start, end) has one, and perhaps later ones already
+        received; empty if all of [start, end) are truncated or unreadable.
 
         With `primed`, repetitions of the `PRIMED_RECORDS` records before `start` are recognised.
         """
@@ -131,7 +134,9 @@ class Fetcher:
             return records
 
     async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """Reads the ids of the records in [start, end) into a window."""
+        """Reads the records of [start, end), and returns a window with their ids, of at most the newest
+        `WINDOW_RECORDS`.
+        """
         async with self._turn:
             stream = await self._begin(partition, start)
             while stream.next < end:
@@ -142,7 +147,9 @@ class Fetcher:
             return stream.window
 
     async def last(self, offsets: Mapping[Partition, int]) -> dict[Partition, Record]:
-        """Returns the records at these offsets by partition; partitions with a truncated record are absent."""
+        """Returns the records at these offsets by partition; partitions whose offset is truncated, or taken by a
+        transaction's marker, are absent.
+        """
         records: dict[Partition, Record] = {}
         async with self._turn:
             firsts = await self._offsets.starts(offsets)
@@ -193,7 +200,9 @@ class Fetcher:
     async def _begin(
         self, partition: Partition, start: int, primed_records: int = 0, first: int | None = None
     ) -> _Stream:
-        """Begins a stream with its next record the first at or above `start`."""
+        """Begins a stream with its next record the first at or above `start`; the ids of up to `primed_records` records
+        before are remembered.
+        """
         await self._started()
         if first is None:
             first = (await self._offsets.starts([partition]))[partition]

@@ -62,7 +62,7 @@ class Gaps:
 
     async def lost(self, partition: Partition, first: int, end: int, repeated: Duplicates) -> int:
         """Returns the number of offsets in [first, end) taken neither by transactions nor by the repetitions
-        `repeated`.
+        `repeated`; if no broker can tell, transactions are taken to have none.
         """
         missing = await self.missing(partition, first, end)
         gaps = [Stretch(first, end)] if missing is None else missing

@@ -89,7 +89,7 @@ class Lane:
         written.
         """
         self._end: int | None = None
-        """Offset after the newest record of this process known to be in the log."""
+        """Offset up to which the partition is known: its end when last read back, or that of the newest batch."""
         self._known = IdWindow()
         """Ids read back from the log."""
         self._failures = 0
@@ -124,7 +124,7 @@ class Lane:
     async def _step(self) -> None:
         """Sends one batch and acknowledges its drafts; after a failure, prepares the next attempt.
 
-        After an unknown outcome, the partition's end is read back before.
+        Before the first batch, and after an unknown outcome, the partition's end is read back first.
         """
         producer: AIOKafkaProducer | None = None
         parts: list[Part] = []
@@ -258,7 +258,7 @@ class Lane:
             self._single_records = False
 
     def _finish(self) -> None:
-        """Removes finished slices from the queue."""
+        """Completes the appends at the front of the queue whose drafts all have offsets, and removes them."""
         while self._queue and self._queue[0].settle():
             self._queue.popleft()
 

@@ -48,9 +48,9 @@ APPEND_TIMEOUT_S: Final = 60.0
 ACKNOWLEDGED_IDS: Final = 100_000
 """Number of appended ids remembered by this process: a retry of such a draft sends nothing."""
 CLOSE_TIMEOUT_S: Final = 10.0
-"""Time limit for queued appends at the close."""
+"""Time limit in seconds for queued appends at the close, and then for the end of all connections."""
 CLOSE_FAILING_TIMEOUT_S: Final = 1.0
-"""The same while appends fail."""
+"""Time limit in seconds for queued appends at the close while appends fail."""
 TAIL_PATIENCE_S: Final = 0.5
 """Seconds for which a read waits for the tail to bring a record, before fetching it separately."""
 
@@ -61,7 +61,7 @@ class KafkaLog:
     def __init__(self, settings: KafkaSettings, clock: Clock) -> None:
         """Creates the log without a connection; `open` connects it."""
         self.failure: RftdError | None = None
-        """Error of the last append, for the readiness probe; None while appends succeed."""
+        """Error of failing appends, or of a task ended by a bug, for the readiness probe; None while all is well."""
         self._settings = settings
         self._clock = clock
         self._names = Names(settings.prefix)
@@ -161,8 +161,8 @@ class KafkaLog:
     async def read_known(
         self, partition: Partition, start: int, max_records: int, max_size_bytes: int, *, primed: bool = False
     ) -> list[Record]:
-        """Reads records below the known head; empty only if everything from `start` to the head was truncated or is
-        repeated.
+        """Reads records from `start` on, at least one if there is one below the known head; empty only if everything
+        from `start` to the head was truncated or is repeated.
 
         With `primed`, repetitions of records shortly before `start` are recognised.
         """
@@ -311,7 +311,9 @@ class KafkaLog:
         return None if offset is None else Position(partition, offset)
 
     def _ended(self, slice_: Slice, _: object) -> None:
-        """Forgets the queued drafts of an ended append."""
+        """Forgets the queued drafts of an ended append; without any queued draft, an UnreachableError in `failure` is
+        cleared too.
+        """
         for key in slice_.keys:
             queued = self._waiting.get(key)
             if queued is not None and queued[0] is slice_:
@@ -395,7 +397,7 @@ class KafkaLog:
             died(self.failure)
 
     async def _close(self) -> None:
-        """Waits shortly for queued appends, then ends all tasks and connections."""
+        """Waits for queued appends, at most `CLOSE_TIMEOUT_S` seconds, then ends all tasks and connections."""
         with suppress(TimeoutError):
             # Drafts not accepted by the cluster now will hardly be accepted in a moment.
             async with asyncio.timeout(CLOSE_TIMEOUT_S if self.failure is None else CLOSE_FAILING_TIMEOUT_S):
@@ -428,7 +430,9 @@ async def _all_done(slices: Iterable[Slice]) -> None:
 
 
 async def _all_ended(endings: Iterable[asyncio.Future[None]]) -> None:
-    """Returns in bounded time, and never raises: aiokafka passes on the cancellations of its own tasks."""
+    """Waits at most `CLOSE_TIMEOUT_S` for connections to end, and never raises: aiokafka passes on the cancellations of
+    its own tasks.
+    """
     done, late = await asyncio.wait(list(endings), timeout=CLOSE_TIMEOUT_S)
     for ending in late:
         ending.cancel()

@@ -34,7 +34,7 @@ class Slice:
         self.keys: list[bytes] = []
         self.offsets: list[int] = []
         self.next = 0
-        """Lowest index of a draft without an offset."""
+        """Lowest index of a draft without an offset, as of the last `settle`."""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A cancelled append leaves nobody to take its error.
         self.done.add_done_callback(looked_at)
@@ -110,7 +110,9 @@ BATCH_SIZE_BYTES: Final = 512 * 1024
 REQUEST_SIZE_BYTES: Final = 6 * limits.MIB
 """Maximum size of a request of a producer."""
 FLUSH_TIMEOUT_S: Final = 5.0
-"""Time limit for batches in flight at the stop of a producer."""
+"""Time limit in seconds for each of a producer's start, the batches in flight at its stop, and the close of its
+connections.
+"""
 _logger = logging.getLogger("rftd.kafka")
 
 

@@ -1,4 +1,4 @@
-"""Records as messages of Kafka: the envelope in headers, repeated ones recognised, missing ones noted.
+"""Records as messages of Kafka: the envelope in headers, and the recognition of repeated records.
 
 The envelope is CloudEvents 1.0 in binary mode for other programs, and the exact head and a digest for rftd:
 
@@ -190,9 +190,11 @@ def _uuid_text(id: UUID) -> bytes:
 
 
 WINDOW_RECORDS: Final = 16_384
-"""Number of newest ids a reader remembers per partition; a repetition further away counts as a new record."""
+"""Number of newest ids a reader remembers per partition; a repetition further away counts as a new record, until `rftd
+verify` finds it.
+"""
 DUPLICATES_MAX: Final = 65_536
-"""Number of repetitions remembered per partition; `rftd verify` finds those further apart."""
+"""Maximum number of repetitions remembered per partition; beyond it, the oldest are forgotten."""
 
 
 class IdWindow:
@@ -228,7 +230,7 @@ class Duplicates:
         self._offsets: dict[Partition, dict[int, None]] = {}
 
     def add(self, partition: Partition, offset: int) -> None:
-        """Remembers the offset of a repetition, forgetting the oldest."""
+        """Remembers the offset of a repetition; beyond `DUPLICATES_MAX`, the oldest is forgotten."""
         offsets = self._offsets.setdefault(partition, {})
         offsets[offset] = None
         if len(offsets) > DUPLICATES_MAX:
@@ -251,7 +253,9 @@ class Duplicates:
 def records_of(
     partition: Partition, messages: Sequence[Any], window: IdWindow | None, duplicates: Duplicates
 ) -> list[Record]:
-    """Converts aiokafka's messages, all of one partition and in order, to records."""
+    """Converts aiokafka's messages, all of one partition and in order, to records; ids repeated within the window are
+    noted in `duplicates`, and their records returned as well.
+    """
     records: list[Record] = []
     for message in messages:
         payload = message.value or b""

@@ -58,7 +58,8 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def codec(self) -> str | None:
-        """Compression of batches: zstd, but none by default for brokers on this machine, where no network is relieved.
+        """Compression of batches, None for none: as set, else zstd, but none for brokers that are all on this machine,
+        where no network is relieved.
 
         Token ids and log-probabilities shrink by a quarter, at the cost of as much time as all other work on a record.
         """

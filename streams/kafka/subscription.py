@@ -14,7 +14,7 @@ from rftd.streams.log.tail import Tail, TailSubscription
 from rftd.streams.log.topics import Partition
 
 RETRY_S: Final = 0.5
-"""Pause after a failed read."""
+"""Pause in seconds after a failed read."""
 GRACE_S: Final = 5.0
 """Additional seconds for a fetch that began within the wait."""
 
@@ -60,8 +60,10 @@ class KafkaSubscription(TailSubscription):
         self._partitions_followed = tuple(positions)
 
     async def next(self, *, wait_s: float, max_records: int = limits.FETCH_RECORDS) -> list[Record]:
-        """Returns the next records, waiting at most `wait_s` seconds; empty, and no error, while the brokers do not
-        answer.
+        """Returns the next records, waiting `wait_s` seconds, and `GRACE_S` more for a fetch under way; empty, and no
+        error, while the brokers do not answer.
+
+        Raises the error that ended the tail for good.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + wait_s

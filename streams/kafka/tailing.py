@@ -1,6 +1,7 @@
 """`Tailing`: one consumer per process, reading the newest records of all followed partitions into memory.
 
-`Pressure` counts the records not yet read by followers: a partition pauses while they fill half of that memory.
+`Pressure` estimates the bytes not yet read by followers: while they fill half of that memory, the partitions with most
+of them pause.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Pressure:
     """How far each follower has read, and which partitions pause for slow followers."""
 
     def __init__(self, room_bytes: int, clock: Clock) -> None:
-        """Begins without a follower; `room_bytes` is the size of the memory for newest records."""
+        """Begins without a follower; partitions pause while more than `room_bytes` are unread."""
         self._room_bytes = room_bytes
         self._clock = clock
         self._followers: dict[int, Mapping[Partition, int]] = {}
@@ -129,7 +130,7 @@ class Tailing:
     ) -> None:
         """Creates the tail without a connection; `run` connects it."""
         self.failed: RftdError | None = None
-        """Error that ended the tail for good: records were lost or damaged. None normally."""
+        """Error that ended the tail for good: lost or damaged records, refused rights, or a bug. None normally."""
         self._settings = settings
         self._names = names
         self._offsets = offsets

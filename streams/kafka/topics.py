@@ -100,8 +100,8 @@ def configs_of(topic: Topic, replicas: int) -> dict[str, str]:
 async def ensure_topics(settings: KafkaSettings) -> None:
     """Creates the missing topics; returns once all have leaders.
 
-    Raises ConflictError for a fatal difference (number of partitions, compaction, retention of truth), and the errors
-    of `rftd.streams.kafka.connect`.
+    Raises ConflictError for a fatal difference (number of partitions, compaction, retention of truth), ConfigError for
+    a topic that cannot be created, and the errors of `rftd.streams.kafka.connect`.
     """
     admin = await _start(settings)
     try:
@@ -182,7 +182,7 @@ async def log_id(settings: KafkaSettings) -> str:
 
 
 async def delete_topics(settings: KafkaSettings) -> None:
-    """Deletes the log's topics with all records. For tests and for `rftd stack`."""
+    """Deletes the log's topics with all records; for tests and benchmarks only."""
     admin = await _start(settings)
     try:
         await admin.delete_topics([settings.prefix + name for name in TOPICS])

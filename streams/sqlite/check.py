@@ -31,7 +31,7 @@ class Scan(msgspec.Struct, frozen=True):
     size_bytes: int
     """Size of the records."""
     heads: Heads
-    """The last position of each partition, with its chain."""
+    """Next offset of each partition, with the chain of its last record."""
 
 
 def verify_newest(
@@ -43,8 +43,8 @@ def verify_newest(
 ) -> Scan:
     """Recomputes the hash chain over the newest `size_bytes` bytes, shared out over the partitions.
 
-    Also compares the file's size with SQLite's own figure, and, to `refuse_loss`, the heads with the ones remembered in
-    `log.heads`. Raises LogCorruptError or LogLossError with the position.
+    In a file of at most `size_bytes`, SQLite also checks its own structure. With `refuse_loss`, the heads are compared
+    with the ones remembered in `log.heads`. Raises LogCorruptError or LogLossError with the position.
     """
     try:
         pages = connection.pragma("page_count")

@@ -1,8 +1,8 @@
 """Rows of one partition, read and checked, and the stored forms of a value.
 
 A value is stored as appended, compressed, or without its payload. A page holds 16 KiB, and a row of more than half of
-it would leave the rest empty. Longer values are therefore compressed: by snappy, in some ten microseconds; if two rows
-still cannot share a page, by zstd, in ten times as long. Incompressible values stay unchanged.
+it would leave the rest empty. Values of 4 to 64 KiB are therefore compressed: by snappy, in some ten microseconds; if
+two rows still cannot share a page, by zstd, in ten times as long. Incompressible values stay unchanged.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ _FORMS: Final = (0, SNAPPY, ZSTD, THIN, THIN | SNAPPY, THIN | ZSTD)
 """The known stored forms of a value."""
 
 _COMPRESS_FROM_BYTES: Final = 4096
-"""Minimum size of a compressed value: several shorter ones share a page uncompressed."""
+"""Minimum size at which a value is compressed: several shorter ones share a page uncompressed."""
 _COMPRESS_TO_BYTES: Final = 64 * 1024
-"""Maximum size of a compressed value: longer ones continue on overflow pages, and fill most of those."""
+"""Maximum size at which a value is compressed: longer ones continue on overflow pages, and fill most of those."""
 _HALF_PAGE_BYTES: Final = 7900
 """Maximum size of a value whose row still shares a page of 16 KiB with another, beside their heads and sums."""
 _WHOLE_PAGE_BYTES: Final = 14 * 1024
-"""Maximum size of a value that is compressed to fit in half a page; a longer one needs a second page anyway."""
+"""Size of a snappy block from which zstd is not tried: a row so long would need a second page, or a page of its own,
+anyway.
+"""
 _WORTH_IT: Final = 0.9
-"""Maximum ratio of compressed to original size; above it, the value is stored uncompressed."""
+"""Maximum ratio of snappy's size to the original; above it, the value is stored uncompressed."""
 _ZSTD_LEVEL: Final = 1
 """Level of compression by zstd."""
 
@@ -101,8 +103,9 @@ def damaged(partition: Partition, offset: int, fault: str) -> LogCorruptError:
 
 
 _UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.TooBigError, TypeError, ValueError, OverflowError)
-"""Errors raised for a damaged row."""
-# A flipped bit in a row's header turns bytes into a number or text: TypeError, ValueError.
+"""Errors raised for a damaged row: a flipped bit in its header turns bytes into a number or text, and raises
+TypeError or ValueError.
+"""
 
 
 def checked_rows(

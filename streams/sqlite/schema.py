@@ -31,7 +31,8 @@ CACHE_SIZE_KIB: Final = 8 * 1024
 CHECKPOINT_PAGES: Final = 1000
 """Pages of the write-ahead log from which a separate thread copies them into the database."""
 CHECKPOINT_REST_PAGES: Final = 200
-"""Maximum number of pages that the separate thread leaves for the writer to copy."""
+"""Pages copied by one pass of the separate thread at or below which it stops, and leaves the newer pages to the writer.
+"""
 CHECKPOINT_FORCED_PAGES: Final = 8 * CHECKPOINT_PAGES
 """Pages from which the writer copies all of them itself, unless a reader prevents it: the writer never waits."""
 BUSY_TIMEOUT_MS: Final = 5000
@@ -39,7 +40,7 @@ BUSY_TIMEOUT_MS: Final = 5000
 never waits.
 """
 GIVEN_BACK_PAGES: Final = 256
-"""Number of unused pages returned to the file system between two commits."""
+"""Maximum number of unused pages returned to the file system by one call of `Store.give_back`."""
 INDEXED_AT_ONCE: Final = 8192
 """Number of ids collected in memory before they are moved to the table `ids`."""
 PLACE_BITS: Final = 44
@@ -48,7 +49,7 @@ PLACE_BITS: Final = 44
 ROW_WIDTH: Final = 8
 """Number of columns of a record's row."""
 ROWS_AT_ONCE: Final = 32
-"""Rows of one INSERT: each statement hands Python's lock over, so fewer are better."""
+"""Rows of one INSERT, and ids of one look-up: each statement hands Python's lock over, so fewer are better."""
 
 CREATE: Final = """
     CREATE TABLE part(id INTEGER PRIMARY KEY, stream TEXT NOT NULL, number INTEGER NOT NULL,
@@ -68,7 +69,7 @@ _PARTS: Final = "SELECT id, stream, number, start_off, start_chain, start_size F
 PART: Final = "SELECT id, start_off FROM part WHERE stream = ? AND number = ?"
 """Reads id and first offset of a partition."""
 START: Final = "SELECT start_off, start_chain FROM part WHERE stream = ? AND number = ?"
-"""Reads first offset and chain of a partition."""
+"""Reads the first retained offset of a partition, and the chain before it."""
 ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
 """Adds a partition."""
 FIND_IDS: Final = tuple(
@@ -87,7 +88,7 @@ _INDEXED: Final = "SELECT part, off FROM indexed"
 MOVE_INDEXED: Final = "INSERT OR REPLACE INTO indexed VALUES(?, ?)"
 """Sets the first offset of a partition whose id is not in the index."""
 MOVE_START: Final = "UPDATE part SET start_off = ?, start_chain = ?, start_size = ? WHERE id = ?"
-"""Sets the first retained offset of a partition."""
+"""Sets the first retained offset of a partition, the chain before it, and the bytes below it."""
 
 
 _RANGE: Final = "SELECT off, id, chain, sum, head, value, form FROM ROWS WHERE off >= ? ORDER BY off LIMIT ?"

@@ -30,7 +30,9 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     records: list[Record]
     """The records added."""
     heads: Heads
-    """New heads of the partitions with added records."""
+    """New heads of the partitions with added records; after a recovery, also of partitions grown by a commit of unknown
+    outcome.
+    """
 
 
 class _WrittenPart:

@@ -24,7 +24,7 @@ POLL_INTERVAL_S: Final = 0.02
 class SqliteView:
     """The embedded log opened read-only: appends and truncation raise ConflictError; followers poll the file.
 
-    Each record read is checked against its hash chain.
+    Each record read is checked against the checksum of its row; the hash chain is not recomputed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -79,8 +79,8 @@ class SqliteView:
         max_records: int = limits.FETCH_RECORDS,
         max_size_bytes: int = limits.FETCH_SIZE_BYTES,
     ) -> list[Record]:
-        """Returns records of a partition from the offset `start` up to the end at the last `refresh`; see
-        `EventLog.read`.
+        """Returns records of a partition from the offset `start` on; see `EventLog.read`. Raises LogCorruptError for a
+        record missing below the head of the last `refresh`.
         """
         end = self._tail.head(partition).next_offset
         return await self._reader.read(partition, start, end, max_records, max_size_bytes)

@@ -49,13 +49,15 @@ class Checkpointer:
 
     @property
     def nearly_done(self) -> bool:
-        """True after the thread has copied nearly all pages, until read: the writer's own checkpoint is then short."""
+        """True once after each round of the thread that ended without an error: the writer's own checkpoint is then
+        short. Reading resets it.
+        """
         done = self._nearly_done
         self._nearly_done = False
         return done
 
     def want(self) -> None:
-        """Asks the thread to copy the WAL, unless it already does; returns at once."""
+        """Requests a round of copying from the thread; during a round, one more follows. Returns at once."""
         self._wanted.set()
 
     @contextmanager
@@ -178,7 +180,7 @@ class WalKeeper:
     """
 
     def __init__(self, path: Path, checkpointer: Checkpointer, *, now_s: Callable[[], float] = time.monotonic) -> None:
-        """Begins with an empty write-ahead log."""
+        """Begins with an empty write-ahead log; `now_s` is a monotonic clock."""
         self.blocked: Blocked | None = None
         self.pages = 0
         """Pages of the WAL as of the last commit."""

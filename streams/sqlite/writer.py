@@ -58,7 +58,7 @@ class WriterThread:
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._next_jobs: list[_Job] = []
-        """A job taken from the queue that did not fit into the last group, to be executed next."""
+        """A job other than an append, met while a group was gathered, to be executed after the group."""
         self._under_way = 0
         self._idle = asyncio.Event()
         self._failure: RftdError | None = None

@@ -20,7 +20,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class AppendGate:
-    """Permission to append: refused to everyone until `open`, and afterwards only for drafts of stopped experiments."""
+    """Permission to append: every append waits until `open`; drafts of stopped experiments are refused afterwards."""
 
     def __init__(self) -> None:
         """Begins closed."""
@@ -58,7 +58,9 @@ class AppendGate:
         self._coming.set()
 
     async def refused(self, pid: int, heads: Heads) -> None:
-        """Records the remembered heads of process `pid` that are missing in the log."""
+        """Records the heads remembered by process `pid`, at least one of them missing in the log, and awaits
+        `listener`.
+        """
         witness = Witness(f"process {pid}, which was connected before", heads)
         self.witnesses.append(witness)
         if self.listener is not None:

@@ -155,7 +155,7 @@ class SocketLog:
         await self._ask(lambda id: wire.Truncate(id, partition, before_offset))
 
     async def close(self) -> None:
-        """Closes the connection; see `EventLog.close`."""
+        """Waits for appends under way, then closes the connection and the log's file; see `EventLog.close`."""
         self._closed = True  # before the wait: no new append joins, and appends under way still retry
         while self._under_way:
             self._idle.clear()
@@ -301,7 +301,7 @@ class SocketLog:
             return self._connection
 
     def _check_open(self, *, under_way: bool = False) -> None:
-        """Raises UnreachableError if the log is closed; `under_way`: not while appends still wait."""
+        """Raises UnreachableError if the log is closed; with `under_way`, only once no append is under way any more."""
         if self._closed and not (under_way and self._under_way):
             raise UnreachableError("the log is closed", where=str(self._path), fix="connect again")
 

@@ -65,7 +65,8 @@ class Connection(asyncio.BufferedProtocol):
     def submit(self, make: wire.Make) -> asyncio.Future[wire.Reply]:
         """Sends the request built by `make` around a fresh id; the future gets its reply.
 
-        Raises UnreachableError on a lost connection; so does the future, if the connection is lost before the reply.
+        Raises on a lost connection the reason sent by the server, or else UnreachableError; so does the future, if the
+        connection is lost before the reply.
         """
         if self._transport is None or self._transport.is_closing():
             raise self._lost_error()
@@ -105,7 +106,9 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def hang_up(self) -> None:
-        """Closes the connection at once; waiting requests fail with UnreachableError. Idempotent."""
+        """Closes the connection at once; waiting requests fail with UnreachableError, or the known reason of the loss.
+        Idempotent.
+        """
         if self._transport is not None:
             self._transport.abort()
 
@@ -146,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._uncongested.clear()
 
     def resume_writing(self) -> None:
-        """Called by asyncio when the socket accepts more again: calls the functions passed to `when_writable`."""
+        """Called by asyncio when the socket accepts more again: calls the function last passed to `when_writable`."""
         self._uncongested.set()
         resume = self._resume
         self._resume = None

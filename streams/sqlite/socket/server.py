@@ -129,8 +129,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._regulate()
 
     def _begin(self, request: wire.Request) -> None:
-        """Starts the task of a request; a cancellation ends another request's task. Before the greeting, only that is
-        accepted.
+        """Starts the task of a request; a `Cancel` ends another request's task. Raises CodecError for a request before
+        the greeting, or with the id of one under way.
         """
         if isinstance(request, wire.Cancel):
             if task := self._under_way.get(request.id):
