@@ -50,7 +50,7 @@ def _port_error(host: str, port: int, error: OSError) -> ConflictError:
 
 
 def url_of(bound: socket.socket, tls: ServerTls | None = None) -> str:
-    """Returns the URL of a bound socket; with `tls`, an https URL whose host is named in the certificate."""
+    """Returns the URL of a bound socket; with `tls`, an https URL, if possible with a host of the certificate."""
     host, port = bound.getsockname()[:2]
     scheme = "http" if tls is None else "https"
     host = host if tls is None else tls.host_for(host)

@@ -1,9 +1,9 @@
 """Named points at which a test may kill, fail or delay a process; free when none is armed.
 
-`RFTD_FAULTS="checkpoint.after_files=kill@3,spine.before_append=sleep:0.5"` arms two points: the process dies (SIGKILL)
-at the third passage of the first, and sleeps at each passage of the second. `checkpoint.after_files=kill@3!FILE` dies
-only after creating FILE, so a process restarted with an equal environment survives. `NAME=stop@2` stops the process
-there (SIGSTOP), until SIGCONT. A point may be armed several times.
+`RFTD_FAULTS="checkpoint.after_files=kill@3,planner.before_append=sleep:0.5"` arms two points: the process dies
+(SIGKILL) at the third passage of the first, and sleeps at each passage of the second.
+`checkpoint.after_files=kill@3!FILE` dies only after creating FILE, so a process restarted with an equal environment
+survives. `NAME=stop@2` stops the process there (SIGSTOP), until SIGCONT. A point may be armed several times.
 
 `RFTD_FAULTS_HITS=FILE` appends the name of each passed point once, as proof of a suite's coverage.
 """

@@ -9,7 +9,7 @@ MIB: Final = 1024 * 1024
 
 # Streams.
 RECORD_SIZE_BYTES: Final = 2 * MIB
-"""Largest encoded record; topics allow the same size."""
+"""Maximum size of an encoded record, of head and value together; topics of Kafka allow its headers besides."""
 PLAN_EXPERIENCES: Final = 16_384
 """Maximum experiences of one batch: at most 82 bytes each, with a group of its own, so that one record holds the plan.
 """
@@ -36,15 +36,15 @@ this size.
 LOG_RING_SIZE_BYTES: Final = 32 * MIB
 """Newest records kept in memory by a process's log for its followers, including object overhead."""
 FETCH_RECORDS: Final = 1024
-"""Records of one answer of the log."""
+"""Default maximum of records in one answer of the log."""
 FETCH_SIZE_BYTES: Final = 8 * MIB
-"""Size of one answer of the log."""
+"""Default maximum size of one answer of the log."""
 FRAME_SIZE_BYTES: Final = 64 * MIB
 """Largest frame on the log's socket."""
 APPENDS_SIZE_BYTES: Final = 4 * MIB
 """Small appends combined in one frame; during its transfer the daemon writes the previous one."""
 LOG_CONNECTIONS: Final = 256
-"""Connections of other processes to the embedded log."""
+"""Maximum connections of other processes to the embedded log's socket."""
 STARTUP_VERIFY_SIZE_BYTES: Final = 256 * MIB
 """Number of newest bytes whose hash chain is recomputed before the embedded log opens."""
 ORPHAN_GRACE_S: Final = 10.0
@@ -52,21 +52,21 @@ ORPHAN_GRACE_S: Final = 10.0
 
 # Experiments.
 CONFIG_SIZE_BYTES: Final = 1 * MIB
-"""Size of an experiment file."""
+"""Maximum size of an experiment file."""
 CONFIG_DEPTH: Final = 24
-"""Nested mappings and lists of an experiment file."""
+"""Maximum depth of nested mappings and lists in an experiment file."""
 SOURCE_SIZE_BYTES: Final = 64 * 1024
 """Largest Python file of a reward or workflow in an experiment file; every stage naming it holds its text."""
 SOURCES: Final = 4
-"""Maximum number of such files."""
+"""Maximum number of Python files of rewards and workflows in an experiment file."""
 CONFIG_ALIASES: Final = 64
-"""Aliases of an experiment file."""
+"""Maximum aliases in an experiment file."""
 CONFIG_NODES: Final = 20_000
 """Maximum values in an experiment file, with aliases and references expanded."""
 CONFIG_ERRORS: Final = 50
 """Maximum errors shown for one file."""
 REQUEST_SIZE_BYTES: Final = 4 * MIB
-"""Body of an HTTP request."""
+"""Maximum size of the body of an HTTP request."""
 HTTP_HEAD_S: Final = 30.0
 """Maximum seconds for the head of a request; slower clients are refused."""
 HTTP_BODY_S: Final = 20.0
@@ -84,33 +84,33 @@ HTTP_CONNECTIONS: Final = 4096
 QUEUED_EXPERIMENTS: Final = 1000
 """Maximum experiments in the queue, over all submitters."""
 PRODUCER_QUEUED_EXPERIMENTS: Final = 500
-"""Maximum among these from programs that submit by records."""
+"""Maximum experiments in the queue from programs that submit by records."""
 READ_TOKEN_CONNECTIONS: Final = 32
-"""Maximum simultaneous requests of one token of role read, and likewise below. `rftd token add` sets other limits."""
+"""Maximum simultaneous requests of a token that may only read. `rftd token add` sets other limits for a token."""
 READ_TOKEN_STREAMS: Final = 8
-"""Open streams of a token that may only read."""
+"""Maximum open event streams of a token that may only read."""
 SUBMIT_TOKEN_SUBMISSIONS_PER_HOUR: Final = 120
-"""Submissions of a token that may submit."""
+"""Maximum submissions in an hour with a token that may submit."""
 SUBMIT_TOKEN_QUEUED_EXPERIMENTS: Final = 50
-"""Waiting experiments of a token that may submit."""
+"""Maximum waiting experiments of a token that may submit."""
 SUBMIT_TOKEN_CONNECTIONS: Final = 64
 """Maximum simultaneous requests of a token that may submit."""
 SUBMIT_TOKEN_STREAMS: Final = 16
-"""Open streams of a token that may submit."""
+"""Maximum open event streams of a token that may submit."""
 ADMIN_TOKEN_SUBMISSIONS_PER_HOUR: Final = 600
-"""Submissions of an administrator's token."""
+"""Maximum submissions in an hour with an administrator's token."""
 ADMIN_TOKEN_QUEUED_EXPERIMENTS: Final = 500
-"""Waiting experiments of an administrator's token."""
+"""Maximum waiting experiments of an administrator's token."""
 ADMIN_TOKEN_CONNECTIONS: Final = 128
 """Maximum simultaneous requests of an administrator's token."""
 ADMIN_TOKEN_STREAMS: Final = 32
-"""Open streams of an administrator's token."""
+"""Maximum open event streams of an administrator's token."""
 TEMPLATE_STEPS: Final = 1_000_000
 """Maximum steps of a chat template for one conversation; a thousand messages take some ten thousand."""
 TEMPLATE_S: Final = 10.0
 """Maximum processor time of a chat template for one conversation."""
 TASKSET_ROW_SIZE_BYTES: Final = 1 * MIB
-"""Size of a row of a taskset."""
+"""Maximum size of a row of a taskset."""
 REWARD_LARGEST: Final = 1e30
 """Rewards beyond this absolute value are refused: in float32, their sums and squares are infinite."""
 
@@ -138,7 +138,7 @@ DYNAMIC_TIMEOUT_LEAST_S: Final = 1.0
 REISSUE_LEAST_S: Final = 1.0
 """Minimum duration of a rollout before it can be a straggler."""
 ERROR_TEXT_CHARS: Final = 2000
-"""Length of an error's text in an event."""
+"""Maximum length of an error's text in an event."""
 CANCEL_GRACE_S: Final = 5.0
 """Seconds after which a cancelled workflow that has not ended is abandoned."""
 ORPHANED_ROLLOUTS: Final = 8
@@ -164,7 +164,7 @@ RESTART_BACKOFF_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 RESTARTS_IN_A_ROW: Final = 8
 """Consecutive restarts of one worker without progress before the experiment pauses."""
 STALLED_BACKOFF_S: Final = (10.0, 20.0, 40.0, 60.0)
-"""Delays before further restarts after that: the missing dependency may return by itself."""
+"""Delays before further restarts of a worker after `RESTARTS_IN_A_ROW`: the missing dependency may return by itself."""
 LEFTOVER_GRACE_S: Final = 2.0
 """Processes left running by a worker are asked to end, and killed after this long; the worker's successor waits for
 that.
@@ -200,7 +200,9 @@ ENDPOINT_TOKENS: Final = 1_000_000
 ENDPOINT_BODY_SIZE_BYTES: Final = 4 * MIB
 """The largest request of an agent program. Up to sixteen times as much is read and discarded."""
 ENDPOINT_KEEP_ALIVE_S: Final = 75
-"""Longer than clients keep a connection, so that none is closed while being reused."""
+"""Seconds for which a rollout's endpoint keeps an idle connection: longer than clients do, so that none is closed while
+being reused.
+"""
 ENDPOINT_BODY_S: Final = 60.0
 """Maximum seconds for the body of a call of the endpoint to arrive."""
 ENDPOINT_KEPT_SIZE_BYTES: Final = 32 * MIB
@@ -208,7 +210,9 @@ ENDPOINT_KEPT_SIZE_BYTES: Final = 32 * MIB
 first.
 """
 SERVED_CALLS: Final = 1024
-"""Calls of clients handled by a serving explorer at a time, most of them waiting; further clients are told to retry."""
+"""Maximum answers requested from a serving explorer by clients at a time, most of them waiting; further clients are
+told to retry.
+"""
 SERVED_ANSWERS: Final = 100_000
 """Answers without feedback kept by a serving experiment; older ones can no longer receive feedback."""
 SERVED_RUNS: Final = 100_000
@@ -220,15 +224,17 @@ EXTRACTED_CHARS: Final = 1000
 AUXILIARY_TURNS: Final = 64
 """Maximum answers of auxiliary models in a rollout's record; later ones are left out."""
 AUXILIARY_TEXT_CHARS: Final = 32_768
-"""Maximum characters of these answers together; the excess is cut off."""
+"""Maximum characters of the answers of auxiliary models in a rollout's record together; the excess is cut off."""
 EVAL_AUXILIARY_CHARS: Final = 262_144
-"""The same limit for the scores of a range of held-out rows, over all rows."""
+"""Maximum characters of the answers of auxiliary models in the scores of one range of held-out rows together; the
+excess is cut off.
+"""
 EVAL_ANSWERS: Final = 4096
 """Maximum answers of one evaluation stored as text; of more, a sample with the best and the worst."""
 EVAL_ANSWERS_CHARS: Final = 16 * MIB
 """Maximum characters of the texts of one range of held-out rows together; the excess is cut evenly."""
 EVAL_ANSWER_CHARS: Final = 131_072
-"""Maximum characters of one of these texts."""
+"""Maximum characters of one text of an evaluation's answer."""
 TOKENIZER_SIZE_BYTES: Final = 256 * MIB
 """The largest tokenizer.json copied to an experiment's artifacts, and opened for its texts."""
 TEXT_S: Final = 20.0
@@ -270,7 +276,9 @@ REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
 EVAL_AT_ONCE: Final = 64
 """Maximum evaluation rows in progress on a separate evaluation engine."""
 KEPT_WEIGHT_VERSIONS: Final = 4
-"""Newest published versions whose files are kept; older ones are retired once nothing pins them."""
+"""Minimum number of newest published versions whose files are kept, more with a wide window of synchronization; older
+ones are retired once nothing pins them.
+"""
 WEIGHTS_TRANSFER_S: Final = 60.0
 """Maximum seconds for one part of a transfer between devices; a peer that hangs for longer is given up."""
 
@@ -295,15 +303,19 @@ DATABASE_POOL_WAIT_S: Final = 10.0
 SQLITE_POOL_CONNECTIONS: Final = 15
 """Maximum connections of one process to tables in a SQLite file, each on a thread of its own."""
 SQLITE_POOL_WAIT_S: Final = 30.0
-"""Longer than for Postgres: on a busy machine earlier reads are slow, but none hangs."""
+"""Maximum seconds that a reader waits for a free connection to tables in a SQLite file: longer than for Postgres, as
+earlier reads are slow on a busy machine, but none hangs.
+"""
 DATABASE_IDLE_S: Final = 30.0
 """Connections unused for this long are closed."""
 DATABASE_CONNECT_TIMEOUT_S: Final = 5.0
-"""Time for connecting to the database."""
+"""Maximum seconds for connecting to the database."""
 DATABASE_STATEMENT_TIMEOUT_S: Final = 30.0
-"""Time of one statement in the database."""
+"""Maximum seconds of one statement in the database."""
 DATABASE_LOCK_TIMEOUT_S: Final = 10.0
-"""Shorter than the statement time-out: a projector blocked by another one's lock gets a lock error, not a time-out."""
+"""Maximum seconds of a wait for a lock in the database: shorter than for a statement, so that a projector blocked by
+another one's lock gets a lock error, not a time-out.
+"""
 PROJECTOR_RIVAL_S: Final = 5.0
 """Maximum seconds that a projector waits for the previous one to release the database."""
 STATE_CHARS: Final = 256

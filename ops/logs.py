@@ -34,8 +34,8 @@ FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
 
 
 class RepeatedLines:
-    """A structlog processor passing the first of equal lines; later lines become a single line per minute with
-    `repeated`.
+    """A structlog processor passing the first of equal warnings or errors; later ones become a single line per minute
+    with `repeated`.
 
     The processor runs before the time stamp. `write` writes a line with a count, passed through here again unchanged.
     """

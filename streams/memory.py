@@ -26,6 +26,7 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Faults and their probabilities, drawn from `seed`; probabilities are per append unless stated otherwise."""
 
     seed: int = 0
+    """Seed of the random numbers that decide about faults."""
     fail_p: float = 0.0
     """Probability that an append raises UnreachableError, with nothing landed."""
     unknown_p: float = 0.0
@@ -40,6 +41,7 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
     delay_p: float = 0.0
     """Probability, per append or read, of a delay by 1 to `delay_turns` turns of the event loop."""
     delay_turns: int = 8
+    """Maximum turns of the event loop by which a call is delayed."""
 
 
 NO_FAULTS = MemoryFaults()
@@ -49,6 +51,7 @@ class MemoryLog:
     """An `EventLog` in memory, lost with the object; equal calls and seeds give equal logs and faults."""
 
     def __init__(self, faults: MemoryFaults = NO_FAULTS) -> None:
+        """Begins empty; `faults` may be replaced at any time, its seed counts only here."""
         self.faults = faults
         self._random = np.random.default_rng(faults.seed)
         self._records: dict[Partition, list[Record]] = {}
@@ -169,6 +172,7 @@ class MemoryLog:
         self._tail.wake_all()
 
     def _take(self, drafts: Sequence[Draft]) -> list[Position]:
+        """Stores new drafts, and returns the positions of all; a known id keeps its first position."""
         positions: list[Position] = []
         grown: dict[Partition, Mark] = {}
         for draft in drafts:
@@ -180,6 +184,7 @@ class MemoryLog:
         return positions
 
     def _repeat(self, drafts: Sequence[Draft]) -> None:
+        """Stores some drafts once more, by the probability `repeat_p`."""
         grown: dict[Partition, Mark] = {}
         for draft in drafts:
             if self._happens(self.faults.repeat_p):
@@ -187,6 +192,7 @@ class MemoryLog:
         self._tail.advance((), grown)
 
     def _write(self, draft: Draft, grown: dict[Partition, Mark]) -> Position:
+        """Stores a record at the end of its partition, and notes the new head in `grown`."""
         offset, chain = grown.get(draft.partition) or self._tail.head(draft.partition)
         chain = link(chain, draft.head, draft.value)
         record = Record(draft.partition, offset, chain, draft.head, draft.value)
@@ -195,16 +201,20 @@ class MemoryLog:
         return Position(draft.partition, offset)
 
     def _start(self, partition: Partition) -> Mark:
+        """Returns the first retained offset of a partition, and the chain before it."""
         return self._starts.get(partition, Mark(0, GENESIS))
 
     def _happens(self, probability: float) -> bool:
+        """Draws whether a fault happens; a probability of 0 draws nothing."""
         return probability > 0 and float(self._random.random()) < probability
 
     async def _delay(self) -> None:
+        """Waits some turns of the event loop, by the probability `delay_p`."""
         if self._happens(self.faults.delay_p):
             for _ in range(int(self._random.integers(1, self.faults.delay_turns + 1))):
                 await asyncio.sleep(0)
 
     def _check_open(self) -> None:
+        """Raises UnreachableError if the log is closed."""
         if self._closed:
             raise UnreachableError("the log is closed", fix="open it again")

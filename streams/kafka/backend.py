@@ -32,9 +32,11 @@ from rftd.streams.log.topics import TRUTH, Partition
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Hosts of this machine."""
 _TIMEOUT_S: Final = 60.0
+"""Time limit in seconds for each part of the checks of `rftd doctor`."""
 _LOOK_S: Final = 20.0
 """Maximum seconds `rftd doctor` searches a long log for missing offsets; `rftd verify` reads all of them."""
 _POLL_MS: Final = 200
+"""Longest wait of one poll, in milliseconds."""
 
 
 class KafkaBackend(LogBackend):

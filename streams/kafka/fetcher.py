@@ -30,6 +30,7 @@ _AT_ONCE: Final = limits.FETCH_RECORDS
 _SKIP_RECORDS: Final = 256
 """Maximum number of records skipped by reading on; beyond that, a seek is cheaper."""
 _LEAST_AT_ONCE: Final = 64
+"""Records of one poll for a read of fewer: the others wait for the next read."""
 _BACK: Final = 16
 """Factor between two steps back in the search for a partition's last record."""
 _STREAMS: Final = 8

@@ -41,6 +41,7 @@ SUM: Final = "rftd-sum"
 ID: Final = "ce_id"
 """Header with the event's id as text."""
 _ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
+"""Maximum size of a head whose attributes are also written as headers of CloudEvents."""
 _FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
 """Namespace of the ids made for other programs' events."""
 _decoder = msgpack_decoder(Head)
