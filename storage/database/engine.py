@@ -19,7 +19,9 @@ from rftd.storage.database.connection_pool import ConnectionPool
 from rftd.storage.database.postgres import connector
 
 _NARROW: Final = f"cache_size=-{limits.READER_CACHE_KIB}"
+"""SQLite pragma of the page cache of a connection for reading, negative for a size in KiB."""
 BUSY_TIMEOUT: Final = "busy_timeout=10000"
+"""SQLite pragma of the wait for a lock: 10,000 milliseconds."""
 _PRAGMAS: Final = (
     "journal_mode=WAL",
     # A power cut may lose the newest commits as a whole: rows and positions together, to be filled in again from the
@@ -32,13 +34,16 @@ _PRAGMAS: Final = (
     # In pages of 4 KiB: a page changed by several transactions is copied into the database file once.
     "wal_autocheckpoint=4000",
 )
+"""SQLite pragmas applied to every new connection."""
 _DRIVERS: Final = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"}
+"""SQLAlchemy's driver for each scheme accepted in the URL of the state database."""
 _FILE_POOL: Final[dict[str, Any]] = {
     "poolclass": ConnectionPool,
     "pool_size": limits.SQLITE_POOL_CONNECTIONS,
     "max_overflow": 0,
     "pool_timeout": limits.SQLITE_POOL_WAIT_S,
 }
+"""Options of the connection pool for a SQLite file."""
 _REFUSED_CLASSES: Final = ("22", "23", "54")
 """SQLSTATE classes: data exception, constraint violation, program limit exceeded."""
 

@@ -28,6 +28,7 @@ _SETTINGS: Final = {
     "synchronous_commit": "off",
     "jit": "off",  # compiling the page's longer queries each time would cost more than reading their few rows
 }
+"""Settings of a Postgres session, sent at the connection; timeouts in milliseconds."""
 _CLIENT_GRACE_S: Final = 5.0
 """Seconds after the server's statement time-out until the client counts the connection as lost."""
 
@@ -98,6 +99,7 @@ def forbidden(url: URL) -> RftdError:
 
 
 _ADDRESS: Final = "check host and port in the URL and that the server runs and listens there"
+"""Fix shown for a server out of reach."""
 
 
 def _place(url: URL) -> str:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 _meta: Final = table_of(Meta)
+"""The table `meta`, for queries."""
 _FILLED: Final = "filled_s"
+"""Name of the pair in `meta` with the seconds taken to fill the tables."""
 
 
 async def prepare(connection: AsyncConnection, projections: Iterable[Projection]) -> bool:
@@ -127,6 +129,7 @@ def _known_revisions() -> set[str]:
 
 
 def _upgrade(connection: Connection) -> None:
+    """Creates the tables, or brings them to the newest revision, by Alembic."""
     from alembic import command
 
     command.upgrade(config(connection), "head")

@@ -25,6 +25,7 @@ FIRST_RECORDS: Final = 1000
 """Number of records from which statistics matter; smaller tables are fast under any query plan."""
 
 _logger = logging.getLogger("rftd.projector")
+"""Logger shared with the projector."""
 
 
 class TableStatistics:
@@ -76,6 +77,7 @@ class TableStatistics:
             await asyncio.wait((renewing,))
 
     async def _keep(self) -> None:
+        """Renews the statistics whenever due, until cancelled."""
         while True:
             await self._due.wait()
             await self.renew()

@@ -19,17 +19,22 @@ class NoteRow(msgspec.Struct, frozen=True, kw_only=True):
     experience: str | None
     """The rollout; null for the experiment."""
     text: str
+    """Text of the note."""
     author: str | None
     """Name of the token of the author; null for the owner."""
     noted_ns: int
+    """Time of the note, Unix time in nanoseconds."""
 
 
 class RolloutMark(msgspec.Struct, frozen=True, kw_only=True):
     """Star and labels of a rollout."""
 
     experience: str
+    """Id of the rollout's experience."""
     starred: bool
+    """True for a starred rollout."""
     labels: dict[str, str]
+    """Labels of the rollout, by key."""
 
 
 async def list_notes(connection: AsyncConnection, experiment: UUID, *, limit: int = 1000) -> list[NoteRow]:

@@ -15,14 +15,19 @@ if TYPE_CHECKING:
 
 _HELD: Final = """EXISTS (SELECT 1 FROM leases h WHERE h.id = {lease} AND h.worker = {row}.writer
     AND h.subject = {row}.group_id)"""
+"""SQL condition template: the writer of `{row}` held the lease `{lease}`, issued for the group of the rollout."""
 _NONE_BEFORE: Final = f"""NOT EXISTS (SELECT 1 FROM experiences o
     WHERE o.group_id = e.group_id AND o.rollout = e.rollout AND o.writer <> e.writer
         AND (((o.produced_partition, o.produced_offset) < {{place}}
                 AND {_HELD.format(row="o", lease="o.lease")})
             OR ((o.failed_partition, o.failed_offset) < {{place}}
                 AND {_HELD.format(row="o", lease="o.failed_lease")})))"""
+"""SQL condition template on `experiences e`: no explorer with a lease ended the rollout before the position `{place}`.
+"""
 _PRODUCED_AT: Final = "(e.produced_partition, e.produced_offset)"
+"""SQL position in the log of the success of `experiences e`: partition and offset, comparable in order."""
 _FAILED_AT: Final = "(e.failed_partition, e.failed_offset)"
+"""SQL position in the log of the failure of `experiences e`: partition and offset, comparable in order."""
 
 HELD: Final = _HELD.format(row="e", lease="e.lease")
 """SQL condition on `experiences e`: the writer held the lease answered by the record. Anybody with write access to the
@@ -38,6 +43,7 @@ PRODUCED: Final = f"""(e.produced_offset IS NOT NULL AND (e.failed_offset IS NUL
 
 _FAILED: Final = f"""(e.failed_offset IS NOT NULL AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
     AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)})"""
+"""SQL condition on `experiences e`: the rollout's first terminal event by a holder of its lease was this failure."""
 
 ENDED: Final = f"(e.state IS NOT NULL OR {_FAILED})"
 """SQL condition on `experiences e`: this row is the rollout's end, successful or not."""
@@ -57,15 +63,20 @@ GROUP: Final = "LEFT JOIN groups g ON g.id = e.group_id AND g.closed_offset IS N
 """SQL join of the closed group of `experiences e`."""
 
 RETIRED: Final = "LEFT JOIN retirements r ON r.experience = e.id"
+"""SQL join of the retirement of `experiences e`; columns of `r` are null for an experience not retired."""
 
 
 class Books(msgspec.Struct, frozen=True, kw_only=True):
     """Experiences of closed groups: produced = waiting + cooling + planned + retired."""
 
     produced: int
+    """Number of members of closed groups, each an experience with effect."""
     waiting: int
+    """Number of experiences of closed groups waiting for a first plan."""
     cooling: int
+    """Number of experiences planned before and eligible again after a cooldown."""
     planned: int
+    """Number of experiences in a batch, trained or about to be trained, without a further use to come."""
     retired: dict[str, int]
     """Retired experiences by reason."""
     retired_used: dict[str, int]
@@ -83,9 +94,14 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Count(msgspec.Struct, frozen=True):
+    """A row of the table `counts`: the number of experiences, groups or tasks of one kind and reason."""
+
     kind: str
+    """State of the counted experiences, or one of the kinds listed at the column `kind` of `Counts`."""
     reason: str
+    """Reason of a retirement, or code of a closed group; empty for kinds without reasons."""
     count: int
+    """Number of counted experiences, groups, rollouts or tasks."""
 
 
 async def books_of(connection: AsyncConnection, experiment: UUID) -> Books:

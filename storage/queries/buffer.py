@@ -29,6 +29,7 @@ class PlaceCount(msgspec.Struct, frozen=True):
     band: int
     """1 for positive tags, 0 for zero, -1 for negative ones."""
     count: int
+    """Number of experiences in the state, with tags of the sign."""
 
 
 async def count_buffer(connection: AsyncConnection, experiment: UUID) -> list[PlaceCount]:

@@ -16,26 +16,36 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 CHECKPOINT_ORDERS: Final = {"oldest": ("", ">"), "newest": (" DESC", "<")}
+"""SQL direction and comparison with the cursor's key, by the name of the order."""
 
 
 class CheckpointPage(NamedTuple):
     """Some checkpoints in order, and the cursor of the next page; None at the end."""
 
     items: list[CheckpointRow]
+    """Checkpoints of the page, in order."""
     next: str | None
+    """Cursor of the next page; None at the end."""
 
 
 class CheckpointRecord(NamedTuple):
     """A checkpoint with the position of its record in `rftd.checkpoints`."""
 
     row: CheckpointRow
+    """The checkpoint."""
     partition: int
+    """Partition of `rftd.checkpoints` with the record."""
     offset: int
+    """Offset of the record in the partition."""
 
 
 class _Position(msgspec.Struct, frozen=True):
+    """A row with the position of a checkpoint's record."""
+
     partition: int
+    """Partition of `rftd.checkpoints` with the record."""
     offset: int
+    """Offset of the record in the partition."""
 
 
 async def page_checkpoints(

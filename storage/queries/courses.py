@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 REWARD: Final = "reward"
+"""Figure of the mean reward, banded by the rewards' minimum, maximum and quantiles in each step."""
 RATE: Final = "tokens_per_s"
+"""Figure of the trained tokens per second of training."""
 HELD_OUT: Final = "held-out/"
 """Prefix of the figures of evaluations: `held-out/TASKSET` is the score, `held-out/TASKSET/FIGURE` another figure."""
 WORKERS: Final = "workers/"
@@ -33,13 +35,20 @@ WORKERS: Final = "workers/"
 LOADING: Final = "weights/load_s"
 """Figure of the mean seconds taken by explorers to load a weight version."""
 _REWARD_BANDS: Final = tuple(f"{REWARDS}/{name}" for name in ("mean", "min", "max", "p10", "p50", "p90"))
+"""Names of the step figures behind `REWARD`: mean, minimum, maximum, 10th, 50th and 90th percentile."""
 _NEWEST_EVALS: Final = 8
+"""Number of newest evaluations searched for names of figures, in each share of the history."""
 _OWN: Final = (REWARD, RATE, *TABLE_FIGURES)
+"""Names of the figures on offer for every experiment."""
 
 
 class _Identity(msgspec.Struct, frozen=True):
+    """A row with the name and the start of an experiment."""
+
     name: str
+    """Name of the experiment."""
     started_ns: int
+    """Start of the experiment, or its submission before the start, Unix time in nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +56,13 @@ class Course:
     """One experiment so far: figures with their positions in steps, tokens or seconds."""
 
     id: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     started_ns: int
+    """Start of the experiment, or its submission before the start, Unix time in nanoseconds."""
     table: StepTable
+    """The counting steps of the history, with the requested figures."""
     at: Column
     """Position of each step."""
     names: list[str]
@@ -57,8 +70,11 @@ class Course:
     points: Mapping[str, tuple[Column, Column]]
     """Positions and figures of evaluations and of loaded weights, by name."""
     presence: Mapping[str, Presence]
+    """Starts and ends of workers, by role."""
     marks: list[CourseMark]
+    """Moments of the experiment, to be drawn beside the curves."""
     mark_positions: list[float]
+    """Position of each mark, in the unit of `at`."""
 
     def bands(self, metric: str, grid: Grid) -> Bands:
         """Returns the bands of a figure; a figure of no step is NaN in every bucket."""

@@ -16,24 +16,36 @@ from rftd.ops.errors import UsageError
 FORM: Final = 1
 """Number of the present form of keys; another release may have another one."""
 CURSOR_CHARACTERS: Final = 1000
+"""Maximum number of characters in a cursor."""
 
 KeyPart = int | float | str
+"""One column of a row's key in an order of a list."""
 Key = tuple[KeyPart, ...]
+"""Columns of a row's key, in the order of sorting."""
 
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Content of a cursor: form, list, order, and the key of the last row of the page before."""
+
     form: int
+    """Version of the cursor's form, changed with the meaning of the key."""
     list: str
+    """Name of the list."""
     order: str
+    """Name of the order."""
     key: tuple[int | float | str, ...]
+    """Key of the last row of the page before."""
 
 
 class CursorError(UsageError):
     """The cursor belongs to another list, order or release, or is no cursor."""
 
     code = "RFTD-API-010"
+    """Code of the error, as in the answers and on the page of errors."""
     http_status = 400
+    """HTTP status of the answer."""
     remedy = "Start again without a cursor, or use the cursor of an answer of the same list in the same order."
+    """Fix shown for the error."""
 
 
 def cursor_of(name: str, order: str, key: Key) -> str:

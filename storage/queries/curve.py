@@ -29,43 +29,67 @@ class RewardPoint(msgspec.Struct, frozen=True, kw_only=True):
     """The rewards of the batch trained in a step."""
 
     step: int
+    """Weight version made by the step; of a point merged from neighbours, the last version."""
     stage: int
+    """Number of the stage."""
     reward_mean: float
+    """Mean reward of the batch's experiences."""
     reward_min: float
+    """Lowest reward of the batch's experiences."""
     reward_max: float
+    """Highest reward of the batch's experiences."""
     experiences: int
+    """Number of experiences with a reward."""
     inherited: bool = False
     """True if the step was made by an ancestor of this fork."""
 
 
 class _Rewards(msgspec.Struct, frozen=True):
+    """A row of rewards in one executed step, null where no experience has reached the tables."""
+
     step: int
+    """Weight version made by the step."""
     stage: int
+    """Number of the stage."""
     reward_mean: float | None
+    """Mean reward of the batch's experiences."""
     reward_min: float | None
+    """Lowest reward of the batch's experiences."""
     reward_max: float | None
+    """Highest reward of the batch's experiences."""
     experiences: int
+    """Number of the batch's experiences with a reward in the tables."""
     planned: int
     """Items of the batch that are experiences."""
 
 
 class _Generation(msgspec.Struct, frozen=True):
+    """A row with the newest generation of an experiment's history."""
+
     generation: int | None
+    """The newest generation; None before the first trainer started."""
 
 
 class _CurveColumns(NamedTuple):
     """The points of a curve as columns of equal length, in the order of the fields of `RewardPoint`."""
 
     step: NDArray[np.int64]
+    """Step numbers, ascending."""
     stage: NDArray[np.int64]
+    """Number of the stage at each point."""
     reward_mean: NDArray[np.float64]
+    """Mean reward at each point."""
     reward_min: NDArray[np.float64]
+    """Lowest reward at each point."""
     reward_max: NDArray[np.float64]
+    """Highest reward at each point."""
     experiences: NDArray[np.int64]
+    """Number of experiences with a reward at each point."""
     inherited: NDArray[np.bool_]
+    """True at points made by an ancestor of a fork."""
 
     def points(self) -> list[RewardPoint]:
-        """Returns the points as structs."""
+        """Returns the points as structs, in the order of the columns."""
         rows = zip(*(column.tolist() for column in self), strict=True)
         return [
             RewardPoint(
@@ -110,8 +134,11 @@ class _CachedCurve(NamedTuple):
     """The stable beginning of a curve: no step up to `last` changes in the given generation of the history."""
 
     generation: int | None
+    """Generation of the history at the time of reading; a newer one invalidates the curve."""
     last: int
+    """The last cached step; reading continues with the step after."""
     columns: _CurveColumns
+    """Points up to `last`, with the rewards of every planned experience."""
 
 
 class RewardCurves:
@@ -179,6 +206,7 @@ def _columns(rows: list[_Rewards], share: Share) -> _CurveColumns:
 
 
 async def _rewards(connection: AsyncConnection, experiment: UUID, first: int, last: int) -> list[_Rewards]:
+    """Returns the rewards of the executed steps in a range, each in the newest generation, in order."""
     return await fetch(
         connection,
         _Rewards,

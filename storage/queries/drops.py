@@ -40,6 +40,7 @@ class DropReason(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     """The reason of `experience.retired`; `late`: produced after their group was closed without them."""
     experiences: int
+    """Number of experiences dropped for the reason."""
     share: float
     """Share of all decided experiences, trained or dropped."""
     tokens: LengthSummary
@@ -54,6 +55,7 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     """The error's code; empty for rollouts that ended without a record: timed out, cancelled, or never begun."""
     rollouts: int
+    """Number of failed rollouts with the code."""
     share: float
     """Number in proportion to all rollouts of closed groups."""
     reason: str
@@ -66,7 +68,9 @@ class GivenUpTasks(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks closed without an experience, with one code."""
 
     code: str
+    """Code of the closed groups; empty without one."""
     tasks: int
+    """Number of tasks with the code."""
     reason: str
     """The newest of their reasons."""
     examples: list[str]
@@ -79,6 +83,7 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     trained: LengthSummary
     """Response lengths of experiences planned at least once."""
     dropped: LengthSummary
+    """Response lengths of dropped experiences."""
     reasons: list[DropReason]
     """Reasons of drops, the most frequent first."""
     undecided: int
@@ -86,6 +91,7 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     """Number of rollouts of closed groups."""
     failed_rollouts: int
+    """Number of failed rollouts of closed groups, including rollouts without a record."""
     failures: list[FailureReason]
     """Failed rollouts by code, the most frequent first."""
     given_up: list[GivenUpTasks]
@@ -93,8 +99,12 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Example(msgspec.Struct, frozen=True):
+    """A row with the id of a dropped experience or of a group, and a reason."""
+
     id: str
+    """Id of the experience or of the group."""
     reason: str
+    """Reason in words; empty for a dropped experience."""
 
 
 async def drops_of(

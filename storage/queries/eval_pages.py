@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _ORDER = "version"
+"""Name of the only order of evaluations in cursors."""
 
 
 class EvalPage(NamedTuple):
     """Some evaluations in order, and the cursor of the next page; None at the end."""
 
     items: list[EvalRow]
+    """Evaluations of the page, in order."""
     next: str | None
+    """Cursor of the next page; None at the end."""
 
 
 async def eval_page(

@@ -20,17 +20,27 @@ class ScorePlace(msgspec.Struct, frozen=True, kw_only=True):
     """The position in `rftd.experiences` of the scores of a range of rows."""
 
     row_start: int
+    """The first row of the range."""
     partition: int
+    """Partition of `rftd.experiences` with the record."""
     offset: int
+    """Offset of the record in the partition."""
 
 
 class _Holder(msgspec.Struct, frozen=True):
+    """A row with a lease of an evaluation and its worker."""
+
     lease: str
+    """Id of the lease, as text."""
     worker: str
+    """Id of the worker, as text."""
 
 
 class _JobFolder(msgspec.Struct, frozen=True):
+    """A row with the folder of an experiment."""
+
     job_dir: str | None
+    """Path of the experiment's folder; None if the submission is not in the tables."""
 
 
 async def evaluations_of(connection: AsyncConnection, experiment: UUID, *, taskset: str | None) -> list[EvalRow]:

@@ -26,28 +26,41 @@ SCAN: Final = 2_000
 NEAR_STEPS: Final = 8
 """Maximum number of steps whose experiences are read from their batches."""
 STATES: Final = ("open", "late", "waiting", "cooling", "planned", "retired")
+"""All states of an experience with effect."""
 
 
 class RowRange(NamedTuple):
     """Rows `first` to `last` of a stage's tasks."""
 
     stage: int
+    """Number of the stage."""
     first: int
+    """The first row, counted over all tasksets of the stage."""
     last: int
+    """The last row, inclusive."""
 
 
 class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a list; bounds are inclusive."""
 
     first_step: int | None = None
+    """Lowest step of the last plan."""
     last_step: int | None = None
+    """Highest step of the last plan."""
     min_reward: float | None = None
+    """Lowest reward."""
     max_reward: float | None = None
+    """Highest reward."""
     min_staleness_versions: int | None = None
+    """Lowest staleness when planned, in versions."""
     max_staleness_versions: int | None = None
+    """Highest staleness when planned, in versions."""
     stage: int | None = None
+    """Number of the stage."""
     state: str | None = None
+    """State of the experience, one of `STATES`."""
     group: UUID | None = None
+    """Id of the group."""
     row: int | None = None
     """The row of the task, over all tasksets of the stage."""
     tasksets: tuple[RowRange, ...] | None = None
@@ -55,33 +68,41 @@ class ExperienceFilter(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int | None = None
     """Earliest time of production."""
     until_ns: int | None = None
+    """Latest time of production."""
     finish: str | None = None
+    """End of the response: `stop`, `length` or `prompt_truncated`."""
     version: int | None = None
     """A weight version that generated some token."""
     part: str | None = None
     """Name of a part of the reward, for the two bounds below."""
     min_part: float | None = None
+    """Lowest value of the part of the reward."""
     max_part: float | None = None
+    """Highest value of the part of the reward."""
 
 
 class ExperiencePage(NamedTuple):
     """Some rows in order, and the cursor of the next page; None at the end."""
 
     items: list[ExperienceRow]
+    """Experiences of the page, in order."""
     next: str | None
+    """Cursor of the next page; None at the end."""
 
 
 class ExperienceOrder(NamedTuple):
     """An order by columns, all in one direction, so that one index serves both directions."""
 
     key: tuple[str, ...]
+    """Columns sorted by, the first one first."""
     kinds: tuple[type, ...]
     """Types of the columns in a cursor."""
     descending: bool
+    """True for descending values of every column."""
 
     @property
     def column(self) -> str:
-        """The column sorted by first."""
+        """The column sorted by first, before the columns breaking ties."""
         return self.key[0]
 
     def sql(self) -> str:
@@ -90,8 +111,11 @@ class ExperienceOrder(NamedTuple):
 
 
 _BY_TIME: Final = ("produced_ns", "id"), (int, str)
+"""Columns and types of an order by time of production."""
 _BY_REWARD: Final = ("reward", "produced_ns", "id"), (float, int, str)
+"""Columns and types of an order by reward, then by time of production."""
 _BY_STALENESS: Final = ("staleness_versions", "produced_ns", "id"), (int, int, str)
+"""Columns and types of an order by staleness when planned, then by time of production."""
 ORDERS: Final = {
     "oldest": ExperienceOrder(*_BY_TIME, False),
     "newest": ExperienceOrder(*_BY_TIME, True),
@@ -103,7 +127,9 @@ ORDERS: Final = {
 """Names of orders; those with a minus sign are descending. Only planned experiences have a staleness."""
 
 _PART_IN_FILE: Final = "(SELECT j.value FROM json_each(e.metrics) j WHERE j.key = :part)"
+"""SQL expression in SQLite: the part of the reward named `:part`."""
 _PART_ON_SERVER: Final = "CAST(CAST(e.metrics AS JSON) ->> :part AS DOUBLE PRECISION)"
+"""SQL expression in Postgres: the part of the reward named `:part`."""
 _CONDITIONS: Final = {
     "first_step": "e.step >= :first_step",
     "last_step": "e.step <= :last_step",
@@ -123,6 +149,7 @@ _CONDITIONS: Final = {
     "min_part": "{part} >= :min_part",
     "max_part": "{part} <= :max_part",
 }
+"""SQL condition on `experiences e` for each field of an `ExperienceFilter`."""
 _SERVED: Final = {
     "produced_ns": ("since_ns", "until_ns"),
     "reward": ("min_reward", "max_reward"),
@@ -131,22 +158,35 @@ _SERVED: Final = {
 """Bounds on the column of an order, served by the order's index."""
 _IN_ROWS: Final = """(e.stage = {stage} AND EXISTS (SELECT 1 FROM leases l WHERE l.subject = e.group_id
     AND l.kind = 'task' AND l.row_start BETWEEN {first} AND {last}))"""
+"""SQL condition template on `experiences e`: the task lies in a range of rows of a stage."""
 _BY_GROUP: Final = "SELECT DISTINCT o.group_id FROM experiences o WHERE o.group_id = :group"
+"""SQL of the group named by a filter."""
 _BY_ROW: Final = """SELECT DISTINCT l.subject AS group_id FROM leases l
 WHERE l.experiment = :experiment AND l.row_start = :row AND l.kind = 'task'"""
+"""SQL of the groups leased for a row."""
 _BY_STEPS: Final = """SELECT DISTINCT i.group_id FROM batches b JOIN batch_items i ON i.batch = b.id
 WHERE b.experiment = :experiment AND b.step BETWEEN :first_step AND :last_step"""
+"""SQL of the groups with an item in a batch planned for a range of steps."""
 
 
 class _StateTotal(msgspec.Struct, frozen=True):
+    """A row with the number of an experiment's experiences in a state."""
+
     count: int
+    """Number of experiences."""
 
 
 class _LastKey(msgspec.Struct, frozen=True):
+    """A row with the columns of every order, for the key of a cursor."""
+
     id: str
+    """Id of the experience."""
     produced_ns: int
+    """End of the rollout, Unix time in nanoseconds."""
     reward: float | None
+    """Reward of the experience."""
     staleness_versions: int | None
+    """Staleness when planned, in versions; None before a plan."""
 
 
 async def list_experiences(
@@ -212,8 +252,11 @@ class _CandidateSource(NamedTuple):
     """The tables of candidate rows, with conditions, and the filters served by them."""
 
     tables: str = "experiences e"
+    """SQL source of the candidates, with `experiences e`."""
     conditions: tuple[str, ...] = ()
+    """SQL conditions on the candidates."""
     served: tuple[str, ...] = ()
+    """Names of the filter's fields already met by all candidates."""
     few: bool = False
     """True if all candidates can be read for one page."""
     by_group: bool = False
@@ -265,4 +308,5 @@ def _beyond(sorting: ExperienceOrder, after: Key, parameters: dict[str, Any]) ->
 
 
 def _key(sorting: ExperienceOrder, row: ExperienceRow | _LastKey) -> Key:
+    """Returns the key of a row in an order, for a cursor."""
     return tuple(getattr(row, column) for column in sorting.key)

@@ -21,29 +21,47 @@ class ExperienceRow(msgspec.Struct, frozen=True, kw_only=True):
     """One experience, without its tokens: they lie in the log at (partition, offset) of `rftd.experiences`."""
 
     id: str
+    """Id of the experience."""
     group: str
+    """Id of the group."""
     rollout: int
+    """Number of the rollout in its group, from 0."""
     stage: int
+    """Number of the stage."""
     state: str
     """`open`, `waiting`, `cooling`, `planned`, `retired` or `late`."""
     retired_reason: str | None
+    """Reason of the retirement; null unless retired."""
     reward: float | None
+    """Reward of the rollout."""
     priority: float | None
+    """Priority tag, read by the planner; null or 0 without a tag."""
     prompt_tokens: int
+    """Length of the prompt, in tokens; of several steps, their sum."""
     response_tokens: int
+    """Length of the response, in tokens."""
     oldest_version: int
+    """The oldest weight version behind a token of the response."""
     newest_version: int
+    """The newest weight version behind a token of the response."""
     step: int | None
     """The last step planned with this experience."""
     staleness_versions: int | None
     """Staleness when planned for that step, in versions."""
     uses: int
+    """Number of plans with this experience."""
     finish: str
+    """End of the response: `stop`, `length` or `prompt_truncated`."""
     duration_s: float | None
+    """Seconds of the rollout."""
     metrics: dict[str, float | None]
+    """Metrics of the rollout, by name, such as the parts of the reward."""
     produced_ns: int
+    """End of the rollout, Unix time in nanoseconds."""
     partition: int
+    """Partition of `rftd.experiences` with the record."""
     offset: int
+    """Offset of the record in the partition."""
     starred: bool = False
     """True for an experience starred by a command."""
 
@@ -80,12 +98,14 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     row: int
     """The row number over all tasksets of the stage, counted through from one taskset to the next."""
     epoch: int
+    """Epoch of the dataset row."""
 
 
 class _ExperienceId(msgspec.Struct, frozen=True):
     """A row with an experience's id alone."""
 
     id: str
+    """Id of the experience."""
 
 
 async def task_of(connection: AsyncConnection, group: UUID) -> TaskRow | None:

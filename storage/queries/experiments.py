@@ -24,12 +24,17 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment of a list: state, progress, and recent figures."""
 
     id: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment, shared by experiments submitted again."""
     project: str
+    """Name of the project."""
     state: str
+    """Present state; `submitted` before the first transition."""
     reason: str | None
     """The reason of the last transition."""
     code: str | None
+    """Code of the last transition, if any."""
     kept: str
     """Location of the experiment's files: `here`, `archived` or `removed`."""
     kept_path: str | None
@@ -39,23 +44,29 @@ class ExperimentSummary(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     """The newest trained weight version."""
     total_steps: int
+    """Number of steps of all stages together."""
     generation: int | None
+    """Newest generation of the training history; null before the first trainer started."""
     reward_mean: float | None = None
     """The mean reward of the newest 256 experiences."""
     staleness_p95: int | None = None
     """The 95th percentile of staleness, in versions, in the newest trained batch of experiences."""
     submitted_ns: int
+    """Time of the submission, Unix time in nanoseconds."""
     started_ns: int | None
+    """Time of the start, Unix time in nanoseconds; null before the start."""
     state_ns: int
     """The time of the last transition, Unix time in nanoseconds."""
     labels: dict[str, str]
     """Labels of the submission, or the set given later by a command."""
     priority: int
+    """Priority in the queue: as submitted, or as set later by a command."""
     queue_position: int | None
     """Position in the queue: 1 for the next experiment to start."""
     parent: str | None
     """The experiment that shares its history with this fork, up to weight version `forked_step`."""
     forked_step: int | None
+    """The last weight version shared with the parent; null unless forked."""
     starred: bool = False
     """True for an experiment starred by a command."""
     signal: str | None = None
@@ -78,22 +89,35 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     """A stage of an experiment: settings, progress, and the best checkpoint."""
 
     stage: int
+    """Number of the stage."""
     name: str
+    """Name of the stage."""
     kind: str
+    """`train` (from a dataset), `both`, or `explore` (collects experiences)."""
     algorithm: str
+    """Name of the stage's algorithm."""
     total_steps: int
+    """Number of steps of the stage."""
     batch_size: int
+    """Number of tasks of one explore step."""
     train_batch_size: int
+    """Number of items of one training step."""
     first_version: int | None
+    """Weight version at the start of the stage; null before the start."""
     last_version: int | None
+    """Weight version at the end of the stage; null before the end."""
     started_ns: int | None
+    """Start of the stage, Unix time in nanoseconds; null before the start."""
     completed_ns: int | None
+    """End of the stage, Unix time in nanoseconds; null before the end."""
     shared_steps: int = 0
     """The number of the stage's steps made by an ancestor of this fork."""
     best_version: int | None = None
     """The version with the best evaluation, whose checkpoint is kept; null unless `trainer.best_checkpoint` is set."""
     best_figure: str | None = None
+    """Name of the figure compared between evaluations."""
     best_value: float | None = None
+    """The figure for the best version."""
     best_base: float | None = None
     """The same figure for the initial weights of the stage."""
     best_kept: list[int] = []
@@ -101,20 +125,30 @@ class StageRow(msgspec.Struct, frozen=True, kw_only=True):
     stopped_by: int | None = None
     """The version whose evaluation ended the stage before its last step."""
     stopped_reason: str | None = None
+    """Reason of the early end, in words; null without one."""
 
 
 class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment in detail: summary, configuration, stages, warnings, and books."""
 
     summary: ExperimentSummary
+    """State, progress and recent figures of the experiment."""
     job_dir: str
+    """Path of the experiment's folder."""
     deterministic: bool
+    """True for an experiment in deterministic mode."""
     seed: int
+    """Seed of the experiment."""
     config: Any
+    """The submitted specification."""
     stages: list[StageRow]
+    """Stages of the experiment, in order."""
     warnings: list[str]
+    """Texts of the warnings of the submission and of later ones, in order."""
     books: Books
+    """Counts of the experiences of closed groups by state."""
     groups_closed: int
+    """Number of closed groups."""
     generations: int
     """The number of generations: how often the training history was resumed."""
     parent_name: str | None
@@ -122,6 +156,8 @@ class ExperimentDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Fields(msgspec.Struct, frozen=True):
+    """A row with the fields of an `ExperimentDetail` read beside the summary, stages, warnings and books."""
+
     job_dir: str
     deterministic: bool
     seed: int
@@ -132,10 +168,14 @@ class _Fields(msgspec.Struct, frozen=True):
 
 
 class _Folder(msgspec.Struct, frozen=True):
+    """A row with the path of an experiment's folder."""
+
     job_dir: str
 
 
 class _Warning(msgspec.Struct, frozen=True):
+    """A row with the text of a warning."""
+
     text: str
 
 
@@ -152,6 +192,7 @@ LABELS: Final = """COALESCE((SELECT l.labels FROM annotations l WHERE l.experime
 """SQL expression of the labels of `experiments x`: those set later, or those of the submission."""
 STARRED: Final = """COALESCE((SELECT s.starred FROM annotations s WHERE s.experiment = x.id AND s.experience = x.id),
         FALSE)"""
+"""SQL expression: true if `experiments x` is starred."""
 # Of several generations of a step the newest counts. Each figure is a subquery that reads few rows by an index: joins
 # would read every step and experience of every experiment on the page.
 _SUMMARY: Final = f"""
@@ -167,11 +208,14 @@ SELECT x.id, x.name, x.project, COALESCE(x.state, 'submitted') AS state, x.state
     (SELECT MAX(g.generation) FROM generations g WHERE g.experiment = x.id) AS generation
 FROM experiments x {QUEUE}
 """
+"""SQL of an `ExperimentSummary` for each experiment, without figures, to be extended by conditions."""
 _REWARD: Final = f"""COALESCE((SELECT {{metric}} FROM {EXECUTED} t WHERE t.experiment = x.id
     ORDER BY t.step DESC, t.generation DESC LIMIT 1), {{lowest}})"""
 """SQL expression of the mean reward of the newest trained batch."""
 _METRIC_IN_FILE: Final = """json_extract(t.metrics, '$."critic/rewards/mean"')"""
+"""SQL expression in SQLite: the mean reward among the metrics of `steps t`."""
 _METRIC_ON_SERVER: Final = "CAST(CAST(t.metrics AS JSON) ->> 'critic/rewards/mean' AS DOUBLE PRECISION)"
+"""SQL expression in Postgres: the mean reward among the metrics of `steps t`."""
 _LOWEST: Final = "-1.0e300"
 """Stands for a missing reward: experiments without a trained batch of rollouts are below all others."""
 
@@ -180,8 +224,11 @@ class ExperimentOrder(NamedTuple):
     """An order by an SQL expression of `experiments x`, then by submission and id, all in one direction."""
 
     expression: str
+    """SQL expression on `experiments x`, sorted by first."""
     kind: type
+    """Type of the expression in a cursor."""
     descending: bool
+    """True for descending values of all columns."""
 
 
 ORDERS: Final = {
@@ -195,24 +242,30 @@ ORDERS: Final = {
 }
 """Names of orders; the reward is that of the newest trained batch."""
 _LIST: Final = "experiments"
+"""Name of the list in cursors."""
 
 
 class ExperimentFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a list of experiments."""
 
     states: tuple[str, ...] = ()
+    """Names of states, any of them; empty for every state."""
     labels: tuple[str, ...] = ()
     """`KEY=VALUE` or `KEY`; a returned experiment has all labels."""
     project: str | None = None
+    """Name of the project."""
     words: str | None = None
     """Pieces of the name, in any order and case."""
     signal: str | None = None
     """`lost` or `present`: whether the newest batches have a learning signal."""
     min_reward: float | None = None
+    """Lowest mean reward."""
     max_reward: float | None = None
+    """Highest mean reward."""
     since_ns: int | None = None
     """Earliest time of submission."""
     until_ns: int | None = None
+    """Latest time of submission."""
     removed: bool = False
     """True to include removed experiments."""
 
@@ -221,10 +274,14 @@ class ExperimentPageOfList(NamedTuple):
     """Some experiments in order, and the cursor of the next page; None at the end."""
 
     items: list[ExperimentSummary]
+    """Experiments of the page, in order."""
     next: str | None
+    """Cursor of the next page; None at the end."""
 
 
 class _SortKey(msgspec.Struct, frozen=True):
+    """A row with the columns of an order, for the key of a cursor."""
+
     id: str
     sorted_by: int | float | str
     submitted_ns: int
@@ -424,6 +481,8 @@ async def list_stages(connection: AsyncConnection, experiment: UUID) -> list[Sta
 
 
 class _StateCount(msgspec.Struct, frozen=True):
+    """A row with the number of experiments in a state."""
+
     state: str
     number: int
 

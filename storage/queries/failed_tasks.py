@@ -13,13 +13,16 @@ from rftd.streams.folds.letters import RecordPlace
 from rftd.streams.log.topics import TASKS
 
 _AT_ONCE: Final = 500
+"""Maximum number of groups in one query for leases."""
 MOST: Final = 10_000
 """Maximum number of failed tasks read, the newest first; the log has the older ones."""
 _GROUPS: Final = """SELECT id, experiment, stage, sequence, members, failed, code, reason, closed_ns, closed_partition,
     closed_offset FROM groups WHERE failed > 0 AND (reason IS NULL OR reason <> :stage_ended)
     ORDER BY closed_ns DESC, closed_partition DESC, closed_offset DESC LIMIT :most"""
+"""SQL of the newest closed groups with a failed rollout, except groups closed by the end of their stage."""
 _LEASES: Final = """SELECT subject, row_start, epoch, attempt, slot, worker, leased_ns, expired_reason FROM leases
     WHERE subject IN :groups AND kind = 'task' AND leased_offset IS NOT NULL ORDER BY subject, attempt"""
+"""SQL of the leases of groups, in the order of attempts."""
 
 
 async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
@@ -35,6 +38,7 @@ async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
 
 
 def _task(row: Any, leases: list[Any]) -> FailedTask:
+    """Returns a failed task from the row of its group and the rows of its leases, in the order of attempts."""
     return FailedTask(
         experiment=UUID(bytes=bytes(row.experiment)),
         group=UUID(bytes=bytes(row.id)),
@@ -63,6 +67,7 @@ def _task(row: Any, leases: list[Any]) -> FailedTask:
 
 _TRIED: Final = """SELECT COUNT(*) FROM groups WHERE experiment = :experiment AND stage = :stage
     AND sequence < :added AND closed_offset IS NOT NULL"""
+"""SQL of the number of closed groups of a stage with a sequence number below `:added`."""
 
 
 async def tried_tasks(connection: AsyncConnection, experiment: UUID, *, stage: int, added: int) -> int:

@@ -17,34 +17,43 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 GROUP_ORDERS: Final = {"oldest": ("", ">"), "newest": (" DESC", "<")}
+"""SQL direction and comparison with the cursor's key, by the name of the order."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     """One task with its closed group of rollouts."""
 
     id: str
-    """The group."""
+    """Id of the group."""
     stage: int
+    """Number of the stage."""
     sequence: int
     """The task's number in its stage, from 0."""
     row: int | None
     """The row number over all tasksets of the stage."""
     epoch: int | None
+    """Epoch of the row; null if no lease of the group is in the tables."""
     members: int
+    """Number of experiences in the group, each a success."""
     failed: int
     """Number of failed rollouts."""
     reward_mean: float | None
+    """Mean reward of the members; null without members."""
     code: str | None
     """Code of the failure of a task without enough successful rollouts."""
     reason: str | None
+    """Reason of the failure, in words."""
     closed_ns: int
+    """Time of the close, Unix time in nanoseconds."""
 
 
 class GroupPage(NamedTuple):
     """Some groups in order, and the cursor of the next page; None at the end."""
 
     items: list[GroupRow]
+    """Groups of the page, in order."""
     next: str | None
+    """Cursor of the next page; None at the end."""
 
 
 async def list_groups(
@@ -91,7 +100,9 @@ class GroupTask(TaskRow, frozen=True, kw_only=True):
     """The task of a group, closed or not."""
 
     group: str
+    """Id of the group."""
     stage: int
+    """Number of the stage."""
 
 
 async def tasks_of(connection: AsyncConnection, experiment: UUID, groups: Sequence[UUID]) -> list[GroupTask]:

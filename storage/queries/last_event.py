@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _TIME: Final = "_ns"
+"""Ending of the names of all columns with a time."""
 _LATER: Final = "eligible_at_ns"
 """A planned future time, which is not the time of an event."""
 
 
 class _Newest(msgspec.Struct, frozen=True):
+    """A row with the newest time in any table."""
+
     newest_ns: int | None
+    """Newest time, Unix time in nanoseconds; None without any."""
 
 
 async def last_event_ns(connection: AsyncConnection, experiment: UUID) -> int:

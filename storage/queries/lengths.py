@@ -16,28 +16,37 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _UNDECIDED = ("open", "waiting")
+"""States of experiences neither trained nor dropped yet."""
 
 
 class LengthSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The lengths of some responses, in tokens; every figure is 0 without responses."""
 
     count: int
+    """Number of responses."""
     mean: float
+    """Mean length, in tokens."""
     p50: int
+    """Median length, in tokens."""
     p90: int
+    """90th percentile of the lengths, in tokens."""
     p99: int
+    """99th percentile of the lengths, in tokens."""
     max: int
+    """Maximum length, in tokens."""
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """The response lengths of decided experiences: generated = trained + dropped."""
 
     generated: LengthSummary
+    """Response lengths of trained and dropped experiences together."""
     trained: LengthSummary
     """Experiences planned at least once."""
     dropped: LengthSummary
     """Experiences retired before they were planned, or late: their group was closed without them."""
     dropped_by_reason: dict[str, int]
+    """Number of dropped experiences, by reason of the retirement; `late` for late ones."""
     undecided: int
     """Experiences that are waiting, or whose group is open; in none of the three summaries."""
     never_ended: int
@@ -53,15 +62,25 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _LengthCount(msgspec.Struct, frozen=True):
+    """A row with the number of experiences of equal length, state, reason and use."""
+
     tokens: int
+    """Length of the responses, in tokens."""
     state: str
+    """State of the experiences."""
     reason: str | None
+    """Reason of the retirement; None unless retired."""
     used: int
+    """1 for experiences planned at least once, else 0."""
     count: int
+    """Number of experiences."""
 
 
 class _Rollouts(msgspec.Struct, frozen=True):
+    """A row with the number of rollouts of closed groups."""
+
     rollouts: int
+    """Number of members and failed rollouts."""
 
 
 async def lengths_of(connection: AsyncConnection, experiment: UUID, *, stage: int | None = None) -> Lengths:

@@ -16,17 +16,22 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
     """State of an experiment, and the step since which the learning signal is lost."""
 
     id: str
+    """Id of the experiment."""
     state: str
+    """Present state of the experiment."""
     signal_cause: str | None
     """Cause of the lost signal; None or empty during normal training."""
     signal_step: int | None
+    """First step of a lost or of a regained signal; None if the signal was never lost."""
 
 
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
     """An ended experiment, and the time of its end."""
 
     id: str
+    """Id of the experiment."""
     ended_ns: int
+    """Time of the last transition, Unix time in nanoseconds."""
 
 
 async def ended_experiments(connection: AsyncConnection, *, after_ns: int) -> list[EndedRow]:

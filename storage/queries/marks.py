@@ -29,7 +29,9 @@ class CourseMark(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     """The weight version; null for a moment known by its time only."""
     time_ns: int
+    """Time of the moment, Unix time in nanoseconds."""
     text: str
+    """Details in words; empty for a publication."""
     count: int = 1
     """Number of neighbouring marks of the kind, this one included."""
 

@@ -15,9 +15,11 @@ from rftd.streams.folds.spine import Kept
 from rftd.streams.spec.naming import Named, choose
 
 _ID_PREFIX: Final = re.compile(r"[0-9a-f]{1,32}")
+"""Pattern of the beginning of an id, in hexadecimal digits without hyphens."""
 # A row without a submission comes from an event of a foreign or damaged log, not from an experiment.
 _NAMED: Final = """SELECT x.id, x.name, x.kept FROM experiments x
 WHERE x.submitted_offset IS NOT NULL {chosen} ORDER BY x.submitted_ns, x.id"""
+"""SQL of id, name and location of the experiments meeting a condition, in order of submission."""
 
 
 async def resolve_experiment(connection: AsyncConnection, text: str) -> UUID:

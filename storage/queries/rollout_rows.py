@@ -23,19 +23,27 @@ class FailedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout without an experience, and the reason."""
 
     rollout: int
+    """Number of the rollout in its group, from 0."""
     code: str
+    """Code of the error."""
     reason: str
+    """Reason of the failure, in words."""
 
 
 class PlanPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The position of the plan of a batch on the spine."""
 
     partition: int
+    """Partition of the spine with the plan's record."""
     offset: int
+    """Offset of the plan's record in the partition."""
 
 
 class _GroupId(msgspec.Struct, frozen=True):
+    """A row with the id of a group."""
+
     id: str
+    """Id of the group, as text."""
 
 
 async def find_group(connection: AsyncConnection, experiment: UUID, text: str) -> UUID:

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 R = TypeVar("R", bound=msgspec.Struct)
+"""Struct type of the rows returned by a query."""
 
 _IDS = frozenset({"id", "batch", "experience", "experiment", "group", "lease", "worker", "subject", "parent"})
+"""Names of the columns with ids: 16 raw bytes, returned as text."""
 _JSON = frozenset({"metrics", "labels", "config"})
+"""Names of the columns with JSON objects, decoded; null becomes an empty mapping."""
 _LISTS = frozenset({"best_kept"})
+"""Names of the columns with JSON arrays, decoded; null becomes an empty list."""
 
 
 async def fetch(connection: AsyncConnection, kind: type[R], sql: str, **parameters: object) -> list[R]:

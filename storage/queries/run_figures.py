@@ -25,6 +25,7 @@ CURVE_POINTS: Final = 24
 CLIPPED_STEPS: Final = 4
 """Number of newest steps in the share of clipped tokens."""
 CACHED_RUNS: Final = 4_096
+"""Maximum number of experiments with cached figures; the cache is emptied when full."""
 _UNKNOWN: Final = -1
 """Number of records of an experiment not cached before."""
 
@@ -33,6 +34,7 @@ class HeldOutScore(msgspec.Struct, frozen=True, kw_only=True):
     """The newest score on a held-out taskset, and the change since the first one."""
 
     score: float
+    """Mean reward of the newest evaluation on the taskset."""
     version: int
     """The evaluated weight version."""
     stderr: float | None
@@ -47,6 +49,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
     reward_mean: float | None
     """The mean reward of the newest 256 experiences."""
     staleness_p95: int | None
+    """95th percentile of staleness, in versions, of the newest recent batch with a recorded staleness."""
     reward_curve: list[float]
     """Mean rewards of at most 24 steps, evenly spaced, the newest last."""
     held_out: dict[str, HeldOutScore]
@@ -62,50 +65,83 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RecentRollout(msgspec.Struct, frozen=True):
+    """A row of `_ROLLOUTS`: one of the newest experiences with effect of an experiment."""
+
     worker: str
+    """Id of the explorer, as text."""
     reward: float | None
+    """Reward of the experience; None without a reward."""
     duration_s: float | None
+    """Seconds of the rollout; None if not recorded."""
     produced_ns: int
+    """End of the rollout, Unix time in nanoseconds."""
 
 
 class _RecentStep(msgspec.Struct, frozen=True):
+    """A row of `_RECENT`: one of the newest executed steps, with the staleness of its batch."""
+
     step: int
+    """Weight version made by the step."""
     generation: int
+    """Generation of the training history at the step."""
     duration_s: float
+    """Seconds of training in the step."""
     completed_ns: int
+    """End of the step, Unix time in nanoseconds."""
     staleness_p95: int | None
+    """95th percentile of the batch's staleness, in versions; None without experiences."""
 
 
 class _Metrics(msgspec.Struct, frozen=True):
+    """A row of `_CURVE`: a step with the metrics reported by the trainer."""
+
     step: int
+    """Weight version made by the step."""
     metrics: dict[str, float | None]
+    """Metrics of the step by name; None for a recorded NaN or infinity."""
 
 
 class _Score(msgspec.Struct, frozen=True):
+    """A row of `_SCORES`: an evaluation with its score and further figures."""
+
     taskset: str
+    """Name of the held-out taskset."""
     version: int
+    """The evaluated weight version."""
     score: float | None
+    """Mean reward of the answers; None without a finite score."""
     metrics: dict[str, float | None]
+    """Further figures of the evaluation by name, such as `score/stderr`."""
 
 
 class _FirstScore(msgspec.Struct, frozen=True):
+    """A row of `_FIRST_SCORES`: an evaluation among the earliest by weight version."""
+
     taskset: str
+    """Name of the held-out taskset."""
     version: int
+    """The evaluated weight version."""
     score: float | None
+    """Mean reward of the answers; None without a finite score."""
 
 
 _ROLLOUTS: Final = f"""SELECT e.writer AS worker, e.reward, e.duration_s, e.produced_ns FROM experiences e
 WHERE e.experiment = :experiment AND {COUNTED} AND e.produced_ns IS NOT NULL
 ORDER BY e.produced_ns DESC LIMIT {RECENT_EXPERIENCES}"""
+"""SQL of the newest `RECENT_EXPERIENCES` experiences with effect, the newest first."""
 _RECENT: Final = f"""SELECT t.step, t.generation, t.duration_s, t.completed_ns, b.staleness_p95
 FROM {EXECUTED} t LEFT JOIN batches b ON b.id = t.batch
 WHERE t.experiment = :experiment ORDER BY t.step DESC, t.generation DESC LIMIT {RECENT_STEPS}"""
+"""SQL of the newest `RECENT_STEPS` executed steps in every generation, the newest first."""
 _CURVE: Final = f"""SELECT t.step, t.metrics FROM {EXECUTED} t
 WHERE t.experiment = :experiment AND t.step IN ({{steps}}) ORDER BY t.step, t.generation"""
+"""SQL of the metrics of chosen executed steps, in order; `{steps}` is a comma-separated list of step numbers."""
 _SCORES: Final = """SELECT v.taskset, v.version, v.score, v.metrics FROM evals v WHERE v.experiment = :experiment
 ORDER BY v.version DESC, v.completed_ns DESC LIMIT 32"""
+"""SQL of the 32 evaluations of the newest weight versions, the newest first."""
 _FIRST_SCORES: Final = """SELECT v.taskset, v.version, v.score FROM evals v WHERE v.experiment = :experiment
 ORDER BY v.version, v.completed_ns DESC LIMIT 32"""
+"""SQL of the 32 evaluations of the oldest weight versions, the oldest first."""
 
 
 class FiguresCache:
@@ -209,6 +245,7 @@ def _explorer_idle(rollouts: Sequence[_RecentRollout]) -> float | None:
 
 
 def _mean(figures: Sequence[float]) -> float | None:
+    """Returns the arithmetic mean; None for an empty sequence."""
     return sum(figures) / len(figures) if figures else None
 
 

@@ -13,21 +13,29 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 ENDLESS: Final = 1 << 62
+"""A step number above all steps, for a share or a list without an end."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
     """The steps `first` to `last` of an experiment, as a part of the requested history."""
 
     experiment: UUID
+    """Id of the experiment owning the steps."""
     first: int
+    """The first step of the share."""
     last: int
+    """The last step of the share; `ENDLESS` for the requested experiment."""
     inherited: bool
     """True if the steps belong to an ancestor."""
 
 
 class _Forked(msgspec.Struct, frozen=True):
+    """A row with the parent of a fork and the last step shared with the parent."""
+
     parent: str
+    """Id of the parent, as text."""
     forked_step: int
+    """The last weight version shared with the parent."""
 
 
 async def shares_of(connection: AsyncConnection, experiment: UUID) -> list[Share]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _GRADIENT: Final = "actor/grad_norm"
+"""Name of the step's metric with the gradient norm."""
 
 
 class SignalRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,30 +28,45 @@ class SignalRow(msgspec.Struct, frozen=True, kw_only=True):
     since_step: int | None
     """The first step of a batch without a learning signal."""
     since_ns: int | None
+    """Time of the loss of the signal, Unix time in nanoseconds."""
     step: int | None
     """The newest trained step, to which the following figures belong."""
     tokens: int | None
     """Number of tokens with a gradient."""
     gradient_norm: float | None
+    """Norm of the gradient in the step."""
     equal_groups: float | None
     """Share of groups with equal rewards for all members."""
     prompts_cut: float | None
     """Share of rollouts with a truncated prompt."""
     answers_cut: float | None
+    """Share of rollouts with an answer ended at its length limit."""
     answers_empty: float | None
+    """Share of rollouts ended by the model with at most one token, the end token."""
 
 
 class _Lost(msgspec.Struct, frozen=True):
+    """A row with the lost learning signal of an experiment; all None without a loss."""
+
     cause: str | None
+    """Name of the cause; None while there is a learning signal."""
     reason: str | None
+    """The cause in words, with a fix."""
     since_step: int | None
+    """First step of a batch without a learning signal."""
     since_ns: int | None
+    """Time of the loss, Unix time in nanoseconds."""
 
 
 class _Step(msgspec.Struct, frozen=True):
+    """A row with the newest executed step of an experiment."""
+
     step: int
+    """Weight version made by the step."""
     tokens: int
+    """Number of tokens with a gradient."""
     metrics: dict[str, float | None]
+    """Metrics of the step by name; None for a recorded NaN or infinity."""
 
 
 async def signal_of(connection: AsyncConnection, experiment: UUID) -> SignalRow:

@@ -22,10 +22,14 @@ _OF_GROUPS: Final = (TRAINED, WAITING, DROPPED)
 _OF_ROWS: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
 FROM (SELECT MAX(t.tokens) AS tokens FROM {EXECUTED} t
     WHERE t.experiment = :experiment AND t.stage = :stage GROUP BY t.step) u"""
+"""SQL of the tokens trained by a stage, each step counted once, in the generation with the most tokens."""
 
 
 class _Tokens(msgspec.Struct, frozen=True):
+    """A row with a sum of tokens."""
+
     tokens: int
+    """Number of tokens."""
 
 
 async def spent_tokens(connection: AsyncConnection, experiment: UUID, row_stages: Iterable[int]) -> int:

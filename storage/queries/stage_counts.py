@@ -42,9 +42,13 @@ class StageCount(msgspec.Struct, frozen=True):
     """A number of rollouts or groups of one kind."""
 
     kind: str
+    """Kind of the counted rollouts or groups, one of the constants of this module."""
     reason: str
+    """Reason of a retirement, or code of a failure or close; else empty."""
     count: int
+    """Number of rollouts or groups."""
     prompt_tokens: int
+    """Sum of the prompts' lengths over the experiences counted, in tokens; 0 for kinds without experiences."""
     response_tokens: int
     """Sums over the experiences counted; 0 for other kinds."""
 

@@ -28,17 +28,23 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of an experiment; None for a figure without data yet."""
 
     id: str
+    """Id of the experiment."""
     parent: str | None
+    """Id of the experiment continued by this fork; None for an experiment begun anew."""
     name: str
+    """Name of the experiment, shared by experiments submitted again."""
     number: int
     """Ordinal among the experiments of this name, as in `NAME@2`."""
     state: str
+    """Present state of the experiment; `submitted` before the first transition."""
     state_ns: int
     """Start of the current state, Unix time in nanoseconds, as all times here."""
     queue_position: int | None
+    """Position in the queue, 1 for the next experiment to start; None outside the queue."""
     queue_wait_ns: int | None
     """Time from submission to start; None before the start."""
     submitted_ns: int
+    """Time of the submission."""
     stage: int
     """The number of the current stage, or of the last."""
     stage_ns: int | None
@@ -46,7 +52,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     signal_cause: str | None
     """The cause for which nothing is learnt; None or empty while there is a learning signal."""
     step: int
+    """The newest trained weight version."""
     total_steps: int
+    """Number of steps of all stages together."""
     produced_ns: int | None
     """The time of the newest experience."""
     published_version: int | None
@@ -61,23 +69,33 @@ class LastStep(msgspec.Struct, frozen=True, kw_only=True):
     """The newest trained step of an experiment, with metrics and completion time."""
 
     experiment: str
+    """Id of the experiment."""
     batch: str
+    """Id of the batch trained in the step."""
     metrics: dict[str, float | None]
+    """Metrics reported by the trainer, by name; None for a recorded NaN or infinity."""
     completed_ns: int
+    """End of the step, Unix time in nanoseconds."""
 
 
 class _Reward(msgspec.Struct, frozen=True):
+    """A row with the reward of one experience of a batch."""
+
     reward: float
+    """Reward of the experience."""
 
 
 class Held(msgspec.Struct, frozen=True):
     """Workers of a role: all ended workers, or the live workers started at a moment."""
 
     experiment: str
+    """Id of the experiment."""
     role: str
+    """Role of the workers: `explorer` or `trainer`."""
     alive_since_ns: int | None
     """Start time of the live workers; None for ended ones."""
     workers: int
+    """Number of workers in this row."""
     seconds: float
     """Total seconds lived by ended workers."""
 
@@ -86,7 +104,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """All reported figures of an experiment except the buffer's."""
 
     standing: Standing
+    """State, queue position, stage, step and newest times of the experiment."""
     step: LastStep | None
+    """The newest trained step; None before the first one."""
     rewards: list[float]
     """Rewards of the newest trained batch, ascending."""
     scores: dict[str, float]
@@ -94,8 +114,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ENDED: Final = "('completed', 'failed', 'cancelled', 'rejected')"
+"""SQL list of the final states of an experiment."""
 _NUMBER: Final = """(SELECT COUNT(*) FROM experiments o WHERE o.name = x.name AND o.submitted_offset IS NOT NULL
     AND (o.submitted_ns, o.id) <= (x.submitted_ns, x.id))"""
+"""SQL expression: ordinal of `experiments x` among experiments of an equal name, by submission, from 1."""
 _STANDING: Final = f"""
 SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted') AS state,
     COALESCE(x.state_ns, x.submitted_ns) AS state_ns, q.queue_position,
@@ -118,8 +140,10 @@ FROM experiments x {QUEUE} WHERE x.submitted_offset IS NOT NULL
     AND (COALESCE(x.state, 'submitted') NOT IN {_ENDED} OR x.state_ns > :since)
 ORDER BY CASE WHEN x.state IN ('running', 'paused') THEN 0 ELSE 1 END, x.submitted_ns DESC, x.id LIMIT :most
 """
+"""SQL of a `Standing` for each experiment in progress or ended after `:since`; running and paused ones first."""
 _LAST: Final = f"""SELECT t.experiment, t.batch, t.metrics, t.completed_ns FROM {EXECUTED} t
 WHERE t.experiment = :experiment AND {NEWEST} ORDER BY t.step DESC LIMIT 1"""
+"""SQL of the `LastStep` of an experiment, in the newest generation."""
 
 
 async def list_figures(
@@ -151,6 +175,7 @@ async def list_figures(
 
 
 async def _rewards(connection: AsyncConnection, batch: UUID) -> list[float]:
+    """Returns the rewards of a batch's experiences, ascending, without experiences lacking a reward."""
     sql = f"""SELECT e.reward FROM batch_items i JOIN experiences e ON {ITEM}
     WHERE i.batch = :batch AND e.reward IS NOT NULL ORDER BY e.reward"""
     return [row.reward for row in await fetch(connection, _Reward, sql, batch=batch.bytes)]

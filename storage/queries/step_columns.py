@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 Column = NDArray[np.float64]
+"""One figure of consecutive steps or points, as an array of floating-point numbers."""
 
 ABSENT: Final = np.inf
 """Stands in a column for a step without the figure; NaN stands for a recorded NaN or infinity, null in the tables."""
@@ -29,6 +30,7 @@ KEPT_NUMBERS: Final = 2_000_000
 _AT_ONCE: Final = 1000
 """Number of steps decoded from JSON at once: a text of about 1 MB."""
 _BASE: Final = ("step", "completed_ns", "items", "tokens", "duration_s", "staleness_mean", "staleness_p95")
+"""Columns of a step stored in the tables, in the order of the cached figures before the metrics."""
 TABLE_FIGURES: Final = (*_BASE[2:], "staleness_max")
 """Figures of a step from columns of the tables, in the order of the query; other figures are the trainer's metrics."""
 
@@ -37,7 +39,9 @@ class StepTable(NamedTuple):
     """The counting steps of a history in order, as columns of equal length."""
 
     step: NDArray[np.int64]
+    """Step numbers, ascending."""
     completed_ns: NDArray[np.int64]
+    """End of each step, Unix time in nanoseconds."""
     figures: dict[str, Column]
     """The requested figures by name: `ABSENT` without the figure, NaN for a recorded NaN or infinity."""
     names: list[str]
@@ -47,18 +51,26 @@ class StepTable(NamedTuple):
 
 
 class _Cached(NamedTuple):
+    """Cached columns of a share's steps up to `last`, valid for one generation of the history."""
+
     generation: int | None
+    """Generation of the history at the time of reading; a newer one invalidates the columns."""
     last: int
+    """The last step read; reading continues with the step after."""
     steps: NDArray[np.int64]
+    """Step numbers, ascending."""
     completed_ns: NDArray[np.int64]
+    """End of each step, Unix time in nanoseconds."""
     columns: dict[str, Column]
+    """Figures of the steps by name, each as long as `steps`."""
     names: dict[str, None]
-    """An ordered set."""
+    """Names of all metrics read so far, as the keys of an ordered set."""
     published: NDArray[np.int64]
+    """Published versions, ascending, and the times of publication in nanoseconds: two rows."""
 
     @property
     def numbers(self) -> int:
-        """Number of cached numbers."""
+        """Number of cached numbers, for the bound on the whole cache."""
         return len(self.steps) * (2 + len(self.columns)) + self.published.size
 
 
@@ -171,6 +183,7 @@ def _names(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
 
 
 def _metrics(text: str | None) -> Mapping[str, Any]:
+    """Returns the metrics of a step decoded from JSON; empty for a null column."""
     decoded: Mapping[str, Any] = msgspec.json.decode(text or "{}")
     return decoded
 

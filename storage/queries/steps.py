@@ -17,28 +17,44 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 T = TypeVar("T", "StepRow", "EvalRow")
+"""Row type accepted and returned by `marked`: a step or an evaluation."""
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True):
     """A trained step, with batch, checksums, metrics, and staleness of the batch in versions."""
 
     step: int
+    """Weight version made by the step, counted over the whole experiment."""
     generation: int
+    """Generation of the training history at the step, from 0."""
     stage: int
+    """Number of the stage."""
     batch: str
+    """Id of the trained batch."""
     items: int
+    """Number of experiences and dataset rows in the batch."""
     tokens: int
+    """Number of trained tokens, each with a gradient."""
     duration_s: float
+    """Seconds of training in the step."""
     checksum: str
+    """Checksum of all weights after the step: xxh3-128, or `bits:...` for tensors on a device."""
     sha256: str | None
+    """SHA-256 checksum of all weights, in deterministic mode and at checkpoints; null in between."""
     metrics: dict[str, float | None]
+    """Metrics reported by the trainer, by name; null for a recorded NaN or infinity."""
     completed_ns: int
+    """End of the step, Unix time in nanoseconds."""
     reward_mean: float | None
     """The mean reward of the batch's experiences."""
     staleness_mean: float | None
+    """Mean staleness of the batch's experiences, in versions; null without experiences."""
     staleness_p95: int | None
+    """95th percentile of the staleness of the batch's experiences, in versions."""
     staleness_max: int | None
+    """Maximum staleness of the batch's experiences, in versions."""
     incomplete: bool | None
+    """True if `max_read_timeout` passed before the batch was full; null without a planned batch."""
     inherited: bool = False
     """True if the step was made by an ancestor of this fork."""
 
@@ -47,14 +63,23 @@ class EvalRow(msgspec.Struct, frozen=True, kw_only=True):
     """A completed evaluation of a weight version on a held-out taskset."""
 
     id: str
+    """Id of the evaluation."""
     stage: int
+    """Number of the stage."""
     taskset: str
+    """Name of the held-out taskset."""
     version: int
+    """The evaluated weight version."""
     generation: int
+    """Generation of the evaluated weight version."""
     rows: int
+    """Number of evaluated rows of the taskset."""
     score: float | None
+    """Mean reward of the answers."""
     metrics: dict[str, float | None]
+    """Further figures of the evaluation, by name; null for a recorded NaN or infinity."""
     completed_ns: int
+    """End of the evaluation, Unix time in nanoseconds."""
     inherited: bool = False
     """True if the evaluation was made by an ancestor of this fork."""
 
@@ -102,6 +127,7 @@ async def _steps(
     every_generation: bool,
     limit: int,
 ) -> list[StepRow]:
+    """Returns one experiment's executed steps in a range, in order, in the newest generation or in every generation."""
     newest = "" if every_generation else f"AND {NEWEST}"
     return await fetch(
         connection,
@@ -154,9 +180,13 @@ class StepEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The end of a step, with the tokens trained."""
 
     step: int
+    """Weight version made by the step."""
     stage: int
+    """Number of the stage."""
     tokens: int
+    """Number of tokens trained in the step."""
     completed_ns: int
+    """End of the step, Unix time in nanoseconds."""
 
 
 async def newest_steps(connection: AsyncConnection, experiment: UUID, most: int) -> list[StepEnd]:
@@ -176,9 +206,11 @@ class StepTotal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A step, with the totals reached at the end."""
 
     step: int
+    """Weight version made by the step."""
     tokens: int
     """The tokens trained in this step and all steps before, including those shared with a fork's ancestors."""
     completed_ns: int
+    """End of the step, Unix time in nanoseconds."""
 
 
 async def step_totals(connection: AsyncConnection, experiment: UUID) -> list[StepTotal]:

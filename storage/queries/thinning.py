@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Column = NDArray[np.float64]
+"""A series of numbers, one per point or bucket."""
 
 _ROUNDING: Final = 1e-9
 """Added to quotients, in buckets: a whole step times a reciprocal may fall just below its bucket."""
@@ -19,8 +20,11 @@ class Grid(NamedTuple):
     """Buckets of equal width over a range of steps, tokens or seconds, shared by all lines of an answer."""
 
     first: float
+    """Begin of the first bucket, in steps, tokens or seconds."""
     width: float
+    """Width of a bucket, in the unit of `first`."""
     buckets: int
+    """Number of buckets."""
     whole: bool
     """True for steps and tokens: a bucket ends before the first unit of the next; the last of seconds has its end."""
 
@@ -47,8 +51,11 @@ class Bands(NamedTuple):
     """A thinned series: a number per bucket; NaN in a bucket without any finite figure."""
 
     mean: Column
+    """Mean of the figures in each bucket."""
     low: Column
+    """Lowest figure in each bucket."""
     high: Column
+    """Highest figure in each bucket."""
     quantiles: tuple[Column, Column, Column]
     """The 10th, 50th and 90th percentile of the figures in each bucket."""
     finite: NDArray[np.int64]
@@ -110,6 +117,7 @@ def _quantile(ordered: Column, starts: NDArray[np.int64], sizes: NDArray[np.int6
 
 
 def _spread(filled: NDArray[np.bool_], figures: Column) -> Column:
+    """Returns the figures of the filled buckets at the positions of these buckets; NaN in empty buckets."""
     whole = np.full(len(filled), np.nan)
     whole[filled] = figures
     return whole

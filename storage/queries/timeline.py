@@ -30,16 +30,21 @@ class RolloutTime(msgspec.Struct, frozen=True, kw_only=True):
     id: str | None
     """The experience; null for a failed rollout."""
     group: str
+    """Id of the group."""
     rollout: int
+    """Number of the rollout in its group, from 0."""
     worker: str
+    """Id of the explorer."""
     begun_ns: int
     """Begin of the rollout; of a failed one, the time of its lease."""
     ended_ns: int
+    """End of the rollout, Unix time in nanoseconds."""
     version: int | None
     """The newest weight version of the answer."""
     state: str
     """State of the experience, or `failed`."""
     reward: float | None
+    """Reward of the experience; null for a failed rollout."""
     code: str | None
     """Reason of the retirement, or code of the failure."""
 
@@ -48,8 +53,11 @@ class RolloutSample(msgspec.Struct, frozen=True, kw_only=True):
     """The first rollouts of a bucket by one worker."""
 
     bucket: int
+    """Number of the bucket of time, from 0."""
     worker: str
+    """Id of the explorer."""
     rollouts: int
+    """Number of rollouts in the sample."""
     seconds: float
     """Total duration of these rollouts."""
     last_ns: int
@@ -60,19 +68,23 @@ class PlanTime(msgspec.Struct, frozen=True, kw_only=True):
     """The time of a step's plan."""
 
     step: int
+    """Number of the planned step."""
     planned_ns: int
+    """Time of the plan, Unix time in nanoseconds."""
 
 
 _PRODUCED: Final = f"""SELECT e.id, e.group_id AS "group", e.rollout, e.writer AS worker,
     e.produced_ns - CAST(COALESCE(e.duration_s, 0) * 1e9 AS BIGINT) AS begun_ns, e.produced_ns AS ended_ns,
     e.newest_version AS version, e.state AS state, e.reward, e.retired_reason AS code
 FROM experiences e WHERE e.experiment = :experiment AND e.produced_ns BETWEEN :low AND :high AND {COUNTED}"""
+"""SQL of a `RolloutTime` for each experience with effect, ended from `:low` to `:high`."""
 _FAILED: Final = """SELECT NULL AS id, e.group_id AS "group", e.rollout, e.writer AS worker, l.leased_ns AS begun_ns,
     e.failed_ns AS ended_ns, NULL AS version, 'failed' AS state, NULL AS reward, e.failed_code AS code
 FROM workers w JOIN leases l ON l.worker = w.id AND l.leased_ns BETWEEN :low AND :high AND l.kind = 'task'
     JOIN experiences e ON e.group_id = l.subject AND e.failed_lease = l.id AND e.writer = w.id
 WHERE w.experiment = :experiment AND e.failed_offset IS NOT NULL AND e.state IS NULL AND e.failed_ns >= :begin
 ORDER BY e.failed_ns LIMIT :most"""
+"""SQL of a `RolloutTime` for each failed rollout, leased from `:low` to `:high` and ended from `:begin` on."""
 
 
 async def rollouts_between(

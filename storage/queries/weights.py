@@ -21,14 +21,23 @@ class WeightRow(msgspec.Struct, frozen=True, kw_only=True):
     """An announced weight version, with location, checksum and size in bytes."""
 
     version: int
+    """The weight version; 0 for the base model."""
     generation: int
+    """Generation of the training history at the version."""
     stage: int
+    """Number of the stage."""
     method: str
+    """Weight channel of the publication: such as `checkpoint` or `memory`."""
     path: str
+    """Path of the weights for the channel."""
     manifest: str
+    """xxh3-128 of the manifest."""
     checksum: str
+    """Checksum of the weights as trained, equal to the step's checksum."""
     size_bytes: int
+    """Size of the published weights, in bytes."""
     published_ns: int
+    """Time of the announcement, Unix time in nanoseconds."""
     counts: bool
     """True if a step with this checksum is on the spine (version 0 needs none)."""
     retired_reason: str | None
@@ -41,16 +50,27 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
     """A committed checkpoint, with location, checksums and size in bytes."""
 
     step: int
+    """Weight version of the checkpoint, counted over the whole experiment."""
     generation: int
+    """Generation of the training history at the step."""
     stage: int
+    """Number of the stage."""
     stage_step: int
+    """N of the folder `global_step_N`, counted within the stage."""
     path: str
+    """Path of the checkpoint's folder."""
     files: int
+    """Number of files in the folder."""
     size_bytes: int
+    """Size of all files together, in bytes."""
     checksum: str
+    """Checksum of the weights, equal to the step's checksum."""
     sha256: str
+    """SHA-256 checksum of the weights."""
     final: bool
+    """True for the stage's last checkpoint."""
     committed_ns: int
+    """Time of the commit, Unix time in nanoseconds."""
     counts: bool
     """True if a step with this checksum is on the spine."""
     deleted_reason: str | None
@@ -61,32 +81,48 @@ class OverdueRow(msgspec.Struct, frozen=True, kw_only=True):
     """A window with explorers waiting at the sync point for longer than `sync_timeout`."""
 
     stage: int
+    """Number of the stage."""
     window: int
+    """Number of the window in the stage, from 0."""
     wanted: int
     """The version that explorers waited for; -1 for any newer version."""
     version: int
     """The version used by the window instead; -1 if explorers continued to wait."""
     waited_s: float
+    """Seconds waited by the explorers."""
     reason: str
+    """Reason of the delay, in words."""
     overdue_ns: int
+    """Time of the record, Unix time in nanoseconds."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """A worker. Whether a live worker is busy is known from heartbeats, which are in no table."""
 
     id: str
+    """Id of the worker process."""
     experiment: str | None
+    """Id of the worker's experiment."""
     role: str
+    """Role of the worker: `explorer` or `trainer`."""
     slot: int
+    """The worker's partition of `rftd.tasks`; -1 for a trainer."""
     host: str
+    """Name of the worker's machine."""
     pid: int
+    """Process id on the worker's machine."""
     capacity: int
+    """Maximum number of concurrent rollouts."""
     started_ns: int
+    """Start of the process, Unix time in nanoseconds."""
     state: str
     """`live`, `stopped` or `lost`."""
     ended_ns: int | None
+    """Time of the stop or of the loss, Unix time in nanoseconds; null for a live worker."""
     code: str | None
+    """Error code of the stop; null for a live or lost worker, empty after a clean stop."""
     reason: str | None
+    """Reason of the stop or of the loss, in words; null for a live worker."""
     version: int | None
     """The newest weight version used by the worker."""
 
@@ -95,7 +131,9 @@ class MemoryPeak(msgspec.Struct, frozen=True, kw_only=True):
     """The peak memory, in bytes, of a role's ended workers."""
 
     role: str
+    """Role of the workers: `explorer` or `trainer`."""
     size_bytes: int
+    """Peak memory of the role's ended workers, in bytes."""
 
 
 ON_SPINE: Final = f"""EXISTS (SELECT 1 FROM {EXECUTED} t WHERE t.experiment = a.experiment AND t.step = {{version}}
@@ -183,11 +221,13 @@ async def count_overdue(connection: AsyncConnection, experiment: UUID) -> int:
 
 _WORKER_STATE: Final = """CASE WHEN w.stopped_offset IS NOT NULL THEN 'stopped' WHEN w.lost_offset IS NOT NULL
     THEN 'lost' ELSE 'live' END"""
+"""SQL expression on `workers w`: `stopped`, `lost` or `live`."""
 _WORKERS: Final = f"""SELECT w.id, w.experiment, w.role, w.slot, w.host, w.pid, w.capacity, w.started_ns,
     {_WORKER_STATE} AS state, COALESCE(w.stopped_ns, w.lost_ns) AS ended_ns, w.stopped_code AS code,
     COALESCE(w.stopped_reason, w.lost_reason) AS reason,
     (SELECT MAX(h.version) FROM activations h WHERE h.worker = w.id) AS version
 FROM workers w WHERE w.started_offset IS NOT NULL"""
+"""SQL of a `WorkerRow` for each started worker, to be extended by further conditions."""
 
 
 async def list_workers(
@@ -226,11 +266,17 @@ async def count_live_workers(connection: AsyncConnection) -> int:
 
 
 class _Named(msgspec.Struct, frozen=True):
+    """A row with the name of an experiment."""
+
     name: str | None
+    """Name of the experiment; None for an experiment known only by its workers."""
 
 
 class _Number(msgspec.Struct, frozen=True):
+    """A row with a count."""
+
     number: int
+    """The counted number."""
 
 
 async def memory_peaks(connection: AsyncConnection, experiment: UUID) -> dict[str, int]:

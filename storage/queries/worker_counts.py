@@ -18,7 +18,9 @@ class Presence(NamedTuple):
     """Sorted times of the starts and of the ends of a role's workers, in nanoseconds."""
 
     starts: NDArray[np.int64]
+    """Start times of the role's workers, ascending."""
     ends: NDArray[np.int64]
+    """End times of the role's ended workers, ascending."""
 
     def living(self, times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the number of living workers at each time."""

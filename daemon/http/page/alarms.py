@@ -11,7 +11,9 @@ from rftd.ops.words import Level
 from rftd.storage.queries.experiments import ExperimentSummary
 
 _SOLVED = "solved"  # the name in `streams.folds.signal`
+"""Cause of a lost learning signal for tasks solved by every rollout."""
 _CLIPPED = "{:.0%} of the tokens of the newest steps are clipped; lower the learning rate or max_staleness"
+"""Template of the text about clipped tokens, with the share from 0 to 1."""
 _SHOWN_ROLES = ("experiment", "signal")
 """Roles with their words in the sentence, or in an alarm of their own."""
 _FULL: Final = 0.05
@@ -26,7 +28,9 @@ class Alarm(NamedTuple):
     """A reason to look at a run: its title, and its remedy in words."""
 
     title: str
+    """Title of the alarm, one line."""
     text: str
+    """Reason and remedy in words."""
     is_broken: bool
     """True if the run makes no progress until the cause is repaired."""
 

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 FOLDER: Final = Path(__file__).parent
+"""Folder of the page's scripts, styles and templates."""
 _FOLDERS: Final = ("static", "vendor")
+"""Folders of served files below `FOLDER`."""
 _MEDIA_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
     ".LICENSE": "text/plain; charset=utf-8",
 }
+"""Media type of a served file by its suffix."""
 _DIGEST_DIGITS: Final = 12
+"""Number of hexadecimal digits of a file's digest in its address."""
 _IMPORT: Final = re.compile(rb"(?<=from '\./)(\w+\.js)(?=')")
 """The file in an import of a module."""
 
@@ -25,7 +29,9 @@ class Asset(NamedTuple):
     """A file of the page with its media type."""
 
     body: bytes
+    """Content of the file as served, with imports addressed by digest."""
     media_type: str
+    """Media type of the file."""
     digest: str
     """First digits of the SHA-256 of the file."""
 
@@ -48,6 +54,7 @@ def _addressed(path: Path) -> bytes:
 
 
 def _asset(path: Path) -> Asset:
+    """Reads a file of the page, with imports of a script replaced by addresses with digests."""
     body = path.read_bytes()
     if path.suffix == ".js" and path.parent.name == "static":
         # Under two addresses a module would be read, and run, twice.

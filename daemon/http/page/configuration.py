@@ -19,7 +19,9 @@ _ORIGINS: Final[dict[SetBy, tuple[str, ...]]] = {
     "default": ("default",),
     "derived": ("derived",),
 }
+"""Origins of the fields shown for each choice of the page."""
 _SECTION: Final = re.compile(r"((?:stages\[\d+\]\.|derived\.stages\.[^.\[]+\.)?[^.\[]+)[.\[]")
+"""Pattern of a field's path, with the section as the first group."""
 _HEAD: Final = "experiment"
 """Section of the fields at the top of the file."""
 
@@ -28,15 +30,20 @@ class FieldLine(NamedTuple):
     """A field of a section: the path below the section, and its content as text."""
 
     key: str
+    """Path of the field below its section."""
     text: str
+    """Content of the field as text."""
     field: ResolvedField
+    """The field with full path, content and origin."""
 
 
 class FileSection(NamedTuple):
     """Neighbouring fields with the same beginning of their paths."""
 
     title: str
+    """Common beginning of the fields' paths."""
     lines: list[FieldLine]
+    """Fields of the section, in order."""
 
 
 def sections_of(fields: Sequence[ResolvedField], words: str, shown: SetBy) -> list[FileSection]:

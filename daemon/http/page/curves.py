@@ -6,17 +6,24 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 Band = Literal["quantiles", "range", "none"]
+"""Form of the band around a curve: `quantiles`, `range` from minimum to maximum, or `none`."""
 
 
 class Curve(NamedTuple):
     """A curve of a run: the script draws the first of its figures on offer; a figure ending in a slash is a prefix."""
 
     title: str
+    """Title above the curve."""
     unit: str
+    """Unit or kind of the figures, in words."""
     hint: str
+    """Explanation of the curve in words."""
     metrics: tuple[str, ...]
+    """Names or prefixes of figures, the preferred one first."""
     colour: Literal["s1", "s2", "s3", "s4", "s5"] = "s1"
+    """Colour of the line, from the page's palette."""
     band: Band = "range"
+    """Form of the band around the line."""
     log: bool = False
     """True for a logarithmic scale."""
     is_split: bool = False

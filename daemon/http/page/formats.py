@@ -9,10 +9,15 @@ from typing import Final
 from rftd.daemon.cli.output.quantity import lasting
 
 NONE: Final = "–"
+"""Text shown for a missing figure: an en dash."""
 _MINUS: Final = "−"
+"""Minus sign of negative numbers."""
 _NARROW: Final = "\u202f"
+"""Narrow no-break space, between a number and its unit."""
 SPARK_WIDTH: Final = 96
+"""Width of a small curve, in pixels of its drawing."""
 SPARK_HEIGHT: Final = 24
+"""Height of a small curve, in pixels of its drawing."""
 
 
 def fixed(figure: float | None, digits: int = 3) -> str:

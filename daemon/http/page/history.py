@@ -11,17 +11,26 @@ import msgspec
 from rftd.daemon.http.views.event_page import EventView
 
 Level = Literal["done", "warn", "bad"]
+"""Severity of an event: `done` for regular progress, `warn` or `bad`."""
 Form = Literal["grouped", "all", "json"]
+"""Form of the list of events: by subject, one by one, or as JSON."""
 _WARNS: Final = frozenset(
     """batch.abandoned experience.given_up experience.retired experiment.paused experiment.warned generation.started
     rollout.failed signal.lost stage.stopped task.expired weights.overdue""".split()  # noqa: SIM905
 )
+"""Types of events shown as warnings."""
 _BROKEN: Final = frozenset(("experiment.failed", "experiment.rejected", "record.dead_lettered", "worker.lost"))
+"""Types of events shown as failures."""
 _OF_STEPS: Final = ("batch.", "step.", "checkpoint.", "weights.", "signal.")
+"""Beginnings of the types of events about a step or a weight version."""
 _SHOWN_FIGURES: Final = 6
+"""Maximum number of figures in the line of an event."""
 _ID_CHARACTERS: Final = 36
+"""Length of an id in its usual form with four hyphens."""
 _SHOWN_CHARACTERS: Final = 160
+"""Maximum number of characters of one figure in a line."""
 _FIRST: Final = ("code", "reason")
+"""Names of fields shown before all others."""
 _NUMBERS: Final = ("step", "version", "held_version", "stage", "epoch", "slot")
 """Figures of a payload shown even if 0."""
 
@@ -30,27 +39,39 @@ class EventLine(NamedTuple):
     """An event with a line of its figures, and all of it as indented JSON."""
 
     event: EventView
+    """The event."""
     words: str
+    """Line of the event's figures."""
     json: str
+    """The whole event as indented JSON."""
     level: Level
+    """Severity of the event's type."""
 
 
 class EventGroup(NamedTuple):
     """The events of one subject, oldest first."""
 
     title: str
+    """Name of the subject."""
     text: str
     """Counts of the types of events."""
     lines: list[EventLine]
+    """Events of the subject."""
     level: Level
+    """Highest severity among the events."""
     lineage: str | None
     """The name by which the lineage finds the subject."""
 
 
 class _Subject(NamedTuple):
+    """Subject of an event: a group, evaluation, step, worker, or the run."""
+
     key: tuple[str, Any]
+    """Kind and id of the subject, equal for all events of the subject."""
     title: str
+    """Name of the subject on the page."""
     lineage: str | None
+    """Name of the subject in the lineage; None for a subject without lineage."""
 
 
 def grouped(events: Sequence[EventView], run: str) -> list[EventGroup]:
@@ -93,6 +114,7 @@ def words_of(payload: Mapping[str, Any]) -> str:
 
 
 def _is_shown(name: str, content: Any) -> bool:
+    """True if a field belongs in an event's line: no id, absolute path, empty text or False, and zeros only by name."""
     if isinstance(content, str):
         return bool(content) and not _is_id(content) and not content.startswith("/")
     if isinstance(content, bool):
@@ -103,15 +125,18 @@ def _is_shown(name: str, content: Any) -> bool:
 
 
 def _is_id(text: str) -> bool:
+    """True for a text in the form of an id: 36 characters with four hyphens."""
     return len(text) == _ID_CHARACTERS and text.count("-") == 4
 
 
 def _short(content: Any) -> str:
+    """Returns a field as text: numbers with 4 digits, long texts cut after `_SHOWN_CHARACTERS` with an ellipsis."""
     text = f"{content:.4g}" if isinstance(content, float) else str(content)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
 def _subject_of(event: EventView, run: str, leases: Mapping[str, _Subject]) -> _Subject:
+    """Returns the subject of an event, found by group, evaluation, step, lease or worker, else the run."""
     payload = event.payload
     group = payload.get("group")
     if isinstance(group, str):
@@ -136,6 +161,7 @@ def _subject_of(event: EventView, run: str, leases: Mapping[str, _Subject]) -> _
 
 
 def _worker(payload: Mapping[str, Any]) -> str:
+    """Returns role and slot of the worker in an event, or the first digits of the worker's id without a role."""
     if "role" not in payload:
         return str(payload["worker"])[:8]
     slot = payload.get("slot")
@@ -144,10 +170,12 @@ def _worker(payload: Mapping[str, Any]) -> str:
 
 
 def _level(name: str) -> Level:
+    """Returns the severity of a type of event."""
     return "bad" if name in _BROKEN else "warn" if name in _WARNS else "done"
 
 
 def _group(subject: _Subject, events: list[EventView]) -> EventGroup:
+    """Returns the group of a subject's events, with counts by type and the highest severity."""
     counts = Counter(event.type for event in events)
     text = ", ".join(name if number == 1 else f"{number} × {name}" for name, number in counts.items())
     levels = {_level(event.type) for event in events}

@@ -11,6 +11,7 @@ from rftd.daemon.http.views.text import RolloutText, TextPart
 Mark = Literal["", "extracted", "alone"]
 """`extracted`: read by the reward; `alone`: a word of no other answer in the group."""
 _WORD: Final = re.compile(r"\w+(?:[.,]\d+)*")
+"""Pattern of a word or a number, with decimal points and separators of thousands."""
 _MOST_MARKS: Final = 2_000
 """Maximum number of marked words in one text."""
 
@@ -19,14 +20,18 @@ class TextPiece(NamedTuple):
     """A piece of a text, with its mark; empty for none."""
 
     text: str
+    """Text of the piece."""
     mark: Mark
+    """Mark of the piece; empty for none."""
 
 
 class ShownPart(NamedTuple):
     """A part of an answer in pieces, with its writer."""
 
     part: TextPart
+    """The part as read from the answer."""
     pieces: list[TextPiece]
+    """Pieces of the part, in order, with all its text."""
 
 
 def parts_of(rollout: RolloutText, group: Sequence[RolloutText]) -> list[list[ShownPart]]:
@@ -73,10 +78,12 @@ def holds_truth(rollout: RolloutText, truth: str | None) -> bool:
 
 
 def _words(text: str) -> frozenset[str]:
+    """Returns the distinct words and numbers of a text, in one case."""
     return frozenset(match[0].casefold() for match in _WORD.finditer(text))
 
 
 def _drawn(rollout: RolloutText) -> str:
+    """Returns the texts drawn by the model in a rollout, one line each."""
     return "\n".join(part.text for turn in rollout.turns for part in turn.parts if part.by == "model")
 
 
@@ -94,6 +101,7 @@ def _last_with(rollout: RolloutText) -> tuple[int, int] | None:
 
 
 def _pieces(part: TextPart, alone: frozenset[str], extracted: str | None) -> list[TextPiece]:
+    """Returns the pieces of a part: marked words, and the extracted answer at its last place, in a model's text only."""
     if part.by != "model":
         return [TextPiece(part.text, "")]
     if not extracted:

@@ -42,6 +42,7 @@ def visible(text: Any) -> Any:
 
 @cache
 def _environment() -> Environment:
+    """Returns the environment of the page's templates, made once: escaping by default, unknown names an error."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,

@@ -19,6 +19,7 @@ class RolloutCell(NamedTuple):
     """One rollout as a coloured cell."""
 
     row: ExperienceRow
+    """The rollout's experience."""
     level: int | None
     """Colour from 0, low, to 4, high; None without a figure."""
     text: str
@@ -26,11 +27,14 @@ class RolloutCell(NamedTuple):
 
 
 class CellGroup(NamedTuple):
-    """The cells of one group."""
+    """The rollouts of one group as coloured cells."""
 
     id: str
+    """Id of the group."""
     cells: list[RolloutCell]
+    """Cells of the group's rollouts."""
     reward_mean: float | None
+    """Mean reward of the cells; None without a reward."""
 
     @property
     def is_flat(self) -> bool:
@@ -42,21 +46,32 @@ class VersionLine(NamedTuple):
     """The answers to one dataset row by one group, with the oldest weight version behind a token."""
 
     version: int
+    """The oldest weight version behind a token of the answers."""
     group: CellGroup
+    """Cells of the answers."""
     is_shown: bool
+    """True for the group of the rollout on the page."""
 
 
 class Neighbours(NamedTuple):
     """Rollouts reached by a key; None for no such rollout."""
 
     next: ExperienceRow | None
+    """Next rollout of the group; after the last one, the first rollout of the next group."""
     previous: ExperienceRow | None
+    """Previous rollout of the group; before the first one, the first rollout of the previous group."""
     best: ExperienceRow | None
+    """Rollout of the group with the highest reward."""
     worst: ExperienceRow | None
+    """Rollout of the group with the lowest reward."""
     next_group: ExperienceRow | None
+    """First rollout of the next group."""
     previous_group: ExperienceRow | None
+    """First rollout of the previous group."""
     newer: ExperienceRow | None
+    """First rollout of the group at the next newer version, for the dataset row."""
     older: ExperienceRow | None
+    """First rollout of the group at the next older version, for the dataset row."""
 
 
 def groups_of(rows: Sequence[ExperienceRow], colour: Colour) -> list[CellGroup]:
@@ -77,6 +92,7 @@ def groups_of(rows: Sequence[ExperienceRow], colour: Colour) -> list[CellGroup]:
 def _figure(
     row: ExperienceRow, colour: Colour, lengths_range: tuple[int, int], stalest: int
 ) -> tuple[float | None, str]:
+    """Returns the figure behind a rollout's colour and the figure in words; shares run from 0, worst, to 1, best."""
     if colour == "length":
         shortest, longest = lengths_range
         share = (longest - row.response_tokens) / (longest - shortest) if longest > shortest else 0.5
@@ -88,10 +104,12 @@ def _figure(
 
 
 def _level(share: float | None) -> int | None:
+    """Returns the colour of a share, from 0 for the lowest; None without a finite share."""
     return None if share is None or not math.isfinite(share) else sum(share >= bound for bound in _LEVELS)
 
 
 def _mean(rewards: Sequence[float | None]) -> float | None:
+    """Returns the mean of the known rewards; None without any."""
     numbers = [reward for reward in rewards if reward is not None]
     return sum(numbers) / len(numbers) if numbers else None
 
@@ -127,6 +145,7 @@ def neighbours_of(
 
 
 def _reward(row: ExperienceRow) -> float:
+    """Returns the reward of a rollout, 0 without one."""
     return row.reward or 0.0
 
 
@@ -139,6 +158,7 @@ def _beside(ids: Sequence[str], id: str) -> tuple[int | None, int | None]:
 
 
 def _first(groups: Sequence[CellGroup], position: int | None) -> ExperienceRow | None:
+    """Returns the first rollout of the group at a position; None without a position."""
     return None if position is None else groups[position].cells[0].row
 
 

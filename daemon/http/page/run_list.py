@@ -11,6 +11,7 @@ from rftd.streams.folds.spine import Status
 Shown = Literal["all", "active", "ended"]
 """Runs in every state, in one of progress, or in a final one."""
 _KEYS: Final = ("state", "project", "signal")
+"""Filters of the list written as `KEY:TEXT` in the search field."""
 _MAX_DEPTH: Final = 4
 """Largest indentation of a fork of forks."""
 
@@ -19,7 +20,9 @@ class RunRow(NamedTuple):
     """A run of the list, with its depth below its ancestors in the list."""
 
     depth: int
+    """Indentation of a fork below its ancestors, 0 for a run without an ancestor in the list."""
     run: ExperimentSummary
+    """The run with state, progress and recent figures."""
 
 
 def parameters_of(search: str, shown: Shown) -> dict[str, Any]:
@@ -48,6 +51,7 @@ def parameters_of(search: str, shown: Shown) -> dict[str, Any]:
 
 
 def _states_of(shown: Shown) -> list[Status] | None:
+    """Returns the states shown by a choice of the list; None for all states."""
     return None if shown == "all" else [status for status in Status if status.ended == (shown == "ended")]
 
 

@@ -21,6 +21,7 @@ explorer: {eval_interval: 20}
 trainer: {save_interval: 20}
 synchronizer: {sync_method: checkpoint, sync_style: fully_async}
 """
+"""Experiment file of a GRPO run, with `???` for the paths of model and taskset."""
 
 SUPERVISED: Final = """\
 project: first
@@ -38,8 +39,10 @@ buffer:
       format: {prompt_type: plaintext, prompt_key: question, response_key: answer}
 trainer: {save_interval: 50}
 """
+"""Experiment file of a supervised run, with `???` for the paths of model and rows."""
 
 STARTS: Final = {"a model and tasks of your own, by GRPO": OWN_MODEL, "rows of your own, by SFT": SUPERVISED}
+"""Experiment files offered as a start, by title."""
 
 ESSENTIAL: Final = {
     "name": "Name",

@@ -31,12 +31,14 @@ _TITLES: Final = {
     "note": "Note",
     "labels": "Labels",
 }
+"""Title of the button for each command."""
 
 
 class Steering(NamedTuple):
     """Commands to an experiment by name, each with its title, and the refusal of the reader."""
 
     acts: dict[str, str]
+    """Title of each command open to the experiment, by name."""
     refusal: str | None
     """The reason and the remedy for a reader without the right to give commands; None with the right."""
 

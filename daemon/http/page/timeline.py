@@ -15,20 +15,26 @@ _HOLDS: Final = {
     "paused": "was paused",
     "no_trainer": "was not running",
 }
+"""Reason of a span without training in words, by its name."""
 DROPPED: Final = frozenset(("retired", "late"))
 """States of rollouts that are not trained; as `dropped` in timeline.js."""
 _SHOWN: Final = 10
+"""Maximum number of spans without training on the page."""
 _SHORT_S: Final = 10.0
 """Seconds below which a wait is written with its fraction."""
 
 
 class TrainerWait(NamedTuple):
-    """A span without training."""
+    """A span without training, as shown on the page."""
 
     begun_ns: int
+    """Begin of the span, Unix time in nanoseconds."""
     lasting: str
+    """Length of the span in words."""
     text: str
+    """Reason of the wait, in words."""
     step: int
+    """The step trained after the span."""
 
 
 def sentence_of(timeline: Timeline) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 FOLDER: Final = Path(__file__).parent
+"""Folder with Alembic's environment and revisions."""
 HEAD: Final = "0.1"
 """The newest revision: the only one read and written by this release."""
 VERSION_TABLE: Final = "rftd_schema"

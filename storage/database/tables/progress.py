@@ -15,9 +15,13 @@ class Positions(Row, table=True):
     __table_args__ = LOCAL
 
     stream: TextKey
+    """Name of the stream."""
     partition: IntKey
+    """Number of the partition."""
     next_offset: LogOffset
+    """Offset of the next record to apply."""
     chain: bytes = Field(sa_type=LargeBinary)
+    """Chain value of all records before the offset."""
 
 
 class Fences(Row, table=True):
@@ -26,14 +30,23 @@ class Fences(Row, table=True):
     __tablename__ = "fences"
 
     stream: TextKey
+    """Name of the stream."""
     partition: IntKey
+    """Number of the partition."""
     experiment: Key
+    """Id of the experiment; empty for roles of the daemon."""
     role: TextKey
+    """Name of the role."""
     epoch: Int
+    """Epoch of the owner."""
     owner: Id
+    """Id of the owner of the epoch."""
     fenced_ns: Int
+    """Time of the fence, Unix time in nanoseconds."""
     fenced_partition: Int
+    """Partition of the log with the record of the fence."""
     fenced_offset: LogOffset
+    """Offset of the record of the fence in the partition."""
 
 
 class Once(Row, table=True):
@@ -43,10 +56,15 @@ class Once(Row, table=True):
     __table_args__ = CLUSTERED
 
     stream: TextKey
+    """Name of the stream."""
     partition: IntKey
+    """Number of the partition."""
     event: Key
+    """Id of the event."""
     applied_partition: Int
+    """Partition of the log with the record of the first occurrence."""
     applied_offset: LogOffset
+    """Offset of the record of the first occurrence in the partition."""
 
 
 class DeadLetters(Row, table=True):
@@ -56,12 +74,19 @@ class DeadLetters(Row, table=True):
     __table_args__ = LOCAL
 
     consumer: TextKey
+    """Name of the consumer."""
     stream: TextKey
+    """Name of the stream of the unusable record."""
     partition: IntKey
+    """Partition of the unusable record."""
     offset: IntKey
+    """Offset of the unusable record."""
     code: Text
+    """Code of the error."""
     reason: Text
+    """Reason of the rejection, in words."""
     reported_partition: Int
+    """Partition of the log with the record of the report."""
     reported_offset: LogOffset
     """Offset of the `record.dead_lettered` event; the record's own offset if the projector itself rejected the record.
     """
@@ -76,4 +101,6 @@ class Meta(Row, table=True):
     __table_args__ = LOCAL
 
     name: TextKey
+    """Name of the pair."""
     value: Text
+    """Text of the pair."""

@@ -13,20 +13,33 @@ class Steps(Row, table=True):
     __tablename__ = "steps"
 
     experiment: Key
+    """Id of the experiment."""
     step: IntKey
+    """Weight version made by the step."""
     generation: IntKey
+    """Generation of the training history at the step."""
     batch: Id
+    """Id of the trained batch."""
     stage: Int
+    """Number of the stage."""
     checksum: Text
+    """Checksum of all weights after the step: xxh3-128, or `bits:...` for tensors on a device."""
     sha256: Text
+    """SHA-256 checksum of all weights, in deterministic mode and at checkpoints; else null."""
     items: Int
+    """Number of experiences and dataset rows in the batch."""
     tokens: Int
+    """Number of trained tokens, each with a gradient."""
     duration_s: Real
+    """Seconds of training in the step."""
     metrics: Text
-    """JSON."""
+    """Metrics reported by the trainer, by name, as JSON."""
     completed_ns: Int
+    """Time of the end of the step, Unix time in nanoseconds."""
     completed_partition: Int
+    """Partition of the log with the record of the end of the step."""
     completed_offset: LogOffset
+    """Offset of the record of the end of the step in the partition."""
 
 
 class Generations(Row, table=True):
@@ -35,13 +48,21 @@ class Generations(Row, table=True):
     __tablename__ = "generations"
 
     experiment: Key
+    """Id of the experiment."""
     generation: IntKey
+    """Generation begun by the resumption, from 0."""
     version: Int
+    """Weight version resumed from."""
     checkpoint: LocalPath
+    """Path of the checkpoint resumed from; empty for the base model."""
     reason: Text
+    """Reason for not using a newer checkpoint; empty without one."""
     started_ns: Int
+    """Time of the resumption, Unix time in nanoseconds."""
     started_partition: Int
+    """Partition of the log with the record of the resumption."""
     started_offset: LogOffset
+    """Offset of the record of the resumption in the partition."""
 
 
 class Evals(Row, table=True):
@@ -51,18 +72,29 @@ class Evals(Row, table=True):
     __table_args__ = (Index("evals_experiment", "experiment", "version"),)
 
     id: Key
+    """Id of the evaluation."""
     experiment: Id
+    """Id of the experiment."""
     stage: Int
+    """Number of the stage."""
     taskset: Text
+    """Name of the held-out taskset."""
     version: Int
+    """The evaluated weight version."""
     generation: Int
+    """Generation of the evaluated weight version."""
     rows: Int
+    """Number of evaluated rows."""
     score: Real
+    """Mean reward of the answers."""
     metrics: Text
-    """JSON."""
+    """Further figures of the evaluation by name, as JSON."""
     completed_ns: Int
+    """Time of the end of the evaluation, Unix time in nanoseconds."""
     completed_partition: Int
+    """Partition of the log with the record of the end of the evaluation."""
     completed_offset: LogOffset
+    """Offset of the record of the end of the evaluation in the partition."""
 
 
 class EvalScores(Row, table=True):
@@ -71,18 +103,30 @@ class EvalScores(Row, table=True):
     __tablename__ = "eval_scores"
 
     eval: Key
+    """Id of the evaluation."""
     row_start: IntKey
+    """The first row of the range."""
     writer: Key
     """The explorer that wrote the record; records of other writers are in no table."""
     lease: Id
     """The lease answered by the score."""
     experiment: Id
+    """Id of the experiment."""
     stage: Int
+    """Number of the stage."""
     taskset: Int
+    """Index of the taskset in the stage's `evals`."""
     version: Int
+    """The evaluated weight version."""
     rows: Int
+    """Number of rows in the range."""
     score: Real
+    """Mean reward of the answers in the range."""
     tokens_mean: Real
+    """Mean length of the responses, in tokens."""
     scored_ns: Int
+    """Time of the score, Unix time in nanoseconds."""
     scored_partition: Int
+    """Partition of the log with the record of the score."""
     scored_offset: LogOffset
+    """Offset of the record of the score in the partition."""

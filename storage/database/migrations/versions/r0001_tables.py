@@ -8,9 +8,13 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0.1"
+"""Id of this revision, as stored in the database."""
 down_revision = None
+"""Id of the revision before; None for the first one."""
 branch_labels = None
+"""Alembic's names of branches; None without branches."""
 depends_on = None
+"""Alembic's ids of revisions required besides the previous one; None without any."""
 
 # The tables are written out here, not imported from `storage/database/tables`: the modules change, and a revision must
 # not.
@@ -21,6 +25,7 @@ _KINDS: Final[dict[str, Any]] = {
     "real": sa.Float(),
     "flag": sa.Boolean(),
 }
+"""SQLAlchemy type for each kind of column used below."""
 _CLUSTERED: Final = frozenset(
     (
         "batch_items",
@@ -234,6 +239,7 @@ _INDEXES: Final = (
     ("leases_worker", "leases", ["worker", "leased_ns"]),
     ("workers_experiment", "workers", ["experiment"]),
 )
+"""Name, table and columns of each index."""
 
 
 _PARTIAL: Final = {
