@@ -101,7 +101,7 @@ def _last_with(rollout: RolloutText) -> tuple[int, int] | None:
 
 
 def _pieces(part: TextPart, alone: frozenset[str], extracted: str | None) -> list[TextPiece]:
-    """Returns the pieces of a part: marked words, and the extracted answer at its last place, in a model's text only."""
+    """Returns the pieces of a part; in a model's text, words and the extracted answer are marked."""
     if part.by != "model":
         return [TextPiece(part.text, "")]
     if not extracted:

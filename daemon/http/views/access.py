@@ -8,6 +8,7 @@ from rftd.daemon.http.views.route import Daemon, command, read
 from rftd.daemon.trust.asker import AccessRole
 
 _TAG = "access"
+"""Chapter of the OpenAPI document with these routes."""
 
 
 class NewLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

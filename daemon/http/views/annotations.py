@@ -14,10 +14,15 @@ from rftd.ops.errors import UsageError
 from rftd.storage.queries.annotations import NoteRow, RolloutMark, list_marks, list_notes
 
 NOTE_CHARACTERS: Final = 10_000
+"""Maximum number of characters in a note."""
 _LABELS: Final = 64
+"""Maximum number of labels in a command."""
 _LABEL_CHARACTERS: Final = 500
+"""Maximum number of characters in the key or the text of a label."""
 _TAG: Final = "annotations"
+"""Chapter of the OpenAPI document with these routes."""
 Label = Annotated[str, Meta(max_length=_LABEL_CHARACTERS, pattern=r"^[^\x00]*$")]
+"""Key or text of a label, bounded and without NUL."""
 
 
 class Annotate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +48,7 @@ class AnnotationList(msgspec.Struct, frozen=True, kw_only=True):
     notes: list[NoteRow]
     """The notes, newest first."""
     rollouts: list[RolloutMark]
+    """Annotated rollouts."""
 
 
 @command("/v1/experiments/{name}/annotate", Annotate, Receipt, tag=_TAG)

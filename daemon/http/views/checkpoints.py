@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from rftd.streams.events.checkpoint import CheckpointCommitted
 
 _PATH_CHARACTERS = 1000
+"""Maximum number of characters in a file's path in a request."""
 
 
 class CheckpointList(msgspec.Struct, frozen=True, kw_only=True):
     """Some checkpoints of an experiment, in the requested order."""
 
     items: list[CheckpointRow]
+    """Checkpoints of the page, in order."""
     next: str | None
     """`cursor` of the next page; null at the end."""
 
@@ -34,14 +36,18 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Path within the checkpoint's folder."""
     size_bytes: int
+    """Size of the file, in bytes."""
     sha256: str
+    """SHA-256 of the file."""
 
 
 class CheckpointFiles(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint with its files."""
 
     checkpoint: CheckpointRow
+    """The checkpoint."""
     files: list[CheckpointFile]
+    """Files of the checkpoint's folder."""
 
 
 @read("/v1/experiments/{name}/checkpoints", CheckpointList, tag="checkpoints", name="checkpoints")

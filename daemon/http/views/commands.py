@@ -20,19 +20,24 @@ if TYPE_CHECKING:
 MOST_PRIORITY: Final = 1_000_000
 """Largest absolute priority of an experiment, as in an experiment file."""
 MOST_CHARACTERS: Final = 1000
+"""Maximum number of characters in a short text of a request."""
 _PATH_CHARACTERS: Final = 4096
+"""Maximum number of characters in a path of a request."""
 KEEPING_TIMEOUT_S: Final = 3600.0
 """Longest archive, restore or removal in seconds: checkpoints are copied, and read again to check the copy."""
 _TAG: Final = "experiments"
+"""Chapter of the OpenAPI document with these routes."""
 _PROMPT_TOKEN_BYTES: Final = 4
 """Bytes in the log of a prompt's token: its id."""
 _ANSWER_TOKEN_BYTES: Final = 9
 """Bytes in the log of an answer's token, uncompressed: id, mask and log-probability."""
 
 Text = Annotated[str, Meta(max_length=MOST_CHARACTERS)]
+"""Short text of a request, at most `MOST_CHARACTERS` characters."""
 Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS, pattern=r"\S")]
 """Text with at least one non-blank character."""
 PathText = Annotated[str, Meta(max_length=_PATH_CHARACTERS)]
+"""Path in a request, at most `_PATH_CHARACTERS` characters."""
 
 
 class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +100,9 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The experiment is in the log."""
 
     id: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     event: str
     """Id of the experiment.submitted event."""
     position: str
@@ -107,7 +114,9 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     """The work of one stage, if no task is repeated and none is left out."""
 
     stage: str
+    """Name of the stage."""
     steps: int
+    """Number of steps of the stage."""
     rollouts: int
     """Rollouts of training tasks, dropped ones not counted."""
     response_tokens: int
@@ -133,6 +142,7 @@ def cost_of(spec: ExperimentSpec) -> list[StageCost]:
 
 
 def _stage_cost(spec: ExperimentSpec, stage: StageSpec) -> StageCost:
+    """Returns the rollouts, tokens, evaluations and bytes of a stage, estimated from the specification alone."""
     if stage.kind == "explore":
         rollouts = stage.collect_groups * stage.algorithm.repeat_times
     else:
@@ -297,6 +307,7 @@ async def remove(daemon: Daemon, body: Remove, key: UUID, name: Name) -> Receipt
 
 
 def _receipt_fields(accepted: Accepted) -> dict[str, Any]:
+    """Returns the fields common to the receipts of a submission and of a fork."""
     return {
         "id": str(accepted.experiment),
         "name": accepted.name,
@@ -316,6 +327,7 @@ def _with_labels(body: Submit) -> dict[str, Any]:
 
 
 def _checked_path(path: str, field: str) -> str:
+    """Returns a path of a request, absolute or a plain name of an archive. Raises UsageError."""
     # The daemon resolves no relative path: it would mean the daemon's folder and not the caller's. A plain name is an
     # archive in the daemon's folder of archives.
     absolute = PurePosixPath(path).is_absolute() or "/" not in path

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 MOST_COMPARED: Final = 32
 """Maximum number of experiments in one comparison."""
 MOST_POINTS: Final = 100
+"""Maximum number of points of a comparison."""
 REWARD: Final = "reward_mean"
+"""Name of the figure of the mean reward."""
 HELD_OUT: Final = "held-out/"
 """Prefix of a figure's name for the score of a held-out taskset."""
 Basis: TypeAlias = Literal["steps", "tokens", "time"]
@@ -63,9 +65,13 @@ class _Course(msgspec.Struct, frozen=True):
     """Steps and evaluations of one experiment so far."""
 
     id: UUID
+    """Id of the experiment."""
     summary: ExperimentSummary
+    """State, progress and recent figures of the experiment."""
     totals: list[StepTotal]
+    """Steps in order, with tokens trained until each."""
     evals: list[EvalRow]
+    """Evaluations, in the order of weight versions."""
 
     def time_s(self, total: StepTotal) -> float:
         """Returns the seconds between the start and the end of a step; a fork's shared steps took none of its own."""
@@ -106,6 +112,7 @@ async def different_experiments(daemon: Daemon, connection: AsyncConnection, nam
 
 
 async def _course(connection: AsyncConnection, experiment: UUID) -> _Course:
+    """Reads the steps and evaluations of one experiment."""
     return _Course(
         id=experiment,
         summary=await get_summary(connection, experiment),
@@ -115,6 +122,7 @@ async def _course(connection: AsyncConnection, experiment: UUID) -> _Course:
 
 
 def _measure(course: _Course, by: Basis) -> Callable[[StepTotal], float]:
+    """Returns the function from a step's totals to the position on the axis of the comparison."""
     if by == "time":
         return course.time_s
     return (lambda total: total.step) if by == "steps" else (lambda total: total.tokens)

@@ -28,8 +28,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """The resolved experiment file of a run, in the order of `rftd config show`; figures derived from it last."""
 
     id: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     fields: list[ResolvedField]
+    """Fields of the configuration."""
 
 
 @read("/v1/experiments/{name}/config", Configuration, tag="experiments", name="config")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHOWN_SIZE_BYTES: Final = 256
 """Number of bytes shown of an unreadable record."""
 _TAG: Final = "dead letters"
+"""Chapter of the OpenAPI document with these routes."""
 
 
 class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +92,7 @@ async def drop(daemon: Daemon, body: Drop, key: UUID) -> DeadLetterReceipt:
 
 
 async def _dead(daemon: Daemon, after: str | None = None) -> list[Dead]:
+    """Returns the dead letters, once the tables hold the record at `after`, failed tasks included."""
     from rftd.storage.queries.failed_tasks import failed_tasks
 
     async with daemon.read(after) as connection:
@@ -108,6 +110,9 @@ async def page_of(log: EventLog, dead: Dead) -> DeadLetterPage:
 
 
 def _record(record: Record | None) -> dict[str, Any]:
+    """Returns an unusable record for people: type and payload if readable, else the claimed head and first bytes in
+    hex.
+    """
     from rftd.daemon.http.views.event_json import plain, view_unread
     from rftd.streams.log.deadletters import decode_ours
 

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from rftd.ops.errors import RftdError
 
 _TAG: Final = "experiments"
+"""Chapter of the OpenAPI document with these routes."""
 _TEXT_CHARACTERS: Final = 1 << 20
+"""Maximum number of characters in a file or in one change: 1 Mi."""
 _CHANGES: Final = 1000
+"""Maximum number of changes in a request."""
 Change = Annotated[str, Meta(max_length=_TEXT_CHARACTERS)]
+"""One change of a field, or the path of a field to remove."""
 Changes = Annotated[list[Change], Meta(max_length=_CHANGES)]
+"""Changes of a request, at most `_CHANGES`."""
 
 
 class FileDraft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +115,7 @@ def _remove(tree: dict[str, Any], path: tuple[str | int, ...]) -> None:
 
 
 def _parts(error: RftdError) -> list[ProblemPart]:
+    """Returns the single errors inside an error, for an answer."""
     from rftd.daemon.cli.output.failure import parts
 
     return [

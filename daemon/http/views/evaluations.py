@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _VERSIONS: Final = 200
 """Number of newest versions searched for a row."""
 Answers = Annotated[int, Meta(ge=1, le=100)]
+"""Number of answers on a page, from 1 to 100."""
 Which = Literal["row", "worst", "best", "changed"]
 """Order of answers: by row, from the lowest or the highest reward on, or changed ones, lost ones first."""
 
@@ -33,27 +34,33 @@ class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to a held-out row, with its reward and, if kept, its text."""
 
     row: int
+    """Row of the held-out taskset."""
     attempt: int
     """Number of the answer among those to the row, from 0."""
     reward: float
+    """Reward of the answer."""
     right: bool | None
     """True for a right answer; null if the reward does not tell."""
     parts: dict[str, float]
     """Named parts of the reward."""
     finish: str
+    """End of the answer, as reported by the engine."""
     tokens: int
     """Length of the answer in tokens."""
     kept: bool
     """False: of this answer only scores are kept, no text."""
     prompt: str
+    """Prompt of the row."""
     text: str
     """The answer, or its beginning."""
     chars: int
     """Length of the whole answer in characters."""
     truth: str
+    """Reference answer of the row."""
     extracted: str | None = None
     """The answer read by the reward, or its beginning; null without a note."""
     category: str
+    """Category of the row; empty without one."""
     error: str
     """Reason for the missing answer."""
 
@@ -100,17 +107,24 @@ class RowAnswersView(msgspec.Struct, frozen=True, kw_only=True):
     """The answers to a held-out row by one weight version and generation."""
 
     version: int
+    """The evaluated weight version."""
     generation: int
+    """Generation of the evaluated weight version."""
     answers: list[AnswerView]
+    """Answers of the version to the row."""
 
 
 class HeldOutRow(msgspec.Struct, frozen=True, kw_only=True):
     """One held-out row through the versions evaluated on it."""
 
     taskset: str
+    """Name of the held-out taskset."""
     row: int
+    """Number of the row."""
     items: list[RowAnswersView]
+    """Answers to the row, by weight version."""
     notes: list[str]
+    """Reasons for missing texts."""
 
 
 @read("/v1/experiments/{name}/evals/{version}", EvaluationPage, tag="history", name="evaluation")
@@ -176,10 +190,13 @@ class _AnswerPlaces(NamedTuple):
     folder: str | None
     """Folder of the experiment."""
     scores: list[ScorePlace]
+    """Positions of the scores in the log, by ranges of rows."""
     holders: dict[UUID, UUID]
+    """Worker of each lease of the evaluation."""
 
 
 async def _answer_places(connection: AsyncConnection, row: EvalRow) -> _AnswerPlaces:
+    """Reads the location of an evaluation's stored answers from the tables."""
     return _AnswerPlaces(
         folder=await folder_of(connection, row.id),
         scores=await score_places(connection, row.id),
@@ -188,6 +205,7 @@ async def _answer_places(connection: AsyncConnection, row: EvalRow) -> _AnswerPl
 
 
 async def _read(daemon: Daemon, answer_places: _AnswerPlaces) -> AnsweredRows:
+    """Reads an evaluation's scores from the log, and the kept texts from the artifacts of the experiment's folder."""
     from rftd.storage.files.answered_rows import answered_rows
     from rftd.storage.files.artifacts import ArtifactStore
 
@@ -214,6 +232,7 @@ def _change(now: AnsweredRows, before: AnsweredRows | None, key: tuple[int, int]
 
 
 def _compared(now: AnsweredRows, before: AnsweredRows, version: int) -> VersionComparison:
+    """Returns the numbers of answers won and lost against an earlier version, the mean difference, and a sign test."""
     from rftd.streams.figures.estimators import sign_test
 
     changes = list(_changes(now, before))
@@ -239,10 +258,12 @@ def _changes(now: AnsweredRows, before: AnsweredRows) -> Iterable[float]:
 
 
 def _before(before: AnsweredRows | None, key: tuple[int, int]) -> AnswerView | None:
+    """Returns the earlier version's answer under a key; None without one."""
     return None if before is None or key not in before.answers else _view(before, key)
 
 
 def _view(answered: AnsweredRows, key: tuple[int, int]) -> AnswerView:
+    """Returns the answer under a key, row and attempt, for people."""
     answer: EvalAnswer = answered.answers[key]
     return AnswerView(
         row=answer.row,

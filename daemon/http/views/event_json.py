@@ -55,6 +55,7 @@ def view_unread(record: Record, error: CodecError) -> EventView:
 
 
 def _time(time_ns: int) -> str:
+    """Returns a time as ISO 8601 in UTC; empty for a number beyond the calendar."""
     try:
         return iso(time_ns)
     except (OverflowError, ValueError, OSError):
@@ -67,6 +68,9 @@ def plain(value: Any, *, full: bool = False) -> Any:
 
 
 def _plain(value: Any, most: int | None) -> Any:
+    """Returns a value as JSON shows it: ids and bytes as text, arrays as dtype and shape, lists cut after `most`
+    elements.
+    """
     if isinstance(value, Array):
         return {"dtype": value.dtype, "shape": list(value.shape)}
     if isinstance(value, msgspec.Struct):

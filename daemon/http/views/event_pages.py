@@ -33,6 +33,7 @@ SCANNED_RECORDS: Final = 20_000
 SCANNED_BACK_RECORDS: Final = 100_000
 """Maximum number of records read for the newest events. Only their heads are decoded."""
 _FETCH_RECORDS: Final = 128
+"""Number of records read back at a time from the end of a partition."""
 _ORDER: Final = "time"
 """The one order of events, in cursors."""
 
@@ -110,6 +111,7 @@ class EventPager:
         return msgspec.structs.replace(page, more=True)
 
     async def _taken(self, merge: _Merge, limit: int, *, begin: Mapping[Partition, int]) -> EventPage:
+        """Returns a page of at most `limit` merged events, with cursors of the neighbouring pages."""
         begin = dict(begin)
         event_views = [self._view(record) for record in await merge.take(limit)]
         return EventPage(
@@ -177,6 +179,7 @@ class EventPager:
         return await self.page(reached, limit=limit)
 
     def _view(self, record: Record) -> EventView:
+        """Returns an event for people, or the head of a record with an unreadable payload."""
         try:
             return view(decode_ours(record), full=self._full)
         except CodecError as error:
@@ -207,7 +210,9 @@ class _EventPlace(NamedTuple):
     """Time and offset of a matching record."""
 
     time_ns: int
+    """Time of the record, Unix time in nanoseconds."""
     offset: int
+    """Offset of the record in its partition."""
 
 
 class _Tail:

@@ -13,6 +13,7 @@ from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
 # Shorter than the idle time-outs of common proxies, which would cut the connection without an answer.
 MAX_WAIT_S: Final = 30.0
+"""Maximum seconds of waiting for further events."""
 
 TIDYING_NS: Final = 600 * 10**9
 """Time after the newest event in the tables for the last records: rollouts end, workers leave."""

@@ -46,15 +46,18 @@ ExperienceId = Annotated[
     str,
     Meta(max_length=100, description="Its id, or 8 or more digits with which only this id of the experiment begins."),
 ]
+"""Id of an experience in a request, or a beginning of the id with 8 or more digits."""
 Order = Literal["oldest", "newest", "reward", "-reward", "staleness", "-staleness"]
 """Order of a list of experiences; a name with a minus sign sorts from the highest down."""
 State = Literal["open", "late", "waiting", "cooling", "planned", "retired"]
+"""State of an experience with effect."""
 
 
 class ExperienceList(msgspec.Struct, frozen=True, kw_only=True):
     """Some experiences passing the filter, in the requested order."""
 
     items: list[ExperienceRow]
+    """Experiences of the page, in order."""
     next: str | None
     """`cursor` of the next page; null at the end. A page with fewer experiences than `limit` may have a next one."""
 
@@ -63,7 +66,9 @@ class ExperienceView(msgspec.Struct, frozen=True, kw_only=True):
     """One experience; its lists are filled if tokens were requested."""
 
     experience: ExperienceRow
+    """The experience without tokens."""
     spans: list[SpanView]
+    """Runs of response tokens, each sampled by one weight version."""
     tokens: list[int] | None = None
     """Prompt and response ids."""
     loss_mask: list[int] | None = None
@@ -100,21 +105,30 @@ class SpanView(msgspec.Struct, frozen=True, kw_only=True):
     """Response tokens [start, end) sampled from these weights, named by version and generation."""
 
     version: int
+    """The weight version."""
     generation: int
+    """Generation of the training history at the version."""
     start: int
+    """Index of the first response token."""
     end: int
+    """Index behind the last response token."""
 
 
 class SamplingView(msgspec.Struct, frozen=True, kw_only=True):
     """Response tokens [start, end) sampled with these settings."""
 
     temperature: float
+    """Temperature of sampling."""
     top_p: float
+    """Smallest total probability of the tokens sampled from."""
     top_k: int
+    """Number of most probable tokens sampled from."""
     others: dict[str, float] = {}
     """Further settings different from the defaults."""
     start: int
+    """Index of the first response token."""
     end: int
+    """Index behind the last response token."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +137,9 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     """Number of tokens of prompt and response together."""
     prompt_tokens: int
+    """Length of the step's prompt, in tokens."""
     reward: float
+    """Reward of the step."""
     step_reward: float | None = None
     """Reward of the step alone; null without one from the workflow."""
     state: str = ""
@@ -308,6 +324,7 @@ def auxiliary_views(turns: Iterable[AuxiliaryTurn]) -> list[AuxiliaryTurnView]:
 
 
 def _view(row: ExperienceRow, event: ExperienceProduced, task: TaskRow | None, *, tokens: bool) -> ExperienceView:
+    """Returns an experience with its record's contents, with token ids, mask and log-probabilities on request."""
     view = ExperienceView(
         experience=row,
         task=task,

@@ -66,7 +66,9 @@ CURVE_POINTS: Final = 200
 NEWEST: Final = 8
 """Number of weight versions and checkpoints on a page."""
 SHOWN_WORKERS: Final = 32
+"""Maximum number of workers on the page of an experiment."""
 SHOWN_EVALS: Final = 100
+"""Maximum number of evaluations on the page of an experiment."""
 
 
 RunOrder = Literal["newest", "oldest", "name", "project", "state", "reward", "-reward"]

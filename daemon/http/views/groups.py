@@ -14,7 +14,9 @@ from rftd.storage.queries.group_pages import GroupRow, list_groups, tasks_of
 MOST_PROMPTS: Final = 128
 """Maximum number of groups of one request for prompts."""
 Groups = Annotated[list[UUID], Meta(max_length=MOST_PROMPTS, description="The groups, repeated.")]
+"""Ids of groups in a request."""
 PromptChars = Annotated[int, Meta(ge=1, le=2000, description="Maximum characters of one prompt.")]
+"""Maximum number of characters of one prompt in an answer."""
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):

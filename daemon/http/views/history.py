@@ -21,6 +21,7 @@ class StepList(msgspec.Struct, frozen=True, kw_only=True):
     """Some training steps, in order, with the start of the next page."""
 
     items: list[StepRow]
+    """Steps of the page, in order."""
     next: int | None
     """`first` of the next page; null at the end."""
 
@@ -29,13 +30,16 @@ class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
     """One step's batch and its items, in training order."""
 
     batch: BatchRow
+    """The batch."""
     items: list[ItemRow]
+    """Items of the page, in order."""
 
 
 class EvalList(msgspec.Struct, frozen=True, kw_only=True):
     """Some evaluations of the experiment, in the order of weight versions."""
 
     items: list[EvalRow]
+    """Evaluations of the page, in order."""
     next: str | None = None
     """`cursor` of the next page; null at the end."""
 
@@ -93,7 +97,9 @@ async def evals(
 
 # Bounds of one answer, held in memory as a whole.
 MOST_CHILDREN: Final = 100_000
+"""Maximum number of nodes below one node in a request for lineage."""
 MOST_DEPTH: Final = 1000
+"""Maximum number of levels in a request for lineage."""
 
 
 @read("/v1/lineage", LineageGraph, tag="lineage", name="one")

@@ -36,25 +36,35 @@ TAIL_SIZE_BYTES: Final = 4 * 1024 * 1024
 """Maximum number of bytes read from one file at once."""
 # Every slot and the trainer, with room for files put there by others.
 FILES: Final = 64
+"""Maximum number of log files read for a page."""
 LINE_CHARS: Final = 16_384
+"""Maximum number of characters read of one line."""
 BEFORE_SIZE_BYTES: Final = 64 * 1024
 """Bytes searched backwards for the line before a page's first line."""
 PATTERN_CHARS: Final = 500
+"""Maximum number of characters in the text searched for."""
 _OLDER: Final = ".log.1"
+"""Ending of the predecessor of a log file begun anew."""
 SKEW_NS: Final = 60 * 10**9
 """Maximum lead of a line's time over the last write to its file: clocks of a node and of a file server differ."""
 
 LogRole = Literal["explorer", "trainer"]
+"""Role of a worker with log files."""
 LogLevel = Literal["debug", "info", "warning", "error"]
+"""Lowest level of lines in a request."""
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+"""Levels of log lines, the lowest first."""
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One log line of a worker or the daemon, parsed and with secrets masked."""
 
     file: str
+    """Path of the file, below the folder of logs."""
     role: str
+    """Role of the writer."""
     slot: int | None
+    """Slot of the worker; null without one."""
     time: str
     """Time in ISO-8601 UTC; for a line without one, or with a future one, the previous line's, empty if none."""
     level: str
@@ -62,12 +72,14 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     """Name of the event, or the whole text of a line without JSON."""
     fields: dict[str, Any] = {}
+    """Further fields of the line, by name."""
 
 
 class LogPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some lines, oldest first, with the offsets for reading on."""
 
     items: list[LogLine]
+    """Lines of the page, oldest first."""
     next: dict[str, int]
     """Offset read so far in each file, in bytes: `after` of the next page."""
 
@@ -76,6 +88,7 @@ class _PlacedLine(NamedTuple):
     """A line with its trace and its position in time."""
 
     line: LogLine
+    """The parsed line."""
     trace_id: str = ""
     """Id of the line's trace."""
     at_ns: int = 0
@@ -86,12 +99,15 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Conditions on log lines; None: no condition."""
 
     role: str | None = None
+    """Role of the writer, or role named by a line of the daemon."""
     level: str | None = None
     """Lowest level; lines with an unknown level pass."""
     pattern: str | None = None
     """Text contained in the printed line."""
     since_ns: int | None = None
+    """Earliest position in time, Unix time in nanoseconds."""
     trace_id: str | None = None
+    """Id of the trace."""
 
     def wants(self, parsed: _PlacedLine) -> bool:
         """True if the line passes every condition of the filter."""
@@ -110,21 +126,29 @@ class LogFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EVERY: Final = LogFilter()
+"""Filter without conditions."""
 
 
 _Lines = Annotated[int, Meta(ge=1, le=10_000, description="Maximum number of lines; the newest are returned.")]
+"""Maximum number of lines in a request."""
 _Role = Annotated[LogRole | None, Meta(description="Only lines of this role.")]
+"""Role of the wanted lines in a request."""
 _Level = Annotated[LogLevel | None, Meta(description="Only lines of this level and above.")]
+"""Lowest level of the wanted lines in a request."""
 _Text = Annotated[
     str | None, Meta(description="Only lines with this text, as they are printed.", max_length=PATTERN_CHARS)
 ]
+"""Text searched for in a request."""
 _Since = Annotated[
     str | None, Meta(description="Only lines from this time on, in ISO 8601 with a zone.", max_length=100)
 ]
+"""Earliest time in a request."""
 _Trace = Annotated[
     str | None, Meta(description="Only lines that were written within this trace.", pattern="^[0-9a-f]{32}$")
 ]
+"""Id of the trace of the wanted lines in a request."""
 _Next = Annotated[str | None, Meta(description="`next` of an earlier page, as JSON.", max_length=8192)]
+"""Offsets of an earlier page in a request, as JSON."""
 
 
 @read("/v1/logs", LogPage, tag="logs")
@@ -188,6 +212,9 @@ def following(folder: Path, offsets: Mapping[str, int], *, conditions: LogFilter
 
 
 def _page(folder: Path, offsets: Mapping[str, int] | None, conditions: LogFilter) -> LogPage:
+    """Returns the matching lines behind the offsets, or the newest part of all files without offsets, predecessors
+    included.
+    """
     names = [str(path.relative_to(folder)) for path in _files(folder, conditions.role)]
     if offsets is not None:
         return _merged(folder, names, offsets, conditions)
@@ -198,6 +225,7 @@ def _page(folder: Path, offsets: Mapping[str, int] | None, conditions: LogFilter
 
 
 def _merged(folder: Path, names: Iterable[str], offsets: Mapping[str, int] | None, conditions: LogFilter) -> LogPage:
+    """Returns the matching lines of several files in the order of time, with the offset reached in each file."""
     matching: list[_PlacedLine] = []
     reached: dict[str, int] = {}
     before = ""
@@ -233,12 +261,14 @@ def _local(text: str) -> str:
 
 
 def _value(field_content: Any) -> str:
+    """Returns a field of a line as printable text, JSON unless a text already."""
     return _printable(
         field_content if isinstance(field_content, str) else json.dumps(field_content, ensure_ascii=False)
     )
 
 
 def _printable(text: str) -> str:
+    """Returns a text with line feeds and control characters escaped, on a single line."""
     # The text may come from a reward, a workflow or an answer: a line feed would begin a new line.
     if text.isprintable():
         return text
@@ -348,12 +378,14 @@ def _parse(name: str, file_part: _FilePart) -> Iterator[_PlacedLine]:
 
 
 def _owner(name: str) -> tuple[str, int | None]:
+    """Returns role and slot of a log file by its name; the whole stem and None for a file without a slot."""
     stem = name.rpartition("/")[2].removesuffix(".1").removesuffix(".log")
     role, _, slot = stem.rpartition("_")
     return (role, int(slot)) if role and slot.isdigit() else (stem, None)
 
 
 def _time_ns(text: str) -> int | None:
+    """Returns the Unix time in nanoseconds of a text; None for an unreadable text."""
     try:
         return time_ns_of(text)
     except (ValueError, OverflowError):
@@ -361,6 +393,7 @@ def _time_ns(text: str) -> int | None:
 
 
 def _offsets_of(text: str) -> dict[str, int]:
+    """Returns the byte offsets of log files from JSON. Raises UsageError for anything else or a negative offset."""
     try:
         offsets = json_decoder(dict[str, int]).decode(text)
     except (msgspec.DecodeError, RecursionError):

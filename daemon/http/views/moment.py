@@ -29,6 +29,7 @@ RECENT_STEPS: Final = 20
 LOST: Final = "signal_lost"  # the name in `workers.control.obstacle`, which imports folds
 """Code of an experiment paused for lack of a learning signal."""
 _STALLED_S: Final = 60.0
+"""Minimum seconds without a step until no remaining time is estimated."""
 _STALLED_STEPS: Final = 5.0
 """Number of step durations without a step, and at least a minute, after which no remaining time is estimated."""
 
@@ -37,7 +38,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between the ends of consecutive steps, and tokens trained per second."""
 
     step_s: float
+    """Seconds between the ends of consecutive steps."""
     tokens_per_s: float
+    """Number of tokens trained per second."""
     last_ns: int
     """End of the newest step."""
 
@@ -50,7 +53,9 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None
     """The worst wait not obvious from state and reason, as a sentence; null if nothing waits."""
     why_role: str | None
+    """Role of the worst wait; null if nothing waits."""
     why_level: Level | None
+    """Severity of the worst wait; null if nothing waits."""
     progress: str
     """Trained steps of all, and the stage."""
     pace: Pace | None
@@ -58,9 +63,11 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None
     """Remaining seconds of the stage at the present pace; null without progress."""
     pace_words: str | None
+    """The pace in words, with the remaining time; null without a pace."""
     work: WorkUnderWay | None
     """Rollouts or held-out rows under way, with tokens drawn meanwhile."""
     work_words: str | None
+    """The work under way in words; null without work."""
     pause: PauseState | None
     """State of the pause: draining, quiet with weights on the devices, or released; null unless paused."""
     evaluation: str | None
@@ -212,6 +219,7 @@ def left_s(summary: ExperimentSummary, stages: Sequence[StageRow], pace: Pace | 
 def _pace_words(
     summary: ExperimentSummary, stages: Sequence[StageRow], pace: Pace, seconds: float | None, clock: Clock
 ) -> str:
+    """Returns seconds per step, tokens per second, and the remaining time or the age of the last step, in words."""
     text = f"{pace.step_s:.3g} s a step, {pace.tokens_per_s:,.0f} trained tokens/s"
     if seconds is None:
         return f"{text}; the last step ended {age(pace.last_ns, clock)} ago"
@@ -220,6 +228,7 @@ def _pace_words(
 
 
 def _progress(summary: ExperimentSummary) -> str:
+    """Returns the trained steps of all steps in words, with the stage."""
     share = f" ({summary.step / summary.total_steps:.0%})" if summary.total_steps else ""
     stage = f", stage {summary.stage}" if summary.stage else ""
     return f"step {summary.step} of {summary.total_steps}{share}{stage}"

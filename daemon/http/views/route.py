@@ -48,12 +48,16 @@ if TYPE_CHECKING:
     from rftd.streams.log.topics import Partition
 
 R = TypeVar("R", bound=msgspec.Struct)
+"""Struct answered by a route."""
 B = TypeVar("B", bound=msgspec.Struct)
+"""Struct of a command's body."""
 
 MOST: Final = (1 << 53) - 1
 """Largest whole number in a request: beyond it a browser's numbers have gaps."""
 NAME_CHARACTERS: Final = 500
+"""Maximum number of characters in the name or id of an experiment."""
 POSITION_CHARACTERS: Final = 100
+"""Maximum number of characters in a position of the log."""
 COMMAND_TIMEOUT_S: Final = 120.0
 """Longest time for a command in seconds: a submission reads its datasets whole, to count and digest them."""
 YAML: Final = "application/yaml"
@@ -64,19 +68,28 @@ STREAM: Final = "/v1/experiments/{name}/stream"
 Name = Annotated[
     str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
 ]
+"""Name or id of an experiment in a request."""
 After = Annotated[
     str | None,
     Meta(max_length=POSITION_CHARACTERS, description="Wait until the tables hold the record at this position."),
 ]
+"""Position in the log, to be reached by the tables before the answer."""
 Limit = Annotated[int, Meta(ge=1, le=1000)]
+"""Maximum number of rows on a page, from 1 to 1,000."""
 Cursor = Annotated[
     str | None, Meta(max_length=CURSOR_CHARACTERS, description="`next` of the page before, in the same order.")
 ]
+"""Cursor of a page, from the answer with the page before."""
 Offset = Annotated[int, Meta(ge=0, le=MOST)]
+"""Number of rows or bytes left out at the beginning."""
 Step = Annotated[int, Meta(ge=0, le=MOST)]
+"""Number of a step in a request."""
 Int = Annotated[int | None, Meta(ge=0, le=MOST)]
+"""Whole number in a request, at least 0, or none."""
 Real = Annotated[float | None, Meta(extra={"allow_inf_nan": False})]
+"""Finite number in a request, or none."""
 Time = Annotated[str | None, Meta(max_length=40, description="ISO 8601 with a time zone: 2026-01-31T12:00:00Z.")]
+"""Moment in a request, ISO 8601 with a time zone, or none."""
 Word = Annotated[str | None, Meta(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
 """Text without NUL characters, not storable in PostgreSQL."""
 
@@ -85,7 +98,9 @@ class Commanded(Protocol):
     """The daemon from the perspective of commands naming one experiment, or none."""
 
     @property
-    def operations(self) -> Operations: ...
+    def operations(self) -> Operations:
+        """Commands of the daemon, and questions about its experiments."""
+        ...
 
     async def find(self, name_or_id: str) -> UUID:
         """Returns the experiment with this name or id. Raises NotFoundError, UsageError."""
@@ -96,37 +111,59 @@ class Daemon(Protocol):
     """The daemon from the perspective of reads and commands."""
 
     @property
-    def operations(self) -> Operations: ...
+    def operations(self) -> Operations:
+        """Commands of the daemon, and questions about its experiments."""
+        ...
 
     @property
-    def log(self) -> EventLog: ...
+    def log(self) -> EventLog:
+        """The event log."""
+        ...
 
     @property
-    def curves(self) -> RewardCurves: ...
+    def curves(self) -> RewardCurves:
+        """Reward curves of experiments, cached."""
+        ...
 
     @property
-    def columns(self) -> StepColumns: ...
+    def columns(self) -> StepColumns:
+        """Figures of steps as columns, cached."""
+        ...
 
     @property
-    def pages(self) -> EndedPages: ...
+    def pages(self) -> EndedPages:
+        """Pages of ended experiments, cached."""
+        ...
 
     @property
-    def texts(self) -> Texts: ...
+    def texts(self) -> Texts:
+        """Decoder of token ids into texts."""
+        ...
 
     @property
-    def words(self) -> WordIndex: ...
+    def words(self) -> WordIndex:
+        """Index of the words of answers."""
+        ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Release of the daemon."""
+        ...
 
     @property
-    def ids(self) -> Ids: ...
+    def ids(self) -> Ids:
+        """Source of new ids."""
+        ...
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> Clock:
+        """Clock of the daemon."""
+        ...
 
     @property
-    def daemon_log(self) -> Path | None: ...
+    def daemon_log(self) -> Path | None:
+        """Path of the daemon's log file; None without one."""
+        ...
 
     def applied_offsets(self) -> Mapping[Partition, int]:
         """Returns the next offset of each partition not yet in the tables."""
@@ -204,9 +241,11 @@ class Route(Generic[R]):
     path: str
     """Path of the route; `{name}` stands for the parameter of this name."""
     answer: type[R]
+    """Struct answered by the route."""
     tag: str
     """Chapter of the OpenAPI document."""
     name: str
+    """Name of the route in the clients."""
     work: Callable[..., Awaitable[R]]
     """Called with a `Daemon`, a command's body and key, and the parameters of the request by name."""
     role: AccessRole
@@ -240,9 +279,11 @@ class CommandRoute(Route[R], Generic[B, R]):
     """A POST: in effect, and in the log, once answered; or `dry`, with the answer a real command would get."""
 
     body: type[B]
+    """Struct of the request's body."""
     optional: bool
     """True if the body may be missing; then every field has its default."""
     summary: str
+    """Title of the command in the OpenAPI document."""
     timeout_s: float
     """Longest time in seconds until the command is in the log."""
     of_file: Callable[[dict[str, Any]], B] | None = None
@@ -322,7 +363,7 @@ def command(
 
 
 def url_of(path: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """See `Route.url`."""
+    """Returns a path with its parameters filled in, each quoted, and the remaining parameters for the query."""
     named = re.findall(r"\{(\w+)\}", path)
     # `safe=""`: a name may contain a slash, which would otherwise become another path.
     quoted = {name: quote(str(parameters[name]), safe="") for name in named}

@@ -21,18 +21,22 @@ MOST_RUNS: Final = 32
 MOST_METRICS: Final = 32
 """Maximum number of figures in one answer, each a line per experiment."""
 MOST_SERIES_POINTS: Final = 2000
+"""Maximum number of points of a line."""
 REWARD_BANDS: Final = "reward"
 """Figure of the batches' rewards: its bands are those of the rollouts, not of the steps' means."""
 SeriesBasis: TypeAlias = Literal["step", "tokens", "time"]
 """The unit of the positions: training steps, trained tokens, or seconds since the start."""
 Columns = list[float | None]
+"""Numbers of a line, one per bucket; null in a bucket without a finite figure."""
 
 
 class SeriesRun(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment of a series: its name, its range, and the figures on offer."""
 
     id: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     last_step: int | None
     """The newest trained step; null without a step."""
     started_ns: int
@@ -47,11 +51,17 @@ class SeriesLine(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     """Id of the experiment."""
     metric: str
+    """Name of the figure."""
     mean: Columns
+    """Mean of the figures in each bucket."""
     min: Columns
+    """Lowest figure in each bucket."""
     max: Columns
+    """Highest figure in each bucket."""
     p10: Columns
+    """10th percentile in each bucket."""
     p50: Columns
+    """Median in each bucket."""
     p90: Columns
     """Quantiles of the figures in a bucket; of `reward`, the mean over steps of the rollouts' quantiles."""
     count: list[int]
@@ -70,7 +80,9 @@ class SeriesMark(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Position in the unit of the series."""
     time_ns: int
+    """Time of the moment, Unix time in nanoseconds."""
     text: str
+    """Details in words."""
     count: int
     """Number of moments of the kind in the bucket, this newest one included."""
 
@@ -82,8 +94,11 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     at: list[float]
     """End of each bucket in steps, tokens or seconds: the last step inside, or the border."""
     runs: list[SeriesRun]
+    """Experiments of the answer."""
     lines: list[SeriesLine]
+    """Lines, for each figure and experiment."""
     marks: list[SeriesMark]
+    """Moments of the experiments."""
 
 
 @read("/v1/series", Series, tag="history")
@@ -136,6 +151,7 @@ def _chosen(courses: Sequence[Course], texts: Sequence[str]) -> list[str]:
 def _series(
     courses: Sequence[Course], metrics: Sequence[str], by: str, points: int, first: float | None, last: float | None
 ) -> Series:
+    """Returns figures of several experiments in shared buckets, with marks merged where too close to tell apart."""
     from rftd.storage.queries.marks import MARK_BUCKETS, merged
     from rftd.storage.queries.thinning import Grid, rounded
 

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 MOST_RUNS: Final = 1000
 """Maximum number of runs in one sweep."""
 _TAG: Final = "sweeps"
+"""Chapter of the OpenAPI document with these routes."""
 _ACCURACY: Final = "accuracy/mean"
+"""Name of an evaluation's figure of accuracy."""
 TO_COME: Final = "to come"
 """State of a run not submitted yet."""
 REFUSED: Final = "refused"
+"""State of a point of a sweep without an experiment, refused at submission."""
 STOPPED: Final = "stopped"
 """State of a run ended by a halving."""
 SKIPPED: Final = "skipped"
@@ -36,6 +39,7 @@ SKIPPED: Final = "skipped"
 SweepName = Annotated[
     str, Meta(max_length=NAME_CHARACTERS, description="Its name, `NAME@2`, its id, or a unique beginning of its id.")
 ]
+"""Name or id of a sweep in a request."""
 
 
 class SweptField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -232,6 +236,7 @@ async def sweep_page(daemon: Daemon, sweep: SweepName, after: After = None) -> S
 
 
 async def _summary_of(connection: AsyncConnection, experiment: UUID) -> ExperimentSummary | None:
+    """Returns the summary of a point's experiment; None while the tables lag behind the log."""
     try:
         return await get_summary(connection, experiment)
     except NotFoundError:  # the tables lag behind
@@ -241,6 +246,7 @@ async def _summary_of(connection: AsyncConnection, experiment: UUID) -> Experime
 async def _figures(
     connection: AsyncConnection, experiment: UUID, summary: ExperimentSummary | None
 ) -> dict[str, float | None]:
+    """Returns the comparable figures of a point: mean reward, and the newest score and accuracy on each taskset."""
     figures: dict[str, float | None] = {}
     if summary is not None and summary.reward_mean is not None:
         figures[REWARD] = summary.reward_mean
@@ -267,10 +273,12 @@ def _states(standing: StandingSweep) -> list[str]:
 
 
 def _counted(states: Sequence[str]) -> dict[str, int]:
+    """Returns the number of occurrences of each state, in the order of first occurrence."""
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
 def _summary(standing: StandingSweep, states: Sequence[str]) -> SweepSummary:
+    """Returns a sweep with the numbers of its points by state."""
     sweep = standing.sweep
     return SweepSummary(
         id=str(sweep.id),
@@ -300,6 +308,7 @@ def _cells(runs: Sequence[SweepRun]) -> Iterator[SweepCell]:
 
 
 def _spread(figures: Sequence[Mapping[str, float | None]], name: str) -> SeedSpread:
+    """Returns mean, standard deviation, best and worst of a figure over seeds, without seeds lacking the figure."""
     known_figures = [figure for run_figures in figures if (figure := run_figures.get(name)) is not None]
     return SeedSpread(
         runs=len(known_figures),

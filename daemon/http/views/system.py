@@ -12,6 +12,7 @@ from rftd.daemon.http.views.route import After, Daemon, Limit, read
 from rftd.storage.queries.weights import WorkerRow
 
 _TAG = "system"
+"""Chapter of the OpenAPI document with these routes."""
 WorkerState = Literal["live", "stopped", "lost"]
 """State of a worker as recorded by events; whether it is busy is known from heartbeats alone."""
 

@@ -14,6 +14,7 @@ from rftd.daemon.http.views.route import After, Commanded, Daemon, Name, command
 MOST_TASKS: Final = 1000
 """Maximum number of tasks added by one request."""
 _TAG: Final = "tasks"
+"""Chapter of the OpenAPI document with these routes."""
 
 
 class AddTasks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

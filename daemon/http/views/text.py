@@ -28,14 +28,18 @@ if TYPE_CHECKING:
     from rftd.workers.datasets.task import Task
 
 _FAILED: Final = 64
+"""Maximum number of failed rollouts shown for a group."""
 Chars = Annotated[
     int, Meta(ge=1, le=10_000_000, description="Maximum characters of one text; longer ones are cut, with a note.")
 ]
+"""Maximum number of characters of one text in an answer."""
 Rollouts = Annotated[int, Meta(ge=1, le=64)]
+"""Number of rollouts on a page, from 1 to 64."""
 GroupId = Annotated[
     str,
     Meta(max_length=100, description="Its id, or 8 or more digits with which only this id of the experiment begins."),
 ]
+"""Id of a group in a request, or a beginning of the id with 8 or more digits."""
 
 
 class MessageText(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +57,11 @@ class TextPart(msgspec.Struct, frozen=True, kw_only=True):
     by: PartWriter
     """`model` for drawn tokens; `tool` for other tokens with the marks of a tool's answer, else `workflow`."""
     text: str
+    """Text of the part."""
     start: int
+    """Index of the first token of the part."""
     end: int
+    """Index behind the last token of the part."""
 
 
 class TextTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,18 +229,21 @@ async def row_text(
 
 
 async def _tools(daemon: Daemon, experiment: UUID) -> TextTools:
+    """Returns the tools for texts of an experiment: log, tokenizers, and the origin of tasks and templates."""
     from rftd.daemon.text.transcript import TextTools
 
     return TextTools(daemon.log, daemon.texts, await daemon.operations.text_origin(experiment))
 
 
 async def _task(tools: TextTools, stage: int, task_row: TaskRow | None) -> tuple[Task | None, str]:
+    """Reads the task of a rollout from its taskset, with a note if missing."""
     from rftd.daemon.text.transcript import task_of_rollout
 
     return await task_of_rollout(tools, stage, task_row)
 
 
 def _messages(task: Task | None, chars: int) -> list[MessageText]:
+    """Returns the messages of a task, each text cut after `chars` characters; empty without a task."""
     messages = () if task is None else task.messages
     return [
         MessageText(role=message.role[:chars], content=message.content[:chars], extra=message.extra[:chars])
@@ -242,6 +252,7 @@ def _messages(task: Task | None, chars: int) -> list[MessageText]:
 
 
 def _truth(task: Task | None, chars: int) -> str | None:
+    """Returns the reference answer of a task, cut after `chars` characters; None without one."""
     return task.truth[:chars] if task is not None and task.truth else None
 
 
@@ -260,6 +271,7 @@ async def _texts(tools: TextTools, rows: Sequence[ExperienceRow], chars: int) ->
 
 
 def _text(rollout: ReadRollout, turns: Sequence[DecodedTurn], notes: Sequence[str], chars: int) -> RolloutText:
+    """Returns a rollout as decoded turns; as token ids if the tokenizer is missing, with the reasons in the notes."""
     event = rollout.event
     views = [
         TextTurn(

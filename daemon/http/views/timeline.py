@@ -36,16 +36,22 @@ SHOWN_LANES: Final = 64
 SHOWN_IDLE: Final = 100
 """Maximum number of idle spans in an answer, the longest ones."""
 _DURATION: Final = "duration_s"
+"""Name of the step's figure of training seconds."""
 _PAUSES: Final = frozenset({"paused", "queued"})
+"""States of an experiment without training, shown as pauses."""
 
 
 class TimelineWorker(msgspec.Struct, frozen=True, kw_only=True):
     """One worker, with the mean number of its rollouts under way in each bucket."""
 
     id: str
+    """Id of the worker."""
     role: str
+    """Role of the worker: `explorer` or `trainer`."""
     slot: int
+    """The worker's partition of `rftd.tasks`; -1 for a trainer."""
     started_ns: int
+    """Start of the process, Unix time in nanoseconds."""
     ended_ns: int | None
     """Time of the stop or loss; null for a live worker."""
     lanes: int
@@ -60,15 +66,20 @@ class TimelineRollout(msgspec.Struct, frozen=True, kw_only=True):
     lane: int
     """Lane of the worker, from 0."""
     rollout: RolloutTime
+    """The rollout with its times."""
 
 
 class TrainedSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Trained steps next to each other, several in a long span."""
 
     first_step: int
+    """The first trained step."""
     last_step: int
+    """The last trained step."""
     begun_ns: int
+    """Begin of the first step, Unix time in nanoseconds."""
     ended_ns: int
+    """End of the last step, Unix time in nanoseconds."""
     busy: float
     """Share of the time spent in training."""
 
@@ -77,7 +88,9 @@ class IdleSpan(msgspec.Struct, frozen=True, kw_only=True):
     """A span without training, named by its hold."""
 
     begun_ns: int
+    """Begin of the span, Unix time in nanoseconds."""
     ended_ns: int
+    """End of the span, Unix time in nanoseconds."""
     hold: str
     """`paused`, `no_trainer`, `experiences` until the next batch is planned, else `prepares`."""
     text: str
@@ -92,8 +105,11 @@ class TimelineMark(msgspec.Struct, frozen=True, kw_only=True):
     change: str
     """`published`, `checkpoint`, `resumed_from`, `worker_lost`, `signal_lost`, `signal_regained`, or a state."""
     step: int | None
+    """The weight version; null for a moment known by its time only."""
     time_ns: int
+    """Time of the moment, Unix time in nanoseconds."""
     text: str
+    """Details in words."""
     count: int
     """Number of neighbouring moments of the kind, this newest one included."""
 
@@ -102,7 +118,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Workers, rollouts, steps and idle spans of an experiment between two moments, thinned to buckets."""
 
     from_ns: int
+    """Begin of the timeline, Unix time in nanoseconds."""
     to_ns: int
+    """End of the timeline, Unix time in nanoseconds."""
     bucket_s: float
     """Width of a bucket in seconds."""
     workers: list[TimelineWorker]
@@ -112,9 +130,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: list[TimelineRollout]
     """Every rollout under way at some moment, by its end; empty if `sampled`."""
     steps: list[TrainedSpan]
+    """Trained spans, in order of time."""
     idle: list[IdleSpan]
     """Spans without training, the longest 100 in order of time."""
     marks: list[TimelineMark]
+    """Moments of the experiment in the timeline."""
 
 
 @read("/v1/experiments/{name}/timeline", Timeline, tag="history", name="timeline")
@@ -170,6 +190,7 @@ async def timeline(
 
 
 def _bound(text: str | None, field: str, default_ns: int) -> int:
+    """Returns a bound of the timeline as Unix time in nanoseconds, `default_ns` for None. Raises UsageError."""
     time_ns = time_of(text, field)
     return default_ns if time_ns is None else time_ns
 
@@ -227,6 +248,7 @@ def _laned(rows: Iterable[RolloutTime]) -> list[TimelineRollout]:
 
 
 def _worker(row: WorkerRow, busy: _BusyMeans, lanes: Sequence[TimelineRollout]) -> TimelineWorker:
+    """Returns a worker with its number of lanes and, for an explorer, the mean rollouts under way in each bucket."""
     own = [laned.lane for laned in lanes if laned.rollout.worker == row.id]
     return TimelineWorker(
         id=row.id,

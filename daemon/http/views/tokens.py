@@ -19,19 +19,24 @@ if TYPE_CHECKING:
     from rftd.daemon.text.transcript import ReadRollout, TextTools
 
 WindowTokens = Annotated[int, Meta(ge=1, le=8192)]
+"""Number of tokens in a window, from 1 to 8,192."""
 _PIECE_CHARS = 200
+"""Maximum number of characters shown for one token."""
 
 
 class TokenWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens [first, first + n) of an experience, in columns of equal length; prompt tokens have only ids and texts."""
 
     experience: str
+    """Id of the experience."""
     tokens: int
     """Number of all tokens: prompt and response or, with several steps, step after step."""
     prompt_tokens: int
     """Number of prompt tokens, over all steps."""
     first: int
+    """Index of the first token of the window."""
     ids: list[int]
+    """Ids of the tokens in the window."""
     texts: list[str]
     """The text added by each token; empty without a tokenizer."""
     steps: list[int]
@@ -96,6 +101,7 @@ async def _pieces(tools: TextTools, rollout: ReadRollout, first: int, n: int) ->
 def _window(
     rollout: ReadRollout, first: int, n: int, pieces: list[str], advantages: Sequence[float], notes: list[str]
 ) -> TokenWindow:
+    """Returns `n` tokens of a rollout from `first` on, with mask, log-probability, version and advantage of each."""
     import numpy as np
 
     from rftd.daemon.text.passages import drawn_tokens

@@ -13,7 +13,9 @@ class VersionView(msgspec.Struct, frozen=True, kw_only=True):
     """The release of a daemon, and of its Python."""
 
     version: str
+    """Release of the daemon."""
     python: str
+    """Release of the daemon's Python."""
 
 
 @read("/version", VersionView, tag="probes")

@@ -16,6 +16,7 @@ from rftd.ops.clock import iso, time_ns_of
 from rftd.ops.decoding import converted, type_info_of
 
 T = TypeVar("T")
+"""Struct decoded from the wire."""
 
 _PLAIN: Final = frozenset({int, str, bool, type(None)})
 """Types sent as they are."""
@@ -77,6 +78,7 @@ def wire_name(field: str) -> str:
 
 
 def _back(value: Any, kind: inspect.Type) -> Any:
+    """Returns a value from the wire with times and field names as in the type, ready for conversion."""
     if isinstance(kind, inspect.UnionType):
         # A type or None, as all unions of views are; with two types the sent one could not be identified.
         [inner] = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
@@ -93,6 +95,7 @@ def _back(value: Any, kind: inspect.Type) -> Any:
 
 
 def _field(value: Any, field: inspect.Field) -> Any:
+    """Returns a field's value from the wire; of a time, Unix time in nanoseconds."""
     if field.name.endswith("_ns"):
         return None if value is None else time_ns_of(value)
     return _back(value, field.type)

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from rftd.daemon.text.transcript import TextTools
 
 _BEFORE_CHARS: Final = 80
+"""Number of characters of a passage before the first matching word."""
 _SNIPPET_CHARS: Final = 240
+"""Maximum number of characters of a passage."""
 Words = Annotated[
     str,
     Meta(min_length=1, max_length=500, description='Words, all of which occur; "words in quotes" follow each other.'),
 ]
+"""Words to be found in an answer, all together; quoted words follow each other."""
 Answers = Annotated[int, Meta(ge=1, le=50)]
+"""Number of answers on a page, from 1 to 50."""
 
 
 class AnswerWithWords(msgspec.Struct, frozen=True, kw_only=True):
     """An experience with the words in the answer, and a passage around the first word."""
 
     experience: ExperienceRow
+    """The experience without tokens."""
     passage: str
+    """Passage of the answer around the first matching word."""
 
 
 class WordsFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +111,7 @@ async def _of_step(
 
 
 async def _passages(tools: TextTools, rows: Sequence[ExperienceRow], q: str) -> list[AnswerWithWords]:
+    """Returns experiences with a passage of each answer around the first of the words searched for."""
     answers, _ = await _texts(tools, rows)
     pairs = zip(rows, answers, strict=True)
     return [AnswerWithWords(experience=row, passage=_passage(answer, q)) for row, answer in pairs]
