@@ -175,6 +175,8 @@ class TooFewExperiences(Hold, frozen=True):
         if self.passed_over:
             wait += f", and {self.passed_over} more that the policy does not choose yet"
         wait += f"; {rollouts} rollouts are under way in {len(groups)} groups"
+        if in_pipeline := sum(group.processing is not None for group in groups.values()):
+            wait += f", and {in_pipeline} finished groups are in the experience pipeline"
         if self.rested_ns is not None:
             cooldown_s = max(0.0, (self.rested_ns - now_ns) / 1e9)
             wait += f"; {self.resting} used ones rest, the first for {cooldown_s:.1f} s more"
