@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
@@ -16,8 +14,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 ICE = "gymnasium://FrozenLake-v1?size=12"
 
 
-def test_a_run_with_a_killed_explorer_trains_the_drawn_ids_and_leaves_no_server(tmp_path: Path) -> None:
-    run = EnvironmentRun(tmp_path, ICE, steps=6)
+def test_a_run_with_a_killed_explorer_trains_the_drawn_ids_and_leaves_no_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # Not the test's own folder: sockets lie in it, and their paths have a limit.
+    run = EnvironmentRun(tmp_path_factory.mktemp("ice"), ICE, steps=6)
     with run.scene.host:
         name = run.submit()
         run.scene.until_step(name, 2)
