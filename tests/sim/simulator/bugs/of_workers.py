@@ -241,6 +241,7 @@ BUGS = (
         "a worker that nobody ordered stays where it has nothing to do",
         "liveness",
         instead(external_worker, "stranded", lambda _stranded: lambda *_: False),
+        within_seeds=400,
     ),
     Bug(
         "whoever writes as a role is believed",
