@@ -96,12 +96,6 @@ function range(low, high) {
   return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
 }
 
-// At most five powers of ten: a line for each digit of eight decades is a grey field.
-function decades(_plot, _axis, low, high) {
-  const first = Math.ceil(Math.log10(low)), last = Math.floor(Math.log10(high)), every = Math.max(1, Math.ceil((last - first + 1) / 5));
-  return Array.from({ length: Math.max(0, Math.floor((last - first) / every) + 1) }, (_, number) => 10 ** (first + number * every));
-}
-
 function options(chart, box) {
   const axis = { stroke: colour('ink-3'), font: `10.5px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false }, gap: 4 };
   const stroke = colour(chart.dataset.colour);
@@ -114,7 +108,7 @@ function options(chart, box) {
     cursor: { sync: { key: 'run' }, y: false, drag: { x: true, y: false } },
     scales: { x: { time: false }, y: chart.dataset.log === '1' ? { distr: 3 } : { range: (_, low, high) => range(low, high) } },
     axes: [{ ...axis, grid: { show: false }, size: 20, space: 64, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? figure(tick) : '')) },
-      { ...axis, ...(chart.dataset.log === '1' ? { splits: decades, filter: (_, splits) => splits } : {}), grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
+      { ...axis, grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
     series: parts ? [{}, ...parts] : [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
     bands: chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
     hooks: { draw: [drawMarks], setScale: [(plot, key) => {
