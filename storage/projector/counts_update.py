@@ -83,12 +83,16 @@ class CountsUpdate:
             self._experiments[key, "retired_used", short] += sign
         length = 0
         if state_columns[-1]:
-            kind, short, length = TRAINED, "", length_key(response_tokens)
+            kind = TRAINED
+            short = ""
+            length = length_key(response_tokens)
         elif state in _UNDECIDED:
-            kind, short = state, ""
+            kind = state
+            short = ""
         else:
             kind = LATE if state == LATE else DROPPED
-            short, length = short or state, length_key(response_tokens)
+            short = short or state
+            length = length_key(response_tokens)
         self._add(key, stage, kind, short, length, sign, sign * prompt_tokens, sign * response_tokens)
 
     def add_groups(self, rows: Iterable[tuple[Any, ...]], sign: int) -> None:

@@ -206,7 +206,8 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any])
         sections["explorer"] = explorer_section(stage, submitted.get("explorer") or {})
     if stage.pipeline:
         operators = [
-            {"name": part.name, "args": with_defaults(OPERATORS, part.name, part.args)} for part in stage.pipeline
+            {"name": operator.name, "args": with_defaults(OPERATORS, operator.name, operator.args)}
+            for operator in stage.pipeline
         ]
         sections["data_processor"] = {"experience_pipeline": {"operators": operators}}
     if stage.rollout.engine != SERVICE:  # a service answers with weights not available here

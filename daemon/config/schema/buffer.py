@@ -52,7 +52,7 @@ def _raw(setting: Any) -> Any:
 
 
 Logprobs = Annotated[Literal["raw", "processed"], word(), BeforeValidator(_raw)]
-"""Which log-probabilities are recorded."""
+"""Kind of the recorded log-probabilities: raw, or after processing."""
 
 
 class RolloutArgs(Section):

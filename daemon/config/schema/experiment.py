@@ -35,7 +35,7 @@ from rftd.streams.spec.stage_parts import MOST_SAMPLES
 from rftd.workers.workflows.source import FILE as SOURCE_FILE
 
 Mode: TypeAlias = Annotated[Literal["both", "train", "explore", "bench", "serve", "colocate"], word()]
-"""What an experiment does."""
+"""Mode of an experiment: its activity."""
 
 
 class Cluster(Section):

@@ -16,7 +16,7 @@ from rftd.daemon.config.verl.table import VerlKey, canonical, find
 from rftd.daemon.config.yaml_text import one_line, scalar
 
 Outcome: TypeAlias = Literal["mapped", "dropped", "needs a person", "veRL's default", "unknown"]
-"""What became of a key, as printed in the report."""
+"""Outcome of the conversion of a key, as printed in the report."""
 
 
 _MOST_SHOWN: Final = 8
@@ -35,7 +35,7 @@ class ImportLine:
     place: SourcePlace | None
     """Position of the key in the script or file; None for a line about no single key."""
     outcome: Outcome
-    """What became of the key."""
+    """Outcome of the key's conversion."""
     key: str
     """The key, with its value if set."""
     text: str

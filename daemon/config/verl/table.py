@@ -22,7 +22,7 @@ from rftd.ops.decoding import json_decoder
 Kind: TypeAlias = Literal["bool", "count", "int", "number", "text", "texts", "any"]
 """Type of a key's value in veRL."""
 Fate: TypeAlias = Literal["field", "tree", "rule", "dropped", "person"]
-"""How a key is converted, as described at `VerlKey`."""
+"""Kind of a key's conversion, as described at `VerlKey`."""
 
 _TYPES: Final = {
     "bool": "true or false",
@@ -46,7 +46,7 @@ class VerlKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """Name of the key; a name ending with `.*` is a whole section."""
     fate: Fate
-    """How the key is converted."""
+    """Kind of the key's conversion."""
     kind: Kind = "any"
     """Type of the value."""
     default: Any = None

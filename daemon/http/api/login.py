@@ -67,7 +67,7 @@ def router(keyring: Keyring | None) -> APIRouter:
 
 
 def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200, to: str = "/") -> Response:
-    """Returns the page about signing in; a signed-in browser goes on to `to`."""
+    """Returns the page about signing in, or a redirect to the address `to` for a browser already signed in."""
     title, text, command = _NOTICES[name]
     page = render(
         "notice.html",

@@ -96,7 +96,8 @@ async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor
 
 async def _run(services: Services, name: str, further: list[str]) -> str:
     page = await experiments.one.work(services, name=name)
-    id, state = page.experiment.summary.id, page.experiment.summary.state
+    id = page.experiment.summary.id
+    state = page.experiment.summary.state
     why = await experiments.why.work(services, name=id)
     notes = (await annotation_views.annotated.work(services, name=id, limit=SHOWN_NOTES)).notes
     services.operations.looked(id)

@@ -77,7 +77,7 @@ def router(services: Services) -> APIRouter:
 async def _configuration(services: Services, name: str, q: str, show: SetBy, against: str | None) -> str:
     run = await experiments.summary.work(services, name=name)
     resolved = await configuration.config.work(services, name=run.id)
-    others = await experiments.listed.work(services, limit=_OFFERED_RUNS)
+    offered = await experiments.listed.work(services, limit=_OFFERED_RUNS)
     path = _path(run.id, "configuration")
     shown = {"q": q, "show": show, "against": against}
 
@@ -92,7 +92,7 @@ async def _configuration(services: Services, name: str, q: str, show: SetBy, aga
         url=url,
         origins={**dict.fromkeys(("file", "flag", "default", "derived"), 0), **_origins(resolved)},
         sections=sections_of(resolved.fields, q, show),
-        others=[other for other in others.items if other.id != run.id],
+        others=[summary for summary in offered.items if summary.id != run.id],
         json=f"/v1/experiments/{run.id}/config",
         **shown,
         **await _compared(services, run.id, against),

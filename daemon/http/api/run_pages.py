@@ -93,7 +93,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/runs/{name}/drops")
     async def drops(request: Request, name: RunName, stage: Number = None) -> Response:
-        """Rollouts that were not trained, by reason, beside those that were; and the books."""
+        """Dropped rollouts by reason, compared with trained rollouts, and the books of all experiences."""
         return await shown_page(request, services, lambda bearer: _drops(bearer, name, stage))
 
     @routes.get("/runs/{name}/evaluations")

@@ -58,13 +58,15 @@ class AgentFolders:
                 raise ConfigError("is required: an agent's folder is kept below it", field="checkpoint_root_dir")
             self._judge.folder(("checkpoint_root_dir",), root)
             try:
-                kept, digest = _kept_copy(folder, self._kept.folder(Path(root)))
+                copy_folder, digest = _kept_copy(folder, self._kept.folder(Path(root)))
             except RftdError as error:
                 error.field = show(path)
                 raise
-            if kept != folder:
-                self.notes.append(f"{show(path)}: {folder} is used as it is now ({digest[:12]}), and is kept in {kept}")
-            arguments[_FOLDER] = str(kept)
+            if copy_folder != folder:
+                self.notes.append(
+                    f"{show(path)}: {folder} is used as it is now ({digest[:12]}), and is kept in {copy_folder}"
+                )
+            arguments[_FOLDER] = str(copy_folder)
         return changed
 
 
@@ -92,13 +94,13 @@ def _kept_copy(source: Path, home: Path) -> tuple[Path, str]:
             digest = _digest(copied)
         except (OSError, shutil.Error) as error:
             raise DataError(f"the agent's folder cannot be copied: {error}", where=str(source)) from error
-        kept = home / agent_folder_name(digest)
-        if not kept.exists():
+        copy_folder = home / agent_folder_name(digest)
+        if not copy_folder.exists():
             _sync(copied)
-            copied.rename(kept)
+            copied.rename(copy_folder)
             sync_folder(home)
-        os.utime(kept)  # copies have the times of their sources, and unused old ones are removed
-    return kept, digest
+        os.utime(copy_folder)  # copies have the times of their sources, and unused old ones are removed
+    return copy_folder, digest
 
 
 def _check_size(source: Path) -> None:

@@ -99,8 +99,8 @@ class EnvironmentConnection:
         """Sends a request, and returns the status and the body of the answer."""
         headers = [("Host", "environment"), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
         request = h11.Request(method="POST", target=f"/{call}", headers=headers)
-        for part in (request, h11.Data(body), h11.EndOfMessage()):
-            self._writer.write(self._http.send(part) or b"")
+        for message in (request, h11.Data(body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(message) or b"")
         await self._writer.drain()
         status = 0
         content = b""

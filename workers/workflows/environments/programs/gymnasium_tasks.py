@@ -111,8 +111,8 @@ class TextEpisode:
 
 
 def _modes_of(entry_point: Any) -> list[str]:
-    made = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    return list(getattr(made, "metadata", {}).get("render_modes", ()))
+    creator = gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    return list(getattr(creator, "metadata", {}).get("render_modes", ()))
 
 
 def _names_of(space: Any, name: str) -> tuple[str, ...]:
