@@ -5,7 +5,7 @@ READY := .venv/.ready
 # What is being fetched, and how far it is, is shown on a terminal; a log gets the line that says what is installed.
 QUIET := $(shell [ -t 2 ] || echo -q)
 
-.PHONY: demo screenshots test test-fast test-base test-engines test-tinker test-trackers test-learning test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
+.PHONY: demo screenshots test test-fast test-base test-engines test-tinker test-trackers test-learning test-agents test-kafka-acl record-tinker engines-cpu engines-cuda check bench bench-trl bench-agents torture torture-crash torture-agents torture-environments torture-sim torture-tables torture-http torture-records torture-tinker torture-demo torture-cluster lock audit newer clean
 
 STACK ?= embedded
 
@@ -57,16 +57,31 @@ $(TRACKERS)/.ready: requirements/trackers.txt pyproject.toml $(READY)
 	$(BIN)/uv pip install -q --python $(TRACKERS)/bin/python --no-deps --no-build-isolation -e .
 	touch $(TRACKERS)/.ready
 
+POLARS := build/polars
+
+.PHONY: test-polars
+
+test-polars: $(POLARS)/.ready       ## polars as a reader of the client's rows; 175 MB, half a minute
+	PYTHONPATH=$(POLARS) $(BIN)/python -P -m pytest -q tests/unit/daemon/http/client/test_rows.py
+
+$(POLARS)/.ready: requirements/polars.txt $(READY)
+	@echo "rftd: installing polars into $(POLARS): 175 MB, half a minute" >&2
+	rm -rf $(POLARS)
+	$(BIN)/uv pip install $(QUIET) --python $(BIN)/python --target $(POLARS) --no-deps --require-hashes -r requirements/polars.txt
+	touch $(POLARS)/.ready
+
 HARNESSES := build/agents
 
 # By npm, which `make` does not install: without it, what is for Node is skipped.
-test-agents: $(HARNESSES)/.ready    ## mini-swe-agent and OpenAI's SDK for Node as agents' commands, unchanged; a minute
+test-agents: $(HARNESSES)/.ready    ## mini-swe-agent, AgentScope and OpenAI's SDK for Node as agents' commands, unchanged; minutes
 	$(BIN)/python -P -m pytest -q tests/agents
 
-$(HARNESSES)/.ready: tests/agents/requirements.txt tests/agents/package-lock.json $(READY)
+$(HARNESSES)/.ready: tests/agents/requirements.txt requirements/agentscope.txt tests/agents/package-lock.json $(READY)
 	@echo "rftd: installing agents into $(HARNESSES): a minute" >&2
 	$(BIN)/uv venv -q --clear --python $(BIN)/python $(HARNESSES)
 	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(HARNESSES)/bin/python --require-hashes tests/agents/requirements.txt
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(HARNESSES)/agentscope
+	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(HARNESSES)/agentscope/bin/python --require-hashes requirements/agentscope.txt
 	if command -v npm > /dev/null; then cp tests/agents/package.json tests/agents/package-lock.json $(HARNESSES) && \
 	  npm ci --silent --no-audit --no-fund --prefix $(HARNESSES) || exit 1; fi
 	touch $(HARNESSES)/.ready
@@ -76,7 +91,7 @@ ENVIRONMENTS := build/environments
 .PHONY: test-environments
 
 # A Python for each: the packages exclude each other. Parts of reasoning-gym are built here, with a C compiler.
-test-environments: $(ENVIRONMENTS)/.ready  ## reasoning-gym, gymnasium, verifiers and OpenEnv as tasksets, each in a Python of its own, minutes
+test-environments: $(ENVIRONMENTS)/.ready  ## reasoning-gym, gymnasium, TextWorld, verifiers and OpenEnv as tasksets, each in a Python of its own, minutes
 	$(BIN)/python -P -m pytest -q tests/environments
 
 $(ENVIRONMENTS)/.ready: requirements/environments.txt requirements/environments-verifiers.txt requirements/environments-openenv.txt $(READY)
@@ -85,6 +100,19 @@ $(ENVIRONMENTS)/.ready: requirements/environments.txt requirements/environments-
 	  $(BIN)/uv venv -q --clear --python $(BIN)/python $(ENVIRONMENTS)/$$each && \
 	  $(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(ENVIRONMENTS)/$$each/bin/python --require-hashes requirements/$$each.txt || exit 1; done
 	touch $(ENVIRONMENTS)/.ready
+
+JUICER := build/data-juicer
+
+.PHONY: test-data-juicer
+
+test-data-juicer: $(JUICER)/.ready  ## Data-Juicer's own operators on rows and experiences, in a Python of its own, minutes; 6 GB
+	$(BIN)/python -P -m pytest -q tests/environments/test_data_juicer.py
+
+$(JUICER)/.ready: requirements/data-juicer.txt $(READY)
+	@echo "rftd: installing Data-Juicer into $(JUICER): about 6 GB, some minutes the first time" >&2
+	$(BIN)/uv venv -q --clear --python $(BIN)/python $(JUICER)
+	$(BIN)/uv pip sync $(QUIET) --compile-bytecode --python $(JUICER)/bin/python --require-hashes requirements/data-juicer.txt
+	touch $(JUICER)/.ready
 
 test-kafka-acl: $(READY)            ## each role under its own Kafka user, by the commands of docs/production.md, minutes
 	$(BIN)/python -P -m pytest -q tests/e2e/kafka_rights.py
@@ -172,7 +200,7 @@ $(AGENTS)/.ready: tests/bench/agents/sdks.txt tests/bench/agents/litellm.txt tes
 	    tests/bench/agents/$$each.txt || exit 1; done
 	touch $(AGENTS)/.ready
 
-torture: torture-crash torture-agents torture-sim torture-tables torture-http torture-records torture-tinker  ## the long versions of the tests that break things; hours
+torture: torture-crash torture-agents torture-environments torture-sim torture-tables torture-http torture-records torture-tinker  ## the long versions of the tests that break things; hours
 
 torture-crash: $(READY)             ## 10,000 logs that lose power, files cut at every byte, 1,400 kills of real processes
 	$(BIN)/python -P tests/crash/torture.py
@@ -182,10 +210,14 @@ TORTURE_SEEDS ?= 10000
 torture-agents: $(READY)            ## agents as commands: explorer, agent, sandbox and daemon killed 20 times each, half an hour
 	$(BIN)/python -P tests/crash/torture_agents.py
 
+torture-environments: $(READY)      ## environments and a pipeline: explorer, pipeline, server, session, sandbox and daemon killed 20 times each, an hour
+	$(BIN)/python -P tests/crash/torture_environments.py
+
 torture-sim: $(READY)               ## simulated worlds that nobody ran yet, noted in tests/sim/ledger.json; an hour or so
 	$(BIN)/python -P tests/sim/run.py --mode swarm --fresh $(TORTURE_SEEDS) --jobs 2
 	$(BIN)/python -P tests/sim/run.py --mode zombies --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
 	$(BIN)/python -P tests/sim/run.py --mode served --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
+	$(BIN)/python -P tests/sim/run.py --mode piped --fresh $$(($(TORTURE_SEEDS) / 10)) --jobs 2
 
 torture-tables: $(READY)            ## 1,000 random logs whose tables are rebuilt and compared, a quarter of an hour
 	$(BIN)/python -P tests/property/torture.py
@@ -232,7 +264,7 @@ lock:                               ## re-resolve the lock (needs uv)
 	  --no-header --no-annotate -c requirements/lock.txt requirements/tinker-client.in -o requirements/tinker-client.txt
 	uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	  --no-header --no-annotate pyproject.toml requirements/trackers.in -o requirements/trackers.txt
-	for each in environments environments-verifiers environments-openenv; do \
+	for each in environments environments-verifiers environments-openenv data-juicer polars agentscope; do \
 	  uv pip compile -q --universal --generate-hashes --python-version 3.11 --no-emit-index-url --no-emit-find-links \
 	    --no-header --no-annotate requirements/$$each.in -o requirements/$$each.txt || exit 1; done
 	uv pip compile -q --generate-hashes --python-version 3.12 --python-platform linux --no-emit-index-url \

@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from rftd.daemon.cli.cli import main
 
 _EXIT_TIMEOUT_S: Final = 3
+"""Seconds for the registered exit functions, before an alarm ends the process."""
 
 
 def run() -> NoReturn:

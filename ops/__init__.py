@@ -39,5 +39,6 @@ open_files  the limit of open files and connections of a process
 http_connection  one client's connection: refusal of malformed or slow requests; its end
 bound_socket  the port of a server, and its URL
 http_server uvicorn on a bound socket, which drops clients when no file can be opened
+grafana/, prometheus/, systemd/  dashboards, alerting rules, and a unit for a machine
 health      liveness and readiness, as named checks; the lines of `rftd doctor`
 """

@@ -91,7 +91,7 @@ class ConfigError(UsageError):
     """The experiment file is malformed, contradictory or too large."""
 
     code = "RFTD-CFG-001"
-    remedy = "Correct what the message names; `rftd config check FILE` shows everything at once."
+    remedy = "Correct the field named by the message; `rftd config check FILE` shows everything at once."
 
 
 class NotInstalledError(ConfigError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -39,8 +38,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of the failure, or the text of a note."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     """A line of the doctor's report; `fix` says what to do unless the status is `ok`."""
 
     check: str

@@ -161,7 +161,7 @@ class HttpConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuses malformed HTTP; `msg` is uvicorn's own sentence."""
-        self._refuse(400, "what was sent is no valid HTTP/1.1 request")
+        self._refuse(400, "this is not a valid HTTP/1.1 request")
 
     def _make_room(self) -> bool:
         """Ends the longest-waiting connections, silent ones first, up to a sixteenth of the bound; False if there is no

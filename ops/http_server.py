@@ -27,7 +27,7 @@ _ACCEPTS: Final = 8
 """Connections accepted in one turn of the loop, so that other tasks get their turn, too."""
 _REST_S: Final = 0.25
 """Pause in seconds when the system has no resources left to accept with."""
-_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_TOO_MANY_FILES_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of a process or machine that can open no further file."""
 _HANDSHAKE_S: Final = 10.0
 """Maximum seconds for a TLS client's handshake, and for its shutdown."""
@@ -108,7 +108,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in _TOO_MANY_FILES_ERRORS:
                     raise
                 self._rest(error)
                 return

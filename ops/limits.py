@@ -247,10 +247,30 @@ TEXT_MEMORY_SIZE_BYTES: Final = 4096 * MIB
 """Address space of the process for texts: the largest tokenizers in use need a quarter of it."""
 TEXT_CHARS: Final = 200_000
 """Default maximum characters of one text in an answer; longer ones are cut, with their length beside."""
+TRIAL_ROWS_S: Final = 60.0
+"""Maximum seconds for reading the first rows of a file to be submitted; a slower process is killed."""
+TRIAL_ROLLOUT_S: Final = 300.0
+"""Maximum seconds for a tried rollout, the opening of the model included; a slower process is killed."""
+TRIAL_MEMORY_SIZE_BYTES: Final = 8192 * MIB
+"""Memory of the process reading first rows: a tokenizer of transformers imports torch."""
+TRIAL_SIZE_BYTES: Final = 16 * MIB
+"""Maximum size of the answer of a trial."""
+TRIAL_CHARS: Final = 20_000
+"""Maximum characters of a prompt or an answer of a trial; the excess is cut off."""
+TRIAL_ROW_CHARS: Final = 4000
+"""Maximum characters of a row of a trial; the excess is cut off."""
+TRIAL_CALLS: Final = 50
+"""Maximum number of calls of the model shown of a tried rollout."""
+TRIAL_IDS: Final = 4000
+"""Maximum number of token ids shown of a call."""
 WORDS_SLICE_S: Final = 1.0
 """Maximum seconds of indexing by one request for words."""
 WORDS_OPEN_INDICES: Final = 8
 """Word indices kept open at a time."""
+STEP_TERMS_FILES: Final = 64
+"""Maximum number of files with a step's terms of the objective at each token; the oldest ones are removed."""
+STEP_TERMS_SIZE_BYTES: Final = 1024 * MIB
+"""Maximum size of the file with the terms of one step, in bytes."""
 TEXT_TASKSETS: Final = 8
 """Tasksets kept open for the rows of texts."""
 SERVICE_ANSWER_SIZE_BYTES: Final = 4 * MIB
@@ -273,7 +293,7 @@ SNAPSHOT_INTERVAL_S: Final = 2.0
 """Minimum seconds between two snapshots."""
 REUSED_RECORDS_SIZE_BYTES: Final = 128 * MIB
 """Records of reusable experiences cached by the trainer; older ones are read from the log again."""
-EVAL_AT_ONCE: Final = 64
+EVAL_ROWS_IN_PROGRESS: Final = 64
 """Maximum evaluation rows in progress on a separate evaluation engine."""
 KEPT_WEIGHT_VERSIONS: Final = 4
 """Minimum number of newest published versions whose files are kept, more with a wide window of synchronization; older

@@ -1,4 +1,4 @@
-"""structlog set-up: a line per event, JSON for machines, console for people; secrets are masked.
+"""Set-up of structlog: one line per event, as JSON for machines or as text for people, with secrets masked.
 
 Fields have a fixed order: time, level, event, then the subject, then the others in call order.
 """
@@ -21,16 +21,17 @@ from rftd.ops.redaction import mask_text, redact
 from rftd.ops.tracing.tracer import current
 
 WINDOW_S: Final = 60.0
-"""Seconds during which an equal line is only counted."""
+"""Seconds after a line during which equal lines are counted instead of written."""
 REMEMBERED: Final = 512
-"""Maximum different log lines counted at once; beyond it the oldest is dropped and its count written."""
+"""Maximum number of different lines counted at once; beyond this number the oldest is dropped, and its count written.
+"""
 COUNTED: Final = frozenset({"warning", "error", "critical"})
-"""The levels with repetitive lines in case of trouble; every line of other levels is news."""
-_APART: Final = frozenset({"time", "trace_id", "exc_info", "stack_info"})
-"""The fields ignored when lines are compared."""
+"""Levels whose equal lines are counted; lines of other levels are always written."""
+_IGNORED_FIELDS: Final = frozenset({"time", "trace_id", "exc_info", "stack_info"})
+"""Fields ignored when lines are compared."""
 
 FIRST: Final = ("time", "level", "event", "role", "slot", "experiment", "name")
-"""The fields at the beginning of each line, in this order."""
+"""Fields at the beginning of each line, in this order."""
 
 
 class RepeatedLines:
@@ -43,23 +44,29 @@ class RepeatedLines:
     def __init__(self, write: Callable[[str, dict[str, Any]], None], clock: Clock | None = None) -> None:
         """`write` writes a line with its number of repetitions; `clock` measures the minute."""
         self._write = write
+        """Function writing a line with its number of repetitions."""
         self._clock = clock or SystemClock()
+        """Clock that measures the window `WINDOW_S`."""
         self._lock = threading.Lock()
+        """Held while `_lines` changes, because any thread may log."""
         self._lines: dict[tuple[str, str], _Line] = {}
         """Lines being counted, by level and text, in the order of their first appearance."""
 
     def __call__(self, _logger: Any, method: str, event: Any) -> Any:
+        """Returns the event of a line to be written. Raises DropEvent for a line equal to an earlier one of the same
+        minute.
+        """
         if "repeated" in event:
             return event
         now_s = self._clock.monotonic_s()
         if method not in COUNTED:
             with self._lock:
-                expired = self._expired(now_s)
+                expired = self._pop_expired(now_s)
             self._write_counts(expired)
             return event
-        key = (method, repr([(name, field) for name, field in event.items() if name not in _APART]))
+        key = (method, repr([(name, field) for name, field in event.items() if name not in _IGNORED_FIELDS]))
         with self._lock:
-            expired = self._expired(now_s)
+            expired = self._pop_expired(now_s)
             line = self._lines.get(key)
             if line is None:
                 self._lines[key] = _Line(now_s, method, event)
@@ -77,7 +84,7 @@ class RepeatedLines:
             self._lines.clear()
         self._write_counts(lines)
 
-    def _expired(self, now_s: float) -> list[_Line]:
+    def _pop_expired(self, now_s: float) -> list[_Line]:
         """Removes and returns the lines with an ended window, and the oldest beyond `REMEMBERED`."""
         expired = []
         for key, line in list(self._lines.items()):
@@ -94,14 +101,18 @@ class RepeatedLines:
 
 
 class _Line:
-    """A line, and the number of repetitions."""
+    """The first of equal lines, and the number of its repetitions."""
 
     def __init__(self, since_s: float, method: str, event: Any) -> None:
         """Begins counting a line at monotonic second `since_s`."""
         self.since_s = since_s
+        """Monotonic second of the first line."""
         self.method = method
-        self.fields = {name: field for name, field in event.items() if name not in _APART}
+        """Level of the line, which is the name of the logger's method."""
+        self.fields = {name: field for name, field in event.items() if name not in _IGNORED_FIELDS}
+        """Fields of the line, except the ignored ones."""
         self.repeated = 0
+        """Number of repetitions so far."""
 
 
 class Logger(Protocol):
@@ -139,8 +150,8 @@ def configure(
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
             structlog.processors.format_exc_info,
             _mask,  # also masks fields added by the processors above
-            _in_order,
-            *([_Copy(file)] if file is not None else ()),
+            _order_fields,
+            *([_FileCopy(file)] if file is not None else ()),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -148,7 +159,7 @@ def configure(
         cache_logger_on_first_use=False,  # a logger used before this call would keep its old settings
     )
     if file is not None or libraries:
-        logging.basicConfig(handlers=[_OfLibraries()], level=logging.WARNING, force=True)
+        logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
 
 
 def logger(**fields: Any) -> Logger:
@@ -163,14 +174,17 @@ def _write_line(level: str, fields: dict[str, Any]) -> None:
 
 
 class _StandardError:
-    """Standard error as of each line. A line may be lost: no process fails for an unwritable log."""
+    """Writes to the present standard error; a failed write is ignored, so that no process fails because of an
+    unwritable log.
+    """
 
     # A full disk raises OSError; a closed or removed stream, ValueError or AttributeError. The stream is looked up for
     # each line: the stream at `configure` may have been replaced, and closed, since.
 
     def __init__(self, fit: Callable[[str], str] | None) -> None:
-        """`fit` shortens each line to the terminal; None writes lines unchanged."""
+        """`fit` breaks long lines for the terminal; None writes lines unchanged."""
         self._fit = fit
+        """Function fitting lines to the width of the terminal; None without a change."""
 
     def write(self, text: str) -> None:
         """Writes text; a failure is ignored."""
@@ -192,21 +206,24 @@ def _name_trace(_logger: Any, _method: str, event: Any) -> Any:
     return event
 
 
-class _Copy:
-    """Writes each line to a file as well, as JSON: a field's content cannot start a new line."""
+class _FileCopy:
+    """Processor that writes each line to a file as well, as JSON, so that no field's content can start a new line."""
 
     def __init__(self, file: LogFile) -> None:
         """Copies lines into `file`."""
         self._file = file
+        """Log file that receives a copy of each line as JSON."""
         self._render = structlog.processors.JSONRenderer()
+        """Renderer of a line's fields as JSON."""
 
     def __call__(self, logger: Any, method: str, event: Any) -> Any:
+        """Writes the line to the file, and returns its fields unchanged."""
         self._file.write(str(self._render(logger, method, dict(event))))
         return event
 
 
-class _OfLibraries(logging.Handler):
-    """Turns records of Python's own logging into lines of the log."""
+class _LibraryHandler(logging.Handler):
+    """Handler that writes records of Python's own logging as lines of the log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes one record as a line of the log."""
@@ -224,7 +241,7 @@ def _mask(_logger: Any, _method: str, event: Any) -> Any:
     return {name: mask_text(field) if isinstance(field, str) else field for name, field in masked.items()}
 
 
-def _in_order(_logger: Any, _method: str, event: Any) -> Any:
+def _order_fields(_logger: Any, _method: str, event: Any) -> Any:
     """Moves the fields of `FIRST` to the beginning of a line."""
     first = {name: event[name] for name in FIRST if name in event}
     return first | event

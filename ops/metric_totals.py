@@ -1,4 +1,6 @@
-"""Totals read at a scrape instead of counted: `StreamTotals` of the log, and `ReadTotals` of sums over the tables."""
+"""Metrics set to totals at a scrape instead of being counted: `ReadTotals`, of sums over the tables, and
+`StreamTotals`, of the log.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ class ReadTotals(Collector):
     def __init__(self, name: str, text: str, labels: Sequence[str], *, registry: CollectorRegistry) -> None:
         """`name` ends in `_total`, as in every exposition of a counter."""
         self._name: Final = name.removesuffix("_total")
+        """Name of the counter without `_total`, which the library adds."""
         self._text = text
+        """Help text of the counter."""
         self._labels = tuple(labels)
+        """Names of the labels."""
         self._shown: dict[tuple[str, ...], float] = {}
+        """Total shown last, by values of the labels."""
         registry.register(self)
 
     def update(self, totals: Mapping[tuple[str, ...], float]) -> None:
@@ -40,7 +46,9 @@ class StreamTotals(Collector):
     def __init__(self) -> None:
         """Begins without streams."""
         self._produced: dict[str, int] = {}
+        """Number of records in the log, by stream."""
         self._consumed: dict[str, int] = {}
+        """Number of records applied by the projector, by stream."""
 
     def update(self, *, produced: Mapping[str, int], consumed: Mapping[str, int]) -> None:
         """Stores the number of records of each stream, and the number applied by the projector."""

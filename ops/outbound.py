@@ -105,7 +105,7 @@ def host_of(text: str, *, field: str) -> str:
             raise _error("names a device of this machine", field, "leave out what follows %")
         return str(address)
     if not _NAME.fullmatch(text) or len(text) > _NAME_CHARS:
-        raise _error("has no name of a host", field, "take letters, digits, dots and dashes")
+        raise _error("has no host name", field, "take letters, digits, dots and dashes")
     host = text.lower().removesuffix(".")
     # As in browsers and C libraries: a host ending in a number is an IPv4 address, in any base.
     if _NUMBER.fullmatch(host.rpartition(".")[2]):

@@ -12,7 +12,7 @@ from typing import Final
 
 from rftd.ops.errors import ConflictError
 
-OTHERS: Final = 0o077
+OTHER_USERS_MODE: Final = 0o077
 """The permissions of all users except the owner."""
 PASSAGE: Final = 0o011
 """The permission to pass through a folder, for those who know the names inside."""
@@ -31,7 +31,7 @@ class FolderAccess(StrEnum):
     @property
     def umask(self) -> int:
         """The umask for the access: permissions removed from every created file and folder."""
-        return OTHERS if self is FolderAccess.PRIVATE else 0o007
+        return OTHER_USERS_MODE if self is FolderAccess.PRIVATE else 0o007
 
 
 def close_to_others(access: FolderAccess = FolderAccess.PRIVATE) -> None:
@@ -46,7 +46,7 @@ def process_umask() -> int:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             return next(int(line.split()[1], 8) for line in status if line.startswith("Umask:"))
     except (OSError, StopIteration, ValueError):  # not Linux, or no /proc
-        mask = os.umask(OTHERS)
+        mask = os.umask(OTHER_USERS_MODE)
         os.umask(mask)
         return mask
 
@@ -59,7 +59,7 @@ def close_folder(folder: Path) -> bool:
     return tighten(folder, process_umask())
 
 
-def tighten(path: Path, rights: int = OTHERS) -> bool:
+def tighten(path: Path, rights: int = OTHER_USERS_MODE) -> bool:
     """Removes `rights` from a file or folder of the user; True if changed. A link is not followed."""
     try:
         status = path.lstat()
@@ -84,7 +84,7 @@ def make_own_folder(folder: Path) -> None:
         check_own_folder(folder)
 
 
-def check_own_folder(folder: Path, *, rights: int = OTHERS) -> None:
+def check_own_folder(folder: Path, *, rights: int = OTHER_USERS_MODE) -> None:
     """Raises ConflictError unless `folder` is a real folder owned by the user, on which others have none of the
     permissions `rights`.
 

@@ -1,4 +1,4 @@
-"""The number of threads for a process."""
+"""Numbers of threads for computing, as written in settings and as resolved on a machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 ALL: Final = 0
-"""Number standing for one thread per processor of this process."""
+"""A number of threads that stands for one thread per processor available to the process."""
 
 
 def threads_of(requested: int) -> int:
@@ -19,6 +19,8 @@ def threads_of(requested: int) -> int:
 
 
 def most(requested: Iterable[int]) -> int:
-    """Returns the largest of several numbers of threads; `ALL` counts as the largest."""
+    """Returns the largest of several numbers of threads; `ALL` counts as the largest. Raises ValueError without a
+    number.
+    """
     numbers = list(requested)
     return ALL if ALL in numbers else max(numbers)

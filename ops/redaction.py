@@ -37,6 +37,7 @@ _ROW_KEYS: Final = frozenset(
         "output",
         "id",
         "index",
+        "field",
     }
     | {"sort", "group", "primary", "foreign", "partition", "hash", "cache", "idempotency", "idle", "reward", "stats"}
 )

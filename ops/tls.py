@@ -32,7 +32,7 @@ class ServerTls:
         self.context = _context_of(certificate, key)
         """The context used by the server's connections; `renew` changes it in place."""
         self.names, self.addresses = _subject_of(self.context, certificate)
-        """Host names and IP addresses of the certificate loaded at the start; a renewal leaves both unchanged."""
+        """Host names and IP addresses of the certificate in use."""
 
     def renew(self) -> bool:
         """Reloads changed files; True if changed. Raises CertificateFileError and keeps the current pair if invalid."""
@@ -40,8 +40,9 @@ class ServerTls:
         if stamp == self._stamp:
             return False
         # Tried separately: the context in use must not end up with a certificate and the key of another.
-        _subject_of(_context_of(self._certificate, self._key), self._certificate)
+        subject = _subject_of(_context_of(self._certificate, self._key), self._certificate)
         self.context.load_cert_chain(self._certificate, self._key)
+        self.names, self.addresses = subject
         self._stamp = stamp
         return True
 
@@ -124,7 +125,7 @@ def _subject_of(server: ssl.SSLContext, certificate: Path) -> tuple[tuple[str, .
                     continue
     except ssl.SSLCertVerificationError as error:
         reason = "it has expired" if error.verify_code == _EXPIRED else error.verify_message
-        reason = f"no client would take it: {reason}"
+        reason = f"no client would accept it: {reason}"
         raise CertificateFileError(reason, where=str(certificate), field="--tls-cert") from None
     except ssl.SSLError as error:
         raise CertificateFileError(f"it cannot be used: {error}", where=str(certificate), field="--tls-cert") from None

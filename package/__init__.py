@@ -1,6 +1,7 @@
 """rftd from Python: `Client` and `AsyncClient` of a daemon, `compare`, marks of rewards and workflows, and errors.
 
-This folder is `rftd` of the installed package, with the rooms inside. Names are imported at their first use.
+This folder is `rftd` of the installed package, with the rooms inside: daemon, workers, storage, streams and ops. Names
+are imported at their first use. docs/architecture.md, "Where to start", names the files for each kind of change.
 """
 
 from __future__ import annotations

@@ -45,6 +45,7 @@ class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FAULTS = MemoryFaults()
+"""Default faults: none."""
 
 
 class MemoryLog:

@@ -3,7 +3,7 @@
 control/     who decides: planner, dispatcher, policies; pure, in the daemon's process
 generation/  the seam to a model: engines, requests, answers, the endpoint, models besides the trained one
 workflows/   workflows, the attempts to run them, and rewards
-pipelines/   the experience pipeline: operators on the experiences of finished groups
+pipelines/   operators on rows before an experiment, and on the experiences of finished groups
 rollout/     who explores: the explorer process
 learning/    algorithms, advantages, losses, corrections, the training of a stage; the trainer engine's seam
 training/    who learns: the trainer process, its loop, checkpoints and publications

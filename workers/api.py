@@ -45,7 +45,8 @@ from rftd.workers.learning.engine_definition import TrainerEngineDefinition, Tra
 from rftd.workers.learning.losses.batch_tokens import BatchTokens
 from rftd.workers.learning.losses.policy_loss import LossNeeds, LossTokens, PolicyLoss, TokenLoss
 from rftd.workers.learning.token_advantages.token_advantage import TokenAdvantage
-from rftd.workers.pipelines.operator import Operator, PipelineExperience
+from rftd.workers.pipelines.operator import GroupContext, Operator, PipelineExperience
+from rftd.workers.pipelines.task_operator import PipelineRow, TaskOperator
 from rftd.workers.weights.channel import (
     ChannelPlace,
     Exported,
@@ -91,6 +92,7 @@ __all__ = [
     "Flight",
     "Generation",
     "GenerationRequest",
+    "GroupContext",
     "GroupEngine",
     "Host",
     "LossNeeds",
@@ -109,6 +111,7 @@ __all__ = [
     "Operator",
     "Paced",
     "PipelineExperience",
+    "PipelineRow",
     "PolicyLoss",
     "PolicyView",
     "Response",
@@ -129,6 +132,7 @@ __all__ = [
     "StepResult",
     "Substituting",
     "Task",
+    "TaskOperator",
     "TaskSelector",
     "TensorBytes",
     "TensorSum",

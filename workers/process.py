@@ -27,6 +27,7 @@ from rftd.streams.log.topics import Partition, partition_of
 from rftd.workers.hosts.membership import Membership, ProcessName
 
 WORKERS = Partition(topics.WORKERS, 0)
+"""The partition with the events of workers."""
 
 
 async def run_explorer(

@@ -36,6 +36,7 @@ _OPTIONS: Final = (
         help="Alert of a run that has waited for a person this long.",
     ),
 )
+"""Options of alerts, in the order of the help."""
 
 
 def _alerts(alerts_to: tuple[str, ...], stalled_after: float) -> AlertOptions:

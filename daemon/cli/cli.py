@@ -19,89 +19,124 @@ class Verb(NamedTuple):
     """The import path of a verb's click command, and the verb's line in `rftd --help`."""
 
     target: str
+    """Import path of the click command, as `module:attribute`."""
     help: str
+    """Line of the verb in `rftd --help`."""
 
 
-_HERE: Final = "rftd.daemon.cli.verbs"
+_VERBS_PACKAGE: Final = "rftd.daemon.cli.verbs"
+"""Package of the verbs' modules."""
 VERBS: Final = {
-    "serve": Verb(f"{_HERE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."),
-    "open": Verb(f"{_HERE}.open:command", "Open the daemon in a browser, by a link that signs it in once."),
-    "page": Verb(f"{_HERE}.page:command", "Open the page in a browser, with --demo of a recorded run."),
-    "studio": Verb(f"{_HERE}.open:studio", "Open the form for a new experiment in a browser."),
-    "token": Verb(f"{_HERE}.token:token", "Add, list, remove or rotate the tokens that let others use the daemon."),
-    "demo": Verb(f"{_HERE}.demo:command", "Train a tiny model on this machine, in about a minute."),
-    "stack": Verb(f"{_HERE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
-    "submit": Verb(f"{_HERE}.submit:command", "Submit the experiment in a YAML file."),
-    "try": Verb(f"{_HERE}.try_:command", "Run one task of a file by the model as it is, and show all that happened."),
-    "run": Verb(f"{_HERE}.run:command", "Run the experiment in a YAML file to its end, as trinity run does."),
-    "fork": Verb(f"{_HERE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
-    "sweep": Verb(f"{_HERE}.sweep:command", "Submit a sweep: experiments that differ in a few fields, and seeds."),
-    "sweeps": Verb(f"{_HERE}.sweep:group", "List sweeps, show the table of one while it runs, or cancel it."),
-    "ls": Verb(f"{_HERE}.ls:command", "List the experiments."),
-    "get": Verb(f"{_HERE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
-    "watch": Verb(f"{_HERE}.watch:command", "Follow an experiment until it ends."),
+    "serve": Verb(
+        f"{_VERBS_PACKAGE}.serve:command", "Run the daemon: event log, tables, HTTP API and workers in one command."
+    ),
+    "open": Verb(f"{_VERBS_PACKAGE}.open:command", "Open the daemon in a browser, by a link that signs it in once."),
+    "page": Verb(f"{_VERBS_PACKAGE}.page:command", "Open the page in a browser, with --demo of a recorded run."),
+    "studio": Verb(f"{_VERBS_PACKAGE}.open:studio", "Open the form for a new experiment in a browser."),
+    "token": Verb(
+        f"{_VERBS_PACKAGE}.token:token", "Add, list, remove or rotate the tokens that let others use the daemon."
+    ),
+    "demo": Verb(f"{_VERBS_PACKAGE}.demo:command", "Train a tiny model on this machine, in about a minute."),
+    "stack": Verb(f"{_VERBS_PACKAGE}.stack:stack", "Run a real Kafka and Postgres on this machine, for development."),
+    "submit": Verb(f"{_VERBS_PACKAGE}.submit:command", "Submit the experiment in a YAML file."),
+    "try": Verb(
+        f"{_VERBS_PACKAGE}.try_:command", "Run one task of a file with the untrained model, and show every step."
+    ),
+    "run": Verb(f"{_VERBS_PACKAGE}.run:command", "Run the experiment in a YAML file to its end, as trinity run does."),
+    "fork": Verb(f"{_VERBS_PACKAGE}.submit:fork", "Start a new experiment from a step of another one, with changes."),
+    "sweep": Verb(
+        f"{_VERBS_PACKAGE}.sweep:command", "Submit a sweep: experiments that differ in a few fields, and seeds."
+    ),
+    "sweeps": Verb(f"{_VERBS_PACKAGE}.sweep:group", "List sweeps, show the table of one while it runs, or cancel it."),
+    "ls": Verb(f"{_VERBS_PACKAGE}.ls:command", "List the experiments."),
+    "get": Verb(f"{_VERBS_PACKAGE}.get:command", "Show one experiment: progress, rewards, weights, workers."),
+    "watch": Verb(f"{_VERBS_PACKAGE}.watch:command", "Follow an experiment until it ends."),
     "steps": Verb(
-        f"{_HERE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
+        f"{_VERBS_PACKAGE}.steps:command", "Show the training steps of an experiment: reward, loss, speed, any figure."
     ),
     "evals": Verb(
-        f"{_HERE}.evals:command", "Show the evaluations of an experiment, the answers of one, or two side by side."
+        f"{_VERBS_PACKAGE}.evals:command",
+        "Show the evaluations of an experiment, the answers of one, or two side by side.",
     ),
     "compare": Verb(
-        f"{_HERE}.compare:command", "Compare experiments: what their files differ in, and figures at equal steps."
+        f"{_VERBS_PACKAGE}.compare:command",
+        "Compare experiments: differences of their files, and figures at equal steps.",
     ),
     "timeline": Verb(
-        f"{_HERE}.timeline:command", "Show the work of an experiment's workers over time, and idle spans."
+        f"{_VERBS_PACKAGE}.timeline:command", "Show the work of an experiment's workers over time, and idle spans."
     ),
-    "checkpoints": Verb(f"{_HERE}.checkpoints:command", "List an experiment's checkpoints, or download one."),
-    "report": Verb(f"{_HERE}.report:command", "Write an experiment as one HTML file: curves, samples, configuration."),
-    "track": Verb(f"{_HERE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."),
-    "logs": Verb(f"{_HERE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
-    "tasks": Verb(f"{_HERE}.tasks:tasks", "Add tasks to an experiment while it runs, list its queues, or end one."),
-    "events": Verb(f"{_HERE}.events:command", "Show the events of an experiment, from the log."),
-    "experiences": Verb(f"{_HERE}.experiences:command", "List an experiment's experiences, or show one."),
-    "why": Verb(f"{_HERE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."),
+    "checkpoints": Verb(f"{_VERBS_PACKAGE}.checkpoints:command", "List an experiment's checkpoints, or download one."),
+    "report": Verb(
+        f"{_VERBS_PACKAGE}.report:command", "Write an experiment as one HTML file: curves, samples, configuration."
+    ),
+    "track": Verb(
+        f"{_VERBS_PACKAGE}.track:track", "Write an experiment to a tracker: TensorBoard, W&B, MLflow, JSON Lines."
+    ),
+    "logs": Verb(f"{_VERBS_PACKAGE}.logs:command", "Show the log lines of an experiment's workers, merged by time."),
+    "tasks": Verb(
+        f"{_VERBS_PACKAGE}.tasks:tasks", "Add tasks to an experiment while it runs, list its queues, or end one."
+    ),
+    "events": Verb(f"{_VERBS_PACKAGE}.events:command", "Show the events of an experiment, from the log."),
+    "experiences": Verb(f"{_VERBS_PACKAGE}.experiences:command", "List an experiment's experiences, or show one."),
+    "why": Verb(
+        f"{_VERBS_PACKAGE}.why:command", "Show what each role of an experiment waits for, and what would unblock it."
+    ),
     "lineage": Verb(
-        f"{_HERE}.lineage:command", "Show what a batch, experience or weight version was made from, and what it led to."
+        f"{_VERBS_PACKAGE}.lineage:command",
+        "Show what a batch, experience or weight version was made from, and what it led to.",
     ),
-    "dlq": Verb(f"{_HERE}.dlq:dlq", "List, retry or drop dead letters: records and tasks that failed."),
-    "pause": Verb(f"{_HERE}.transitions:pause", "Pause running experiments."),
-    "resume": Verb(f"{_HERE}.transitions:resume", "Resume paused experiments."),
-    "cancel": Verb(f"{_HERE}.transitions:cancel", "Cancel experiments; what they produced is kept."),
-    "prioritize": Verb(f"{_HERE}.transitions:prioritize", "Change the priority of an experiment in the queue."),
-    "note": Verb(f"{_HERE}.note:command", "Add a note, a star or labels to an experiment or a rollout; or show them."),
+    "dlq": Verb(f"{_VERBS_PACKAGE}.dlq:dlq", "List, retry or drop dead letters: records and tasks that failed."),
+    "pause": Verb(f"{_VERBS_PACKAGE}.transitions:pause", "Pause running experiments."),
+    "resume": Verb(f"{_VERBS_PACKAGE}.transitions:resume", "Resume paused experiments."),
+    "cancel": Verb(f"{_VERBS_PACKAGE}.transitions:cancel", "Cancel experiments; what they produced is kept."),
+    "prioritize": Verb(
+        f"{_VERBS_PACKAGE}.transitions:prioritize", "Change the priority of an experiment in the queue."
+    ),
+    "note": Verb(
+        f"{_VERBS_PACKAGE}.note:command", "Add a note, a star or labels to an experiment or a rollout; or show them."
+    ),
     "archive": Verb(
-        f"{_HERE}.keeping:archive", "Move the files of an experiment that has ended into one archive file."
+        f"{_VERBS_PACKAGE}.keeping:archive", "Move the files of an experiment that has ended into one archive file."
     ),
-    "restore": Verb(f"{_HERE}.keeping:restore", "Restore the files of an archived experiment."),
-    "rm": Verb(f"{_HERE}.keeping:rm", "Delete the files of an experiment that has ended; its events stay in the log."),
-    "gc": Verb(f"{_HERE}.keeping:gc", "Delete files that no event refers to."),
+    "restore": Verb(f"{_VERBS_PACKAGE}.keeping:restore", "Restore the files of an archived experiment."),
+    "rm": Verb(
+        f"{_VERBS_PACKAGE}.keeping:rm", "Delete the files of an experiment that has ended; its events stay in the log."
+    ),
+    "gc": Verb(f"{_VERBS_PACKAGE}.keeping:gc", "Delete files that no event refers to."),
     "convert": Verb(
-        f"{_HERE}.convert:command", "Convert checkpoints of rftd, FSDP or Megatron to Hugging Face's format."
+        f"{_VERBS_PACKAGE}.convert:command", "Convert checkpoints of rftd, FSDP or Megatron to Hugging Face's format."
     ),
-    "config": Verb(f"{_HERE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."),
-    "import-verl": Verb(f"{_HERE}.import_verl:command", "Convert a veRL run to an experiment file."),
-    "sim": Verb(f"{_HERE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."),
+    "config": Verb(
+        f"{_VERBS_PACKAGE}.config:config_group", "Check an experiment file, or print it as the daemon reads it."
+    ),
+    "import-verl": Verb(f"{_VERBS_PACKAGE}.import_verl:command", "Convert a veRL run to an experiment file."),
+    "sim": Verb(
+        f"{_VERBS_PACKAGE}.sim:sim_group", "Forecast the throughput and staleness of an experiment before running it."
+    ),
     "doctor": Verb(
-        f"{_HERE}.doctor:command",
+        f"{_VERBS_PACKAGE}.doctor:command",
         "Check this machine, its daemon and an experiment file; each finding has a fix.",
     ),
-    "verify": Verb(f"{_HERE}.verify:command", "Check a log against the rules, with or without a daemon."),
+    "verify": Verb(f"{_VERBS_PACKAGE}.verify:command", "Check a log against the rules, with or without a daemon."),
     "replay": Verb(
-        f"{_HERE}.replay:command", "Repeat the training of an experiment from the log, and compare the weights."
+        f"{_VERBS_PACKAGE}.replay:command",
+        "Repeat the training of an experiment from the log, and compare the weights.",
     ),
-    "rebuild": Verb(f"{_HERE}.rebuild:command", "Rebuild the state database from the log."),
-    "backup": Verb(f"{_HERE}.backup:command", "Copy the daemon's folder, while it runs, into a new folder."),
-    "export": Verb(f"{_HERE}.export:command", "Export a whole experiment to one file."),
-    "import": Verb(f"{_HERE}.export:import_", "Import an exported experiment into this log."),
-    "explain": Verb(f"{_HERE}.explain:command", "Explain an error code, and what to do about it."),
-    "completion": Verb(f"{_HERE}.installation:completion", "Print the completion script for a shell."),
-    "version": Verb(f"{_HERE}.installation:version", "Show the versions of this program and of the daemon."),
-    "worker": Verb(f"{_HERE}.worker:command", "Run one worker process; usually the daemon starts it."),
+    "rebuild": Verb(f"{_VERBS_PACKAGE}.rebuild:command", "Rebuild the state database from the log."),
+    "backup": Verb(f"{_VERBS_PACKAGE}.backup:command", "Copy the daemon's folder, while it runs, into a new folder."),
+    "export": Verb(f"{_VERBS_PACKAGE}.export:command", "Export a whole experiment to one file."),
+    "import": Verb(f"{_VERBS_PACKAGE}.export:import_", "Import an exported experiment into this log."),
+    "explain": Verb(f"{_VERBS_PACKAGE}.explain:command", "Explain an error code and how to fix the error."),
+    "completion": Verb(f"{_VERBS_PACKAGE}.installation:completion", "Print the completion script for a shell."),
+    "version": Verb(f"{_VERBS_PACKAGE}.installation:version", "Show the versions of this program and of the daemon."),
+    "worker": Verb(f"{_VERBS_PACKAGE}.worker:command", "Run one worker process; usually the daemon starts it."),
 }
 """Every verb, in the order of the help; a new one is one file and one line here."""
 
 READER_GONE: Final = 141
+"""Exit status after the reader of standard output has closed the pipe: the status of a program ended by SIGPIPE."""
 HIDDEN: Final = frozenset({"run", "worker"})
+"""Verbs omitted from the help."""
 
 
 OTHER_WORDS: Final = {
@@ -118,16 +153,18 @@ OTHER_WORDS: Final = {
     **dict.fromkeys(("metrics", "plot"), "steps"),
     "diff": "compare",
 }
-"""Verbs by words of other programs; by spelling alone another verb may be nearer."""
+"""Verb suggested for each word known from other programs; spelling alone might suggest another verb."""
 
 
 class LazyGroup(click.Group):
     """A group importing each verb only for running it, so `rftd --help` stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names of the verbs in the help, in the order of the help."""
         return [name for name in VERBS if name not in HIDDEN]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports and returns the command of a verb; None for an unknown word."""
         verb = VERBS.get(cmd_name)
         if verb is None:
             return None
@@ -142,6 +179,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # Before click resolves the word: resolving imports the verb, and every verb would be imported to find a similar
         # one.
+        """Returns the command of the first word. Raises UsageError for an unknown word, suggesting a similar verb."""
         if args[0] not in VERBS and not args[0].startswith("-"):
             meant = OTHER_WORDS.get(args[0].lower())
             near = [meant] if meant else difflib.get_close_matches(args[0], list(VERBS), n=1)
@@ -150,6 +188,9 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; exits with `READER_GONE`, without a message, if the reader of standard output has closed
+        the pipe.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -159,6 +200,7 @@ class LazyGroup(click.Group):
             ctx.exit(READER_GONE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the verbs' lines of the help, without importing the verbs."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, VERBS[name].help) for name in self.list_commands(ctx)])
 

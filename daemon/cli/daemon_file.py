@@ -13,9 +13,11 @@ import yaml
 from rftd.ops.errors import ConfigError
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""Form of an environment variable's name."""
 _TYPED_ONLY: Final = ("data", "unsafe_allow_unauthenticated")
 """Options not allowed in a file: the data folder, and the option not to be spread by copying a file."""
 _NULL: Final = "tag:yaml.org,2002:null"
+"""YAML tag of an empty value."""
 
 
 def take_daemon_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -43,23 +45,26 @@ config_option = click.option(
     envvar="RFTD_CONFIG",
     help="YAML file with these options; the command line and the environment take precedence.",
 )
+"""Adds `--config FILE`, whose entries become defaults of the other options."""
 
 
 def checked_postgres_url(url: str) -> str:
     """Returns a PostgreSQL URL. Raises ConfigError, without repeating the URL (possibly with a password)."""
     if url.partition("://")[0].partition("+")[0] in ("postgresql", "postgres"):
         return url
-    raise ConfigError("this is no URL of PostgreSQL", field="--postgres", fix="postgresql://USER@HOST:5432/DATABASE")
+    raise ConfigError("this is not a PostgreSQL URL", field="--postgres", fix="postgresql://USER@HOST:5432/DATABASE")
 
 
 class HostsByName(click.ParamType[tuple[str, tuple[str, ...]]]):
     """A click type: `NAME=HOST,HOST`; in the file also a mapping of names to lists of hosts."""
 
     name = "hosts by name"
+    """Name of the type in usage errors."""
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, tuple[str, ...]]:
+        """Returns name and hosts; fails for a name that is no variable's, and for a text without `=` or host."""
         name, equals, hosts = str(value).partition("=")
         named = tuple(host.strip() for host in hosts.split(",") if host.strip())
         if not _VARIABLE.fullmatch(name) or not equals or not named:
@@ -71,7 +76,7 @@ def _named_hosts(name: yaml.Node, hosts: yaml.Node, where: str) -> yaml.ScalarNo
     """Returns an entry of a mapping of hosts in its command-line form."""
     words = hosts.value if isinstance(hosts, yaml.SequenceNode) else [hosts]
     if not isinstance(name, yaml.ScalarNode) or not all(isinstance(word, yaml.ScalarNode) for word in words):
-        raise ConfigError("is no list of hosts", where=where, field="secrets", fix="write NAME: [HOST]")
+        raise ConfigError("is not a list of hosts", where=where, field="secrets", fix="write NAME: [HOST]")
     return yaml.ScalarNode("tag:yaml.org,2002:str", f"{name.value}={','.join(word.value for word in words)}")
 
 
@@ -84,7 +89,7 @@ def _read(path: Path, options_by_name: dict[str, click.Option]) -> dict[str, str
     if node is None:
         return {}
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError("is no mapping of options", where=str(path), fix="write KEY: VALUE lines")
+        raise ConfigError("is not a mapping of options", where=str(path), fix="write KEY: VALUE lines")
     texts_by_option: dict[str, str | list[str]] = {}
     for key, node_of_option in node.value:
         name = str(key.value)

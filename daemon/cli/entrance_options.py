@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from rftd.daemon.serve.entrance import EntranceOptions
 
 UNSAFE: Final = "--unsafe-allow-unauthenticated"
+"""Option of `rftd serve` that treats everybody who reaches the port as the owner."""
 
 
 class HostName(click.ParamType[str]):
     """A host name without a port."""
 
     name = "host name"
+    """Name of the type in usage errors."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Returns the name in lower case; fails for a text with scheme, port or path."""
@@ -66,6 +68,7 @@ _OPTIONS: Final = (
         help="Treat everybody who reaches the port as the owner: anybody can then run commands as this user.",
     ),
 )
+"""Options of access control, in the order of the help."""
 
 
 def _entrance(

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
 
 class _Access(click.Choice[str]):
+    """A click choice whose value is a `FolderAccess`."""
+
     def __init__(self) -> None:
         super().__init__(("private", "group"))
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Returns the chosen word as a `FolderAccess`."""
         from rftd.ops.own_folder import FolderAccess
 
         return FolderAccess(super().convert(value, param, ctx))
@@ -28,6 +31,7 @@ folders_option = click.option(
     envvar="RFTD_FOLDERS",
     help="Who may enter experiments' folders: this user, or its group. The data folder is always private.",
 )
+"""Adds `--folders`, passed as `folders`."""
 
 
 def begin_process(folders: FolderAccess) -> None:

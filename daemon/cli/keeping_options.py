@@ -44,6 +44,7 @@ _OPTIONS: Final = (
         help="Archive experiments that ended this long ago, such as 30d, in --data/archives.  [default: never]",
     ),
 )
+"""Options for dropping payloads and archiving files, in the order of the help."""
 
 
 def _keeping(

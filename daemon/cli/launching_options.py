@@ -16,16 +16,22 @@ if TYPE_CHECKING:
     from rftd.workers.hosts.ray.launcher import RayOptions
 
 LOCAL: Final = "local"
+"""Word of `--workers`: workers start on the daemon's machine."""
 ON_RAY: Final = "ray"
+"""Word of `--workers`: workers start on a Ray cluster."""
 EXTERNAL: Final = "external"
+"""Word of `--workers`: workers are started by other programs."""
 _ROLES: Final = ("explorer", "trainer")
+"""Roles of the workers that a daemon may start."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*?]+")
+"""Form of a pattern of variable names."""
 
 
 class WorkersOption(click.ParamType[dict[str, str]]):
     """Hosts of each role's workers: one word for all roles, or `ROLE=WORD` for each."""
 
     name = "where"
+    """Name of the type in usage errors."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
         """Returns the word of each role; fails for an unknown word or an incomplete list of roles."""
@@ -90,6 +96,7 @@ _OPTIONS: Final = (
         help="Variable of the daemon's that workers get too, such as WANDB_* for a plug-in. Repeatable.",
     ),
 )
+"""Options for starting workers, in the order of the help."""
 
 
 def _launching(
@@ -99,7 +106,7 @@ def _launching(
     from rftd.daemon.serve.launching import Launching
 
     patterns = _patterns(pass_env)
-    started = _started(workers, roles)
+    started = _roles_started_here(workers, roles)
     on_ray = frozenset(role for role in started if workers[role] == ON_RAY)
     if not on_ray:
         return Launching(roles=started, pass_env=patterns)
@@ -115,12 +122,12 @@ def _patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern):
             raise UsageError(
-                "is no name of a variable and no pattern of names", field="--pass-env", fix="write NAME, or NAME_*"
+                "is neither a variable name nor a pattern of names", field="--pass-env", fix="write NAME, or NAME_*"
             )
     return patterns
 
 
-def _started(workers: dict[str, str], roles: str) -> frozenset[str]:
+def _roles_started_here(workers: dict[str, str], roles: str) -> frozenset[str]:
     """Returns the roles with workers started by the daemon. Raises UsageError."""
     if EXTERNAL not in workers.values():
         return frozenset(workers if roles == "both" else (roles,))

@@ -34,7 +34,9 @@ class LivingWait:
         self._say = say
         self._monotonic_s = monotonic_s
         self._began_s = monotonic_s()
+        """Monotonic time of the wait's begin."""
         self._due_s = self._began_s + EVERY_S
+        """Monotonic time of the next report."""
 
     def goes_on(self, pid: int | None, reason: str = "") -> None:
         """Reports the duration if a report is due; `pid` is the living process, `reason` its last message."""

@@ -14,22 +14,28 @@ if TYPE_CHECKING:
     from rftd.streams.log.backend import LogUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
 SHARED: Final = "--kafka"
 """The option recommended by errors for a log shared by several daemons and machines."""
 _ENVIRONMENT: Final = "RFTD_KAFKA"
+"""Environment variable with the default of `--kafka`."""
 _SCHEME: Final = "kafka"
+"""Scheme of Kafka URLs."""
 _FORMS: Final = "HOST:PORT,... or kafka://..."
+"""Accepted forms of `--kafka`, for the help."""
 
 
 def log_option(function: F) -> F:
     """Adds the options to a verb working without a daemon: `log_at` is None for the embedded log."""
-    return _with_place(function, f"Kafka cluster that holds the log: {_FORMS}")
+    return _with_log_options(function, f"Kafka cluster that holds the log: {_FORMS}")
 
 
 def serve_log_option(function: F) -> F:
     """Adds the options to `rftd serve`, likewise."""
-    return _with_place(function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True)
+    return _with_log_options(
+        function, f"Kafka cluster for the log: {_FORMS} Default: the embedded log.", empty_is_none=True
+    )
 
 
 def names_log(options: Mapping[str, Any]) -> bool:
@@ -51,9 +57,12 @@ def worker_log_option(function: F) -> F:
     return unix(_shorthand(f"The log: {_FORMS}")(placed))  # type: ignore[return-value]
 
 
-def _with_place(function: F, text: str, *, empty_is_none: bool = False) -> F:
+def _with_log_options(function: F, text: str, *, empty_is_none: bool = False) -> F:
     # Hidden: people type `--kafka`. `--log` exists for backends of other packages, whose names are unknown to this
     # help.
+    """Adds `--log` and `--kafka` (with the help `text`), passed as `log_at`; `empty_is_none`: an empty `--kafka` names
+    the embedded log.
+    """
     hidden = click.option("--log", "log_url", metavar="URL", envvar="RFTD_LOG", hidden=True)
 
     @functools.wraps(function)
@@ -64,6 +73,7 @@ def _with_place(function: F, text: str, *, empty_is_none: bool = False) -> F:
 
 
 def _shorthand(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns the decorator adding `--kafka` with the help `text`."""
     return click.option(SHARED, "kafka", metavar="URL", envvar=_ENVIRONMENT, help=text)
 
 

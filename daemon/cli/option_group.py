@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
 
 def option_group(name: str, options: Sequence[Callable[[Any], Any]], make: Callable[..., object]) -> Callable[[F], F]:

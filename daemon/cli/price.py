@@ -15,8 +15,10 @@ class Price(click.ParamType[tuple[str, float]]):
     """A click type: KIND=USD, the price of an accelerator kind per hour."""
 
     name = "price"
+    """Name of the type in usage errors."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        """Returns kind and dollars per hour; fails for an unknown kind or a negative price."""
         if isinstance(value, tuple):
             return value
         kind, _, amount = str(value).partition("=")

@@ -24,7 +24,9 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `rftd serve`."""
 
     data: Path
+    """The data folder."""
     host: str = "127.0.0.1"
+    """Address on which the API listens."""
     port: int = 7070
     """TCP port; 0: a free one."""
     door: EntranceOptions = EntranceOptions()
@@ -38,6 +40,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     state_url: str = ""
     """postgresql://... of the projections; else a SQLite file in `data`. May contain a password: never printed."""
     disk: DiskLimits = DiskLimits()
+    """Limits on disk space."""
     slots: int = 1
     """Number of experiments running at once."""
     keeping: Keeping = Keeping()
@@ -73,10 +76,11 @@ class ServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
         log = f"embedded log under {folder.root}"
         if self.log_at is not None:
             log = f"log on {backend_of(self.log_at).place(self.log_at)}"
-        state = _without_secrets(self.state_url) if self.state_url else f"under {folder.root}"
+        state = _database_place(self.state_url) if self.state_url else f"under {folder.root}"
         return f"{log}, state {state}"
 
 
-def _without_secrets(url: str) -> str:
+def _database_place(url: str) -> str:
+    """Returns database and host of a URL in words, without user and password."""
     parsed = make_url(url)
     return f"in {parsed.database or 'the default database'} at {parsed.host or 'the local socket'}"

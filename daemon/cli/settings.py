@@ -12,8 +12,10 @@ from typing import Any, Final, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
 FORMATS: Final = ("table", "json", "jsonl", "yaml")
+"""Output formats of most verbs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,17 @@ class Settings:
     """The options shared by every verb, as given on the command line."""
 
     server: str | None = None
+    """Address of the daemon given by `--server`; None: `RFTD_SERVER`, else the daemon of the data folder."""
     data: str | None = None
+    """The data folder; None: `RFTD_DATA`, else `.rftd` here."""
     output: str = "table"
+    """Output format: `table` for people, or one for programs."""
     color: bool = True
+    """True if output may have colours."""
     verbosity: int = 0
     """-1 quiet, 0 normal, 1 and up more."""
     timeout_s: float = 30.0
+    """Maximum seconds to wait for the daemon's answer."""
 
     @property
     def machine_readable(self) -> bool:
@@ -38,9 +45,12 @@ class Duration(click.ParamType[float]):
     """A click type: seconds, or a number with ms, s, m, h or d."""
 
     name = "duration"
+    """Name of the type in usage errors."""
     _FACTORS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+    """Seconds of each unit of a duration."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Returns the duration in seconds; fails for another text."""
         if isinstance(value, int | float):
             return float(value)
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?", str(value).strip())
@@ -54,13 +64,16 @@ class Size(click.ParamType[int]):
     """A click type: bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB."""
 
     name = "size"
+    """Name of the type in usage errors."""
     _FACTORS: Final = {"": 1, "B": 1} | {
         f"{letter}{suffix}": base**power
         for power, letter in enumerate("KMGT", start=1)
         for suffix, base in (("B", 1000), ("IB", 1024))
     }
+    """Bytes of each unit, in upper case."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Returns the size in bytes; fails for another text."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(value).strip())
         factor = self._FACTORS.get(match[2].upper()) if match is not None else None
         size = float(match[1]) * factor if match is not None and factor is not None else math.inf
@@ -108,25 +121,28 @@ def options_with(*formats: str) -> Callable[[F], F]:
     """Adds the shared options, with additional output `formats`."""
 
     def add(function: F) -> F:
-        for option in reversed((*_DAEMON_OPTIONS, _output(*FORMATS, *formats), *_OUTPUT_OPTIONS)):
+        for option in reversed((*_DAEMON_OPTIONS, _output_option(*FORMATS, *formats), *_OUTPUT_OPTIONS)):
             function = option(function)
         return function
 
     return add
 
 
-def _output(*formats: str) -> Callable[[F], F]:
+def _output_option(*formats: str) -> Callable[[F], F]:
+    """Returns the option `--output` with these formats."""
     return click.option(
         "-o",
         "--output",
         type=click.Choice(formats),
         expose_value=False,
-        callback=_setter("output"),
+        callback=_field_setter("output"),
         help="Output format.",
     )
 
 
-def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def _field_setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Returns a click callback setting a field of the settings to the option's value, if one is given."""
+
     def change(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         settings = current(ctx)
         # An option not given after the verb must not undo one given before it.
@@ -137,17 +153,20 @@ def _setter(field: str) -> Callable[[click.Context, click.Parameter, Any], None]
     return change
 
 
-def _json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _set_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Sets the output format to JSON, as the click callback of `--json`."""
     if value:
         ctx.obj = replace(current(ctx), output="json")
 
 
-def _no_color(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _set_no_color(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Turns colours off, as the click callback of `--no-color`."""
     if value:
         ctx.obj = replace(current(ctx), color=False)
 
 
-def _quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+def _set_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Sets the verbosity to -1, as the click callback of `--quiet`."""
     if value:
         ctx.obj = replace(current(ctx), verbosity=-1)
 
@@ -157,28 +176,32 @@ _DAEMON_OPTIONS: Final = (
         "--server",
         metavar="URL",
         expose_value=False,
-        callback=_setter("server"),
+        callback=_field_setter("server"),
         help="Address of the daemon. Default: RFTD_SERVER, else the daemon of --data.",
     ),
     click.option(
         "--data",
         metavar="DIR",
         expose_value=False,
-        callback=_setter("data"),
+        callback=_field_setter("data"),
         help="Folder of the daemon. Default: RFTD_DATA, else ./.rftd.",
     ),
 )
+"""Shared options naming the daemon."""
 _OUTPUT_OPTIONS: Final = (
-    click.option("--json", is_flag=True, expose_value=False, callback=_json, help="Same as -o json."),
-    click.option("--no-color", is_flag=True, expose_value=False, callback=_no_color, help="Disable colours."),
-    click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_quiet, help="Print only the result."),
-    click.option("-v", "--verbose", count=True, expose_value=False, callback=_setter("verbosity"), help="Print more."),
+    click.option("--json", is_flag=True, expose_value=False, callback=_set_json, help="Same as -o json."),
+    click.option("--no-color", is_flag=True, expose_value=False, callback=_set_no_color, help="Disable colours."),
+    click.option("-q", "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="Print only the result."),
+    click.option(
+        "-v", "--verbose", count=True, expose_value=False, callback=_field_setter("verbosity"), help="Print more."
+    ),
     click.option(
         "--timeout",
         type=Duration(),
         metavar="TIME",
         expose_value=False,
-        callback=_setter("timeout_s"),
+        callback=_field_setter("timeout_s"),
         help="Longest wait for one answer of the daemon. Default: 30s.",
     ),
 )
+"""Shared options of the output, besides `--output`."""

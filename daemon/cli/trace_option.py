@@ -28,9 +28,11 @@ _OPTIONS: Final = (
         help="Share of rollouts and requests to trace; steps, weights and errors always are.",
     ),
 )
+"""Options of tracing, in the order of the help."""
 
 
 def _traces(traces_url: str | None, trace_ratio: float) -> TraceOptions | None:
+    """Returns the options of tracing; None without a URL."""
     if not traces_url:
         return None
     from rftd.ops.tracing.trace_options import trace_options

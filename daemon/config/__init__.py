@@ -25,4 +25,9 @@ In reading order, the order of the work:
     yaml_text.py      plain data as YAML, with comments
     json_schema.py    the schema's models as JSON Schema
     form_fields.py    the fields of a form, from that schema and from the arguments of parts
+
+A new field: one line in its section of `rftd.streams.spec.sections`, if the section is declared there
+(optimizer, format, synchronizer, limits, slow rollouts). Elsewhere a line
+in `schema/SECTION`, a field in `rftd.streams.spec.spec`, set in `resolve/SECTION` and returned by `effective/`. Then
+tests/golden/make_configuration_page.py.
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 from rftd.daemon.config.field_path import FieldPath, put, show
+from rftd.daemon.config.gaps import GAP
 from rftd.daemon.config.issue import Issue, SecretIssue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import LocalPath, Section
@@ -153,8 +154,9 @@ def relative_paths(tree: dict[str, Any]) -> list[Issue]:
     return [
         Issue(path, f"{value!r} is relative, and the daemon does not know to which folder", "give an absolute path")
         for path, value in _written_paths(tree)
-        # A possible name of a model or dataset on a hub is accepted as a name.
+        # A possible name of a model or dataset on a hub is accepted as a name; a gap is reported as a gap alone.
         if isinstance(value, str)
+        and value != GAP
         and not value.startswith("/")
         and _absolute(value, Path("/"), exists=lambda _: False) != value
     ]

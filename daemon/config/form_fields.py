@@ -21,8 +21,11 @@ _KINDS: Final[dict[str, FieldKind]] = {
     "boolean": "flag",
     "string": "text",
 }
+"""Kind of form field by JSON Schema type; fields of other types are edited as YAML."""
 _NO_FIELDS: Final = frozenset({"derived", "sources"})
+"""Sections left out of forms, because rftd fills them in."""
 _REFERENCE: Final = "#/$defs/Reference"
+"""Reference to the schema of `${...}`, which forms leave out."""
 
 
 class FormField(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +72,7 @@ def argument_fields(name: str, arguments: str, plugins: Plugins[Any]) -> list[Fo
             continue
         shape = {**property, **({"default": defaults[argument]} if argument in defaults else {})}
         unit = next((mark.name for mark in _marks(hints[argument]) if isinstance(mark, InUnit)), "")
-        field = _field(shape, schema["$defs"], f"{arguments}.{argument}", name)
+        field = _field(shape, f"{arguments}.{argument}", name)
         fields.append(
             msgspec.structs.replace(field, text=" ".join([field.text, f"In {unit}." if unit else ""]).strip())
         )
@@ -86,10 +89,10 @@ def _fields(properties: Mapping[str, Any], definitions: Mapping[str, Any], prefi
         if "properties" in section:
             yield from _fields(section["properties"], definitions, f"{path}.")
         else:
-            yield _field(property, definitions, path, path.partition(".")[0] if "." in path else "general")
+            yield _field(property, path, path.partition(".")[0] if "." in path else "general")
 
 
-def _field(property: Mapping[str, Any], definitions: Mapping[str, Any], path: str, section: str) -> FormField:
+def _field(property: Mapping[str, Any], path: str, section: str) -> FormField:
     kinds = _kinds(property)
     words = [str(word) for kind in kinds for word in kind.get("enum", ()) if word is not None]
     types = {kind.get("type") for kind in kinds}

@@ -20,7 +20,7 @@ from rftd.ops import limits
 from rftd.workers.devices.host import Host
 from rftd.workers.learning.algorithms import registry
 
-_LEFT_OUT: Final = object()
+_OMITTED: Final = object()
 """Stand-in for a field left out."""
 _ALGORITHM: Final = "algorithm_type"
 """Field of the algorithm's name."""
@@ -78,7 +78,7 @@ def further_contradictions(tree: dict[str, Any], issues: Iterable[Issue], source
 
 def _is_left_out(candidates: list[tuple[FieldPath, Any]]) -> bool:
     """True if the only stand-ins of a field leave it out."""
-    return all(stand_in is _LEFT_OUT for _, stand_in in candidates)
+    return all(stand_in is _OMITTED for _, stand_in in candidates)
 
 
 def _at(tree: dict[str, Any], path: FieldPath) -> Any:
@@ -119,7 +119,7 @@ def _remove(tree: dict[str, Any], path: FieldPath) -> None:
 
 def _put(tree: dict[str, Any], path: FieldPath, stand_in: Any) -> None:
     """Sets the field, unless the stand-in means "left out" or the section is not a mapping."""
-    if stand_in is _LEFT_OUT:
+    if stand_in is _OMITTED:
         return
     node: Any = tree
     for key in path[:-1]:
@@ -143,7 +143,7 @@ def _candidates(
             yielded = True
             yield path, stand_in
     if not yielded:
-        yield issue.path, _LEFT_OUT
+        yield issue.path, _OMITTED
 
 
 def _intended_fields(tree: dict[str, Any], issue: Issue) -> list[tuple[FieldPath, Any]]:
@@ -161,10 +161,10 @@ def _stand_ins(path: FieldPath, malformed: Any) -> list[Any]:
     field = _field(path)
     if path[-2:] == ("algorithm", _ALGORITHM):
         near = difflib.get_close_matches(str(malformed), registry.names(), 1)
-        return near or [_LEFT_OUT, "grpo", "sft"]
+        return near or [_OMITTED, "grpo", "sft"]
     if field is None:
         return []
-    stand_ins: list[Any] = [_LEFT_OUT]
+    stand_ins: list[Any] = [_OMITTED]
     for kind in _kinds(field.annotation):
         if get_origin(kind) is Literal:
             words = [word for word in get_args(kind) if isinstance(word, str)]

@@ -71,7 +71,7 @@ class _Resolver:
 
     def resolve(self, node: Any, path: FieldPath) -> Any:
         """Returns `node` with every interpolation in it replaced; fields that failed are missing."""
-        self._spend(node, path)
+        self._spend(node)
         if isinstance(node, dict):
             pairs = {key: self.resolve(value, (*path, key)) for key, value in node.items()}
             return {key: value for key, value in pairs.items() if value is not _FAILED}
@@ -156,7 +156,7 @@ class _Resolver:
                 raise _Unresolvable(Issue(path, "a section cannot stand inside a text", None, Interpolation))
             parts.append("null" if value is None else str(value))
         text = "".join(parts)
-        self._spend(text, path)
+        self._spend(text)
         return text
 
     def _piece(self, piece: FieldReference | Call, path: FieldPath) -> Any:
@@ -211,7 +211,7 @@ class _Resolver:
             value = None
         if issues:
             raise _Unresolvable(Issue(path, "`oc.decode` was given no readable value", None, Interpolation))
-        self._spend(value, path)
+        self._spend(value)
         return value
 
     def _secret(self, pieces: tuple[Piece, ...], path: FieldPath) -> Any:
@@ -307,7 +307,7 @@ class _Resolver:
         fix = f"did you mean `${{{show((*target[:depth], near[0]))}}}`?" if near else "refer to a field of this file"
         return Issue(path, f"`${{{show(target)}}}` refers to a field that is not in the file", fix, Interpolation)
 
-    def _spend(self, node: Any, path: FieldPath) -> None:
+    def _spend(self, node: Any) -> None:
         """Counts a value against the limits. Raises _TooLarge."""
         self._nodes += 1
         self._chars += len(node) if isinstance(node, str) else 0

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from rftd.daemon.config.client_side import absolute_paths, relative_paths, withhold_secrets
+from rftd.daemon.config.client_side import absolute_paths, named_paths, relative_paths, withhold_secrets
 from rftd.daemon.config.field_path import FieldPath, child, parse, show
 from rftd.daemon.config.further_errors import further_contradictions, plain
 from rftd.daemon.config.grammar import has_interpolation
@@ -27,6 +27,7 @@ from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.source import SourceMap, SourcePlace
 from rftd.daemon.config.validation import validate
 from rftd.daemon.config.yaml_source import parse_yaml
+from rftd.daemon.config.yaml_text import yaml_text
 from rftd.ops import limits
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.devices.host import ANY_HOST, Host
@@ -85,10 +86,7 @@ def load_text(
     """
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).absolute()
-    tree, source, issues = parse_yaml(text, origin)
-    if not isinstance(tree, dict):
-        problem = "the file is empty" if tree is None else "the file must be a mapping of sections"
-        raise report([*issues, Issue((), problem, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
+    tree, source, issues = _sections(text, origin)
     # The order matters: overrides may use either spelling and hold a `${...}`; secrets can be distinguished from
     # references only after the resolution; paths are made absolute last, when every text is final.
     tree, spelling, notes = normalise(tree, source)
@@ -113,6 +111,38 @@ def load_text(
         wrong = errors
         spec = errors.draft
     return Submission(spec.config, spec, source, (*notes, *spec.warnings, *unset_variables(spec, environ)), wrong)
+
+
+def _sections(text: str, origin: str) -> tuple[dict[str, Any], SourceMap, list[Issue]]:
+    """Returns the sections of a file, their positions, and the issues of its YAML. Raises ConfigErrors."""
+    tree, source, issues = parse_yaml(text, origin)
+    if not isinstance(tree, dict):
+        problem = "the file is empty" if tree is None else "the file must be a mapping of sections"
+        raise report([*issues, Issue((), problem, "start from examples/gsm8k.yaml", SyntaxIssue)], source)
+    return tree, source, issues
+
+
+def form_text(text: str, origin: str, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """Returns an experiment file as YAML for the studio: in current names, with absolute paths and inlined files.
+
+    A `${...}` stays as written, and values are unchecked. Raises ConfigErrors for a file without sections, unreadable
+    inlined files, and secrets written openly.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = (cwd or Path.cwd()).absolute()
+    tree, source, issues = _sections(text, origin)
+    tree, spelling, _ = normalise(tree, source)
+    issues += [*spelling, *inline_trainer_config(tree, cwd, environ), *inline_sources(tree, cwd=cwd)]
+    issues += withhold_secrets(tree, source)
+    if issues:
+        raise report(issues, source)
+    root = tree.get("checkpoint_root_dir")
+    unresolved = [(tree, "checkpoint_root_dir", root)] if isinstance(root, str) and has_interpolation(root) else []
+    unresolved += [(node, key, node[key]) for _, node, key in named_paths(tree) if has_interpolation(node[key])]
+    absolute_paths(tree, cwd=cwd, environ=environ)
+    for node, key, written in unresolved:
+        node[key] = written
+    return yaml_text(tree)
 
 
 def check_config(

@@ -14,7 +14,7 @@ _ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 """A secret assigned to a telling name such as `api_key` or `token`; group 1 is everything before the secret."""
-_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^@\s]+@")
 """A password in a URL."""
 _EXCERPT_CHARS = 160
 """Maximum characters of an excerpt."""
@@ -134,6 +134,6 @@ class SourceMap:
                 line = line[:start] + "*" * (end - start) + line[end:]
         # If validation stopped before reaching the field, the name of the key must suffice.
         line = _ASSIGNED.sub(lambda match: match[1] + "*" * len(match[2]), line)
-        line = _IN_URL.sub(rf"\g<1>{MASK}@", line)
+        line = _URL_PASSWORD.sub(rf"\g<1>{MASK}@", line)
         # Control characters would reach the reader's terminal.
         return "".join(char if char.isprintable() else " " for char in line)

@@ -109,7 +109,7 @@ class _Builder:
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             self._open(event, position)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            self._close(position)
+            self._close()
         elif isinstance(event, yaml.AliasEvent):
             self._alias(event, position)
         elif isinstance(event, yaml.DocumentStartEvent):
@@ -127,7 +127,7 @@ class _Builder:
         value: dict[Any, Any] | list[Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
         self._frames.append(_Frame(value, self._next_path(), position, event.anchor, self._nodes))
 
-    def _close(self, end: SourcePlace) -> None:
+    def _close(self) -> None:
         """Ends a mapping or a list, and adds it to its parent."""
         frame = self._frames.pop()
         # `<<` gives way to keys written in the mapping, at any position, and the first of several merged mappings wins.

@@ -105,7 +105,7 @@ def run_demo(
         examples = questions.ask(lambda client: read_examples(client, name))
         outcome = msgspec.structs.replace(outcome, examples=examples)
         facts: dict[str, Any] = {"url": host.url, "experiment": name, "restarts": host.restarts, "clustered": clustered}
-        tell = partial(_tell, outcome, folder, **facts, kept=keep, echo=echo)
+        tell = partial(_tell, outcome, folder, **facts, stays=keep, echo=echo)
         if keep:
             tell(wall_s=time.monotonic() - began_s)
             stay(host)
@@ -122,7 +122,7 @@ def _tell(
     experiment: str,
     restarts: int,
     clustered: bool,
-    kept: bool,
+    stays: bool,
     wall_s: float,
     echo: Callable[..., None],
 ) -> None:
@@ -139,7 +139,7 @@ def _tell(
             wall_s=wall_s,
             restarts=restarts,
             clustered=clustered,
-            kept=kept,
+            stays=stays,
         )
     )
 
@@ -173,7 +173,7 @@ def _submission(folder: Path, *, seed: int, overrides: tuple[str, ...], engine: 
         raise ConfigError(
             f"rollouts would be made by another engine than {engine} here",
             field="explorer.rollout_model.engine_type",
-            fix=f"leave --engine out; {'; '.join(submission.warnings) or 'an override says otherwise'}",
+            fix=f"leave --engine out; {'; '.join(submission.warnings) or 'an override changes it'}",
         )
     return submission
 
@@ -183,7 +183,7 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        problem = "it is there already" if folder.exists() else f"it cannot be made: {error.strerror or error}"
+        problem = "it exists already" if folder.exists() else f"it cannot be made: {error.strerror or error}"
         raise UsageError(problem, where=str(folder), field="--folder", fix="name a new folder") from None
 
 
@@ -243,6 +243,7 @@ def follow_progress(
 
 
 def _write(text: str) -> None:
+    """Writes text to standard output at once."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
@@ -259,6 +260,9 @@ def _program() -> str:
 
 
 def _verdict(outcome: DemoOutcome, bar: float, echo: Callable[..., None]) -> bool:
+    """True if the experiment completed and held-out accuracy rose by at least `bar` during GRPO; writes the reason if
+    not.
+    """
     if outcome.state != "completed":
         echo(f"\nthe experiment ended as {outcome.state}: {outcome.reason}")
         return False
@@ -271,6 +275,7 @@ def _verdict(outcome: DemoOutcome, bar: float, echo: Callable[..., None]) -> boo
 T = TypeVar("T")
 
 POLL_S: Final = 0.5
+"""Seconds between two polls of the daemon."""
 REFUSED_S: Final = 60.0
 """Time during which a restarted daemon may not know the experiment, while reading its log."""
 STARTS: Final = 3

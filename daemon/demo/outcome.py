@@ -15,7 +15,9 @@ from rftd.daemon.http.client.client import Client
 from rftd.daemon.http.views import experiences, text
 
 EVALSET = "held-out"
+"""Name of the demo's held-out taskset."""
 LAST_ROLLOUTS = 256
+"""Number of newest training rollouts in `last_rewards_mean`."""
 _RIGHT = 0.5
 """Threshold between the rewards of wrong and right answers, 0 and 1."""
 
@@ -24,18 +26,26 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """One experience of the last training batch, with reward and staleness."""
 
     experience: str
+    """Id of the experience."""
     reward: float
+    """Reward of the experience."""
     staleness_versions: int
+    """Weight versions between sampling and training."""
 
 
 class Example(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of the model as text, with the question and the right answer."""
 
     experience: str
+    """Id of the experience."""
     question: str
+    """Question, as text."""
     answer: str
+    """Answer of the model, as text."""
     truth: str
+    """The right answer."""
     right: bool
+    """True if the answer is right."""
     version: int
     """Weight version behind the answer."""
 
@@ -44,24 +54,33 @@ class DemoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The demo's figures: rewards, held-out accuracy, staleness, speed, and example answers."""
 
     state: str
+    """State of the experiment."""
     reason: str
+    """Reason of the state, in words."""
     rewards: list[float]
     """Mean batch reward of each GRPO step."""
     after_sft: float
-    """Held-out greedy accuracy."""
+    """Held-out accuracy of greedy answers after the SFT stage."""
     after_grpo: float
+    """Held-out accuracy of greedy answers after the GRPO stage."""
     last_rewards_mean: float
     """Mean reward of the last 256 training rollouts."""
     staleness_max_versions: int
+    """Largest staleness of the experiences trained by GRPO, in weight versions."""
     staleness_mean_versions: float
+    """Mean staleness of the experiences trained by GRPO, in weight versions."""
     grpo_s: float
     """Time from the first to the last GRPO step."""
     trained_tokens_per_s: float
     """Response tokens trained by GRPO per second of `grpo_s`: rollout, planning and training included."""
     steps: int
+    """Number of trained steps of all stages."""
     grpo_steps: int
+    """Number of trained steps of the GRPO stage."""
     last_batch: list[Trained]
+    """Experiences of the last training batch."""
     generations: int
+    """Number of trainer generations; more than one after restarts."""
     examples: list[Example] = []
     """The newest right and the newest wrong answer of the training rollouts."""
 
@@ -127,10 +146,12 @@ def read_outcome(url: str, headers: Mapping[str, str], experiment: str, *, timeo
 
 
 def _moment(step: Any) -> float:
+    """Returns the completion of a step in seconds since 1970."""
     return datetime.fromisoformat(step["completed_at"]).timestamp()
 
 
 def _get(client: httpx.Client, path: str, **parameters: Any) -> Any:
+    """Returns the JSON answer of a GET request. Raises httpx.HTTPError for an error status."""
     answer = client.get(path, params=parameters)
     answer.raise_for_status()
     return answer.json()
@@ -178,9 +199,9 @@ def text_of(
     wall_s: float,
     restarts: int,
     clustered: bool = False,
-    kept: bool = False,
+    stays: bool = False,
 ) -> str:
-    """Returns the last page, of a daemon that stays if `kept`.
+    """Returns the last page; `stays` is True for a daemon serving until an interrupt.
 
     `folder` contains all files of the demo; `program` is rftd's name on the command line.
     """
@@ -209,7 +230,7 @@ def text_of(
     again = _again(command, experiment, outcome, clustered)
     lines += (
         ["", f"The API at {url} has stopped; the log remains. Inspect it with", *again]
-        if not kept
+        if not stays
         else [
             "",
             f"The daemon at {url} stays until you press Ctrl-C. In another terminal,",

@@ -54,6 +54,7 @@ class Progress:
         self._in_place = width() is not None
         """True on a terminal: each line replaces the last one."""
         self._began_s = monotonic_s()
+        """Monotonic second at which the clock of the progress line starts."""
         self._shown_s = -LINE_EVERY_S
         """Time of the last reading shown, in seconds since the beginning."""
         self._line_open = False

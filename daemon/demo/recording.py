@@ -27,7 +27,9 @@ RECORDED_FOLDER: Final = "/tmp/rftd-recorded-demo"  # noqa: S108 (a name in the 
 _SEED: Final = 1
 """Seed of the recorded run: its rows are made again from it, for the truths beside the answers."""
 _RESERVE: Final = "16MiB"
+"""Disk space reserved by the recording's daemon."""
 _POLL_S: Final = 0.1
+"""Seconds between two looks at the tables."""
 RECORDED: Final = "sums"
 """Name of the recorded run."""
 
@@ -66,6 +68,7 @@ def _wait_for_tables(host: DaemonHost) -> None:
 
 
 def _is_shown(host: DaemonHost) -> bool:
+    """True if the tables show the end of the recorded run."""
     with Client(host.settings, {}) as client:
         try:
             return client.ask(experiments.summary, name=RECORDED).value.state in ENDED

@@ -16,16 +16,21 @@ import msgspec
 import numpy as np
 
 UNSURE_BY: Final = (0, 1, 1, 2)
+"""Errors of the four answers to a sum whose second number exceeds 2; one answer is right."""
 
 Row = dict[str, Any]
+"""One row of a dataset."""
 
 
 class SumFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The three datasets; held-out sums appear in neither of the other two."""
 
     train: Path
+    """File of the sums for training."""
     warmup: Path
+    """File of the answers for the SFT stage."""
     held_out: Path
+    """File of the sums for evaluation."""
 
 
 def write_sums(folder: Path, *, seed: int, held_out: int = 270) -> SumFiles:
@@ -43,10 +48,12 @@ def write_sums(folder: Path, *, seed: int, held_out: int = 270) -> SumFiles:
 
 
 def _question(first: int, second: int) -> Row:
+    """Returns the row of a sum, with the right answer."""
     return {"question": f"{first}+{second}=", "answer": str(first + second)}
 
 
 def _unsure_answers(first: int, second: int) -> list[Row]:
+    """Returns conversations with partly wrong answers to a sum, so that SFT leaves something to learn."""
     return [
         {
             "messages": [
@@ -59,5 +66,6 @@ def _unsure_answers(first: int, second: int) -> list[Row]:
 
 
 def _write(path: Path, rows: Sequence[Row]) -> Path:
+    """Writes rows as JSON Lines, and returns the path."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path

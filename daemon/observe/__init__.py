@@ -11,6 +11,6 @@ metrics_state    the tables to gauges
 metrics_scrape   the text of /metrics, at bounded cost
 doctor/          checks of machine, folder and daemon
 
-A new metric: its declaration in rftd.ops.metrics, and the line counting it: in `metrics_feed` if a record says it, in
-`metrics_state` if the tables do.
+A new metric: its declaration in rftd.ops.metrics, and the line counting it: in `metrics_feed` if a record says it (of a
+training step: `_count_step`), in `metrics_state` if the tables do (`_show_step`).
 """

@@ -24,22 +24,30 @@ class LeaseAnswer(NamedTuple):
     """One record answering a lease: an experience, a failed rollout or scores, with its writer and log position."""
 
     experiment: UUID
+    """Id of the experiment."""
     lease: UUID
+    """Id of the lease."""
     source: str
+    """Name of the record's writer."""
     partition: Partition
+    """Partition of the record."""
     offset: int
+    """Offset of the record."""
 
 
 class AnswerTally:
     """Holders of leases, and answers waiting until their lease is read."""
 
     def __init__(self, void: VoidRecords) -> None:
+        """Answers of strangers are counted by `void`."""
         self._void = void
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
         self._holders: Newest[int, str] = Newest(_LEASES)
+        """Source of the explorer holding each lease, by the lease's id as a number."""
         self._explorers: Newest[str, str] = Newest(_EXPLORERS)
         """Known explorers by source: one shared string for all leases of an explorer."""
         self._undecided: list[tuple[LeaseAnswer, Callable[[], None]]] = []
+        """Answers whose lease was not read yet, with the function counting each."""
 
     def leased(self, event: TaskLeased | EvalLeased) -> None:
         """Records the explorer holding a new lease, so that later answers to the lease can be attributed."""
@@ -58,7 +66,7 @@ class AnswerTally:
         elif mine:
             count()
         else:
-            self._void.note_foreign(answer.experiment, answer.partition.stream, _described(answer))
+            self._void.note_foreign(answer.experiment, answer.partition.stream, _foreign_answer_words(answer))
 
     def settle(self) -> None:
         """Checks waiting answers again, and drops the oldest above `_UNDECIDED`; to be called after each batch of
@@ -77,5 +85,6 @@ class AnswerTally:
         return True if answer.source in self._explorers else None
 
 
-def _described(answer: LeaseAnswer) -> str:
-    return f"an answer of {answer.source!r} at {answer.partition}@{answer.offset} to a lease it never held"
+def _foreign_answer_words(answer: LeaseAnswer) -> str:
+    """Returns writer and position of an answer to a lease of another explorer."""
+    return f"an answer of {answer.source!r} at {answer.partition}@{answer.offset} to a lease that it never had"

@@ -33,28 +33,43 @@ GATHER_S: Final = 0.2
 ROUND_RECORDS: Final = 8 * limits.FETCH_RECORDS
 """Maximum number of records counted in one turn of the event loop."""
 IDLE_S: Final = 60.0
+"""Seconds without records after which ended experiments are expired all the same."""
 
 _PRODUCED: Final = definition_of(ExperienceProduced)
+"""Definition of `experience.produced`."""
 _decoder: Final = msgpack_decoder(Counted)
+"""Decoder of the counted fields of an experience."""
 
 
 class _Brief(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The fields of `Head`, without the objects most expensive to create."""
 
     id: msgspec.Raw
+    """Id of the event, undecoded."""
     type: str
+    """Type of the event."""
     version: int
+    """Version of the event's schema."""
     experiment: bytes | None
+    """Id of the experiment as bytes; None without one."""
     source: str
+    """Name of the writer."""
     time_ns: int
+    """Time of writing, in nanoseconds since 1970."""
     role: str = ""
+    """Role of the writer; empty without one."""
     epoch: msgspec.Raw = msgspec.Raw()
+    """Epoch of the writer's lease, undecoded."""
     causation: msgspec.Raw = msgspec.Raw()
+    """Id of the causing event, undecoded."""
     correlation: msgspec.Raw = msgspec.Raw()
+    """Key of the request, undecoded."""
     traceparent: str | None = None
+    """Trace of the record; None without one."""
 
 
 _head_decoder: Final = msgpack_decoder(_Brief)
+"""Decoder of `_Brief`."""
 
 
 async def follow_metrics(log: EventLog, feed: MetricsFeed, registry_now: Callable[[], Awaitable[Registry]]) -> None:
@@ -88,17 +103,19 @@ def show(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Non
     for record in records:
         by_stream.get(record.partition.stream, other_records).append(record)
     # Leases are known before their answers are inspected, and all of them counted only after the names.
-    effective_others = list(_effective(other_records, feed, fences))
+    effective_others = list(_effective_events(other_records, feed, fences))
     for decoded in effective_others:
         if isinstance(decoded.event, TaskLeased | EvalLeased):
             feed.answers.leased(decoded.event)
-    slow = [record for record in experiences if not _counted(record, feed)]
-    for decoded in chain(_effective(spine, feed, fences), effective_others, _effective(slow, feed, fences)):
+    slow = [record for record in experiences if not _feed_without_decoding(record, feed)]
+    for decoded in chain(
+        _effective_events(spine, feed, fences), effective_others, _effective_events(slow, feed, fences)
+    ):
         feed.observe(decoded)
     feed.settle()
 
 
-def _effective(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Iterator[Decoded]:
+def _effective_events(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) -> Iterator[Decoded]:
     """Yields the events of effective records; records of strangers and replaced processes count as void."""
     for record in records:
         try:
@@ -110,7 +127,7 @@ def _effective(records: Sequence[Record], feed: MetricsFeed, fences: FenceView) 
             yield decoded
 
 
-def _counted(record: Record, feed: MetricsFeed) -> bool:
+def _feed_without_decoding(record: Record, feed: MetricsFeed) -> bool:
     """True if the record, from the stream of experiences, could be fed without decoding all of it."""
     try:
         head = _head_decoder.decode(record.head)

@@ -26,25 +26,33 @@ ignored.
 """
 
 
-class _Open:
+class _OpenGroup:
     """A group whose first lease was read, with the number of its failed rollouts."""
 
     __slots__ = ("experiment", "failed", "id", "repeat_times", "stage")
 
     def __init__(self, experiment: UUID, event: TaskLeased) -> None:
+        """`event` is the first lease of the group."""
         self.experiment = experiment
         self.id = event.group
+        """Id of the group."""
         self.stage = event.stage
+        """Index of the group's stage."""
         self.repeat_times = event.repeat_times
+        """Number of rollouts in the group."""
         self.failed = 0
+        """Number of failed rollouts."""
 
 
 class Cancelled(NamedTuple):
     """A number of cancelled rollouts, with the experiment and stage for the metric's labels."""
 
     experiment: UUID
+    """Id of the experiment."""
     stage: int
+    """Number of the stage."""
     rollouts: int
+    """Number of cancelled rollouts."""
 
 
 class OpenGroups:
@@ -52,8 +60,10 @@ class OpenGroups:
 
     def __init__(self) -> None:
         # By the id as a number: a UUID's hash is computed in Python, an int's in C.
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenGroup] = {}
+        """Open groups by id as a number."""
         self._closed: Newest[int, None] = Newest(_MAX_CLOSED_BEFORE_LEASE)
+        """Groups closed before their lease was read, up to `_MAX_CLOSED_BEFORE_LEASE` of the newest."""
         self._given_up: dict[int, int] = {}
         """Groups closed before all rollouts ended, since the last call of `settle`, with the number of
         their members.
@@ -68,7 +78,7 @@ class OpenGroups:
         is ignored.
         """
         if event.attempt == 1 and not event.reissue and event.group.int not in self._closed:
-            self._open.setdefault(event.group.int, _Open(experiment, event))
+            self._open.setdefault(event.group.int, _OpenGroup(experiment, event))
 
     def failed(self, event: RolloutFailed) -> None:
         """Records a rollout that ended with an error or a time-out, and thus was not cancelled."""
@@ -111,13 +121,13 @@ class OpenGroups:
                 self._given_up = dict.fromkeys(under_way, 0) | self._given_up
         for id, member_count in self._given_up.items():
             group = self._open.pop(id)
-            cancelled_count = group.repeat_times - group.failed - (member_count or _made(group, produced))
+            cancelled_count = group.repeat_times - group.failed - (member_count or _produced_count(group, produced))
             if cancelled_count > 0:
                 yield Cancelled(group.experiment, group.stage, cancelled_count)
         self._given_up.clear()
 
 
-def _made(group: _Open, produced: Container[int]) -> int:
+def _produced_count(group: _OpenGroup, produced: Container[int]) -> int:
     """Returns the number of the group's produced experiences."""
     from rftd.workers.rollout.leased import experience_ids, rollout_ids  # late: few groups are given up
 

@@ -32,6 +32,7 @@ from rftd.streams.log.topics import TRUTH, Partition
 from rftd.streams.sqlite.wal import HasWal
 
 T = TypeVar("T")
+"""Type of a reading."""
 
 REST: Final = 200
 """Minimum time between two readings of the tables, as a multiple of a reading's processor time: at most 0.5 % of one
@@ -43,18 +44,21 @@ TIMEOUT_S: Final = 4.0
 """Maximum seconds to wait for the log or the tables; Prometheus waits ten."""
 COUNTING_S: Final = 2.0
 """Maximum seconds of counting buffers in one reading; the remaining ones are counted in the next."""
-_AWAY: Final = (RftdError, DBAPIError, OSError, TimeoutError)
+_READING_ERRORS: Final = (RftdError, DBAPIError, OSError, TimeoutError)
+"""Errors of a log or database that does not answer."""
 
 
 class _Reading(NamedTuple):
     """Figures read from the tables at one time."""
 
     figures: list[Figures]
+    """Figures of each experiment."""
     held: list[Held]
     """Resources held by workers."""
     filled_s: float | None
     """Seconds for filling the tables."""
     buffers: dict[UUID, list[PlaceCount]]
+    """Buffer counts by experiment."""
 
 
 class Projected(Protocol):
@@ -78,9 +82,13 @@ class PacedReading(Generic[T]):
         self._clock = clock
         self._processor_s = processor_s
         self._last_reading: T | None = None
+        """The last successful reading; None before the first."""
         self._read_at: Hashable = None
+        """Position of the tables at the last reading."""
         self._read_s: float | None = None
+        """Monotonic time of the last successful reading; None before the first."""
         self._next_s = 0.0
+        """Earliest monotonic time of the next reading."""
         self.failed = False
         """True if the last reading failed or took too long."""
 
@@ -106,7 +114,7 @@ class PacedReading(Generic[T]):
             self._read_at = at
             self._read_s = self._clock.monotonic_s()
             self.failed = False
-        except _AWAY:
+        except _READING_ERRORS:
             end_if_cancelled()
             self.failed = True
         rest_s = REST * (self._processor_s() - began_s)
@@ -150,12 +158,15 @@ class Scrape:
         self._clock = clock
         self._prices = prices
         self._tables = PacedReading[_Reading](clock, processor_s)
+        """Paced reading of the tables."""
         self._known_figures: dict[str, tuple[int, Figures]] = {}
         """Figures of experiments at the last reading, with the number of their records in the tables then."""
         self._buffers: dict[UUID, _CountedBuffer] = {}
+        """Buffer counts by experiment, kept between readings."""
         self._cut_off = 0
         """Number of readings that ended before all buffers were counted."""
         self._turn = asyncio.Lock()
+        """Held during one scrape."""
 
     @property
     def names_traces(self) -> bool:
@@ -186,7 +197,7 @@ class Scrape:
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 heads = await self._log.heads()
-        except _AWAY:
+        except _READING_ERRORS:
             end_if_cancelled()
             heads = {}
         for partition, mark in heads.items():
@@ -196,12 +207,14 @@ class Scrape:
         self._feed.metrics.streams.update(produced=produced, consumed=consumed)
 
     def _count_dropped(self) -> None:
+        """Adds the spans dropped by the daemon's tracer since the last scrape."""
         if self._tracer is not None:
             dropped = self._tracer.dropped_total
             self._feed.metrics.spans_dropped.labels("", "daemon", "").inc(dropped - self._spans_dropped)
             self._spans_dropped = dropped
 
     def _show_wal(self) -> None:
+        """Sets the gauges of the embedded log's write-ahead file."""
         if isinstance(self._log, HasWal):
             metrics = self._feed.metrics
             blocked = self._log.blocked
@@ -210,10 +223,11 @@ class Scrape:
             metrics.wal_blocked.set(blocked is not None)
 
     async def _show_tables(self) -> None:
+        """Sets the gauges of state from the newest reading of the tables."""
         metrics = self._feed.metrics
         # An interrupted reading continues although nothing moves.
         at = (frozenset(self._applied.positions.items()), self._cut_off)
-        read = await self._tables.of(at, self._read)
+        read = await self._tables.of(at, self._read_tables)
         metrics.state_readable.set(not self._tables.failed)
         metrics.state_age.set(self._tables.age_s or 0.0)
         tables = read or _Reading([], [], None, {})
@@ -228,7 +242,8 @@ class Scrape:
         )
         show_state(metrics, at_scrape, self._prices)
 
-    async def _read(self) -> _Reading:
+    async def _read_tables(self) -> _Reading:
+        """Reads figures, workers' devices and buffer counts from the tables."""
         since_ns = self._clock.now_ns() - KEPT_AFTER_END_NS
         # Before the reading: records added meanwhile may or may not be included, and are read again.
         applied = {id: self._applied.applied_of(UUID(id)) for id in self._known_figures}

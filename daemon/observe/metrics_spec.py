@@ -32,6 +32,7 @@ class Declared:
     """Fields of an experiment's specification used by metrics: labels and limits of stages, GPUs per worker."""
 
     stages: tuple[DeclaredStage, ...]
+    """The stages in order."""
     accelerators: Mapping[str, int]
     """Number of GPUs held by one worker, by role; 0: none."""
 
@@ -49,10 +50,11 @@ def declared_by(id: UUID, spec: ExperimentSpec) -> Declared:
     """Returns the metrics' part of the specification of experiment `id`."""
     # Without a stage, never written by rftd itself, it wants no workers.
     orders = worker_orders(id, spec, 0) if spec.stages else ()
-    return Declared(tuple(map(_stage, spec.stages)), {order.role: order.devices for order in orders})
+    return Declared(tuple(map(_declared_stage, spec.stages)), {order.role: order.devices for order in orders})
 
 
-def _stage(spec: StageSpec) -> DeclaredStage:
+def _declared_stage(spec: StageSpec) -> DeclaredStage:
+    """Returns the metrics' part of a stage's specification."""
     explores = spec.kind != "train"
     bounded = explores and spec.policy.bounded
     return DeclaredStage(
@@ -60,11 +62,12 @@ def _stage(spec: StageSpec) -> DeclaredStage:
         method=spec.synchronizer.sync_method if explores else "",
         capacity=spec.policy.capacity if explores else 0,
         max_staleness_versions=spec.policy.max_staleness_versions if bounded else None,
-        at_work=_at_work(spec),
+        at_work=_working_roles(spec),
     )
 
 
-def _at_work(spec: StageSpec) -> tuple[str, ...]:
+def _working_roles(spec: StageSpec) -> tuple[str, ...]:
+    """Returns the roles working all the time in a stage."""
     if spec.serving is not None:
         return ()
     # A bench has no tasks of its own; of a half, the tasks are in the other file.

@@ -18,11 +18,12 @@ from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Status
 
 QUANTILES: Final = (0.1, 0.5, 0.9)
+"""Quantiles shown of the last step's rewards."""
 BANDS: Final = {1: "high", 0: "normal", -1: "low"}
-"""Bands of priority tags, by their sign."""
+"""Metric label of each band of priorities, by the sign of the priority."""
 HEARD_S: Final = 5.0
-"""Seconds before now that are not counted for a live worker, so that its counter need not fall when its end is
-recorded.
+"""Seconds before now that are not counted for a live worker: its end, once recorded, lies a little in the past, and the
+counter must not fall then.
 """
 _LOSSES: Final = {
     "actor/final_loss": "total",
@@ -32,8 +33,11 @@ _LOSSES: Final = {
     "actor/sft_loss": "sft",
     "critic/vf_loss": "value",
 }
+"""Metric label of each loss reported by trainers."""
 _MASKED: Final = {"correction/masked_positive": "positive", "correction/masked_negative": "negative"}
+"""Metric label of each share of masked tokens."""
 _CLIPS: Final = {"actor/pg_clipfrac": "high", "actor/pg_clipfrac_lower": "low"}
+"""Metric label of each share of clipped ratios."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +45,26 @@ class AtScrape:
     """Everything that the state gauges show at one scrape."""
 
     figures: Sequence[Figures]
+    """Figures of each experiment."""
     buffers: Mapping[UUID, Sequence[PlaceCount]]
+    """Buffer counts by experiment."""
     held: Sequence[Held]
-    """Devices occupied by workers."""
+    """Time for which workers have held devices, by experiment and role."""
     declared: Mapping[UUID, Declared]
+    """Limits and devices declared in each experiment's specification."""
     now_ns: int
+    """Time of the scrape, in nanoseconds since 1970."""
 
 
 def show_state(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float]) -> None:
-    """Sets the gauges of state to these figures, and drops the series of experiments not included.
+    """Sets the gauges of state to these figures, and drops the series of all other experiments.
 
-    `prices` are dollars per hour of an accelerator, by kind.
+    `prices` are dollars per hour, by kind: of one GPU (`gpu`), or of one worker without GPUs (`cpu`); a kind may be
+    missing.
     """
     metrics.begin_state()
     for figures in at_scrape.figures:
-        _show(metrics, figures, at_scrape.now_ns)
+        _show_experiment(metrics, figures, at_scrape.now_ns)
         id = UUID(figures.standing.id)
         for row in at_scrape.buffers.get(id, ()):
             metrics.buffered.labels(_label(figures), row.state, BANDS[row.band]).set(row.count)
@@ -68,6 +77,7 @@ def show_state(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float
 
 
 def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
+    """Sets the gauges of a stage's limits."""
     if stage.capacity:
         metrics.buffer_capacity.labels(name, "waiting").set(stage.capacity)
     if stage.max_staleness_versions is not None:
@@ -75,7 +85,9 @@ def _show_declared(metrics: Metrics, name: str, stage: DeclaredStage) -> None:
 
 
 def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> None:
-    """Shows when each working role last finished work; at the earliest, the time of its start or resumption."""
+    """Sets the time at which each role of the stage last finished work; at the earliest, the start or resumption of the
+    stage.
+    """
     standing = figures.standing
     begun_ns = max(standing.state_ns, standing.stage_ns or 0) if standing.state == Status.RUNNING else 0
     done_ns = {"explorer": standing.produced_ns, "trainer": figures.step.completed_ns if figures.step else None}
@@ -86,6 +98,11 @@ def _show_progress(metrics: Metrics, figures: Figures, stage: DeclaredStage) -> 
 
 
 def _show_held(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float]) -> None:
+    """Sets the accelerator seconds of each role, and their cost where `prices` has the kind.
+
+    The seconds of a worker with GPUs count once per GPU, under `gpu`; those of a worker without count once, under
+    `cpu`.
+    """
     names = {figures.standing.id: _label(figures) for figures in at_scrape.figures}
     seconds: dict[tuple[str, ...], float] = {}
     for row in at_scrape.held:
@@ -107,10 +124,12 @@ def _show_held(metrics: Metrics, at_scrape: AtScrape, prices: Mapping[str, float
 
 
 def _label(figures: Figures) -> str:
+    """Returns the metric label of an experiment."""
     return label_of(figures.standing.name, figures.standing.number)
 
 
-def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
+def _show_experiment(metrics: Metrics, figures: Figures, now_ns: int) -> None:
+    """Sets the gauges of one experiment."""
     standing = figures.standing
     name = _label(figures)
     metrics.experiment_state.labels(name, standing.state).set(1)
@@ -122,7 +141,7 @@ def _show(metrics: Metrics, figures: Figures, now_ns: int) -> None:
         (metrics.queue_wait, (), _queue_wait_s(standing, now_ns)),
         (metrics.weight_version, ("trainer",), standing.published_version),
         (metrics.weight_version, ("explorer",), standing.served_version),
-        (metrics.checkpoint_timestamp, (), _seconds(standing.checkpoint_ns)),
+        (metrics.checkpoint_timestamp, (), _seconds_of(standing.checkpoint_ns)),
         *((metrics.eval_score, (shortened(taskset), "score"), score) for taskset, score in figures.scores.items()),
     ]
     for gauge, labels, gauge_number in gauge_rows:
@@ -148,16 +167,22 @@ def _queue_wait_s(standing: Standing, now_ns: int) -> float | None:
     return max(0, wait_ns) / 1e9
 
 
-def _seconds(time_ns: int | None) -> float | None:
+def _seconds_of(time_ns: int | None) -> float | None:
+    """Returns a time in seconds since 1970; None for None."""
     return None if time_ns is None else time_ns / 1e9
 
 
 def _quantile(ascending: Sequence[float], quantile: float) -> float:
-    """Returns the smallest number not exceeded by at least this share of the numbers."""
+    """Returns the number at the place `quantile` × count of the ascending numbers."""
     return ascending[min(len(ascending) - 1, int(quantile * len(ascending)))]
 
 
 def _show_step(metrics: Metrics, name: str, step: LastStep) -> None:
+    """Sets the gauges of the last step's figures; a figure not reported leaves its gauge without a series.
+
+    The KL to the sampling policy is `mismatch/k3/mean`, else `actor/ppo_kl`; the KL to the reference is
+    `actor/kl_loss`, else `critic/kl`.
+    """
     reported = {key: figure for key, figure in step.metrics.items() if figure is not None}
     # With a separate old policy in the loss, ppo_kl does not refer to the sampling policy.
     behaviour = reported.get("mismatch/k3/mean", reported.get("actor/ppo_kl"))

@@ -15,7 +15,9 @@ from rftd.streams.log.newest import Newest
 from rftd.streams.verify.holders import Holders
 
 REPLACED: Final = "replaced"
+"""Metric label of records by processes whose lease another process has taken over."""
 FOREIGN: Final = "foreign"
+"""Metric label of records by strangers."""
 
 
 _EXPERIMENTS: Final = 1024
@@ -43,8 +45,10 @@ class VoidRecords:
     """Counts of records without effect: by replaced processes, and by strangers."""
 
     def __init__(self, metrics: Metrics) -> None:
+        """Counts into `metrics`."""
         self._metrics = metrics
         self._holders = Holders()
+        """Holder of each role's lease, to tell replaced processes from strangers."""
         self.foreign: Newest[UUID, ForeignRecords] = Newest(_EXPERIMENTS)
         """Foreign records by experiment."""
 

@@ -24,5 +24,7 @@ class Rehearsed(Exception):
     """Signal ending a rehearsed command in place of its first append, with the consequence."""
 
     def __init__(self, consequence: Consequence) -> None:
+        """`consequence` is the answer to the rehearsed command."""
         super().__init__(consequence.sentence)
         self.consequence = consequence
+        """Expected effect of the rehearsed command."""

@@ -25,6 +25,7 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.budgets import Spent
+from rftd.workers.devices.host import Host
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -32,12 +33,15 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """Receipt of a submission recorded in the log, with the warnings of its checks."""
 
     experiment: UUID
+    """Id of the new experiment."""
     name: str
+    """Name of the new experiment, maybe with a number or time stamp appended."""
     event: UUID
     """Id of experiment.submitted."""
     position: Position
     """Position for `after`: a read after this position sees the submission."""
     warnings: tuple[str, ...]
+    """Warnings of the submission's checks."""
 
 
 class Forked(Accepted, frozen=True, kw_only=True):
@@ -46,6 +50,7 @@ class Forked(Accepted, frozen=True, kw_only=True):
     parent: UUID
     """The experiment sharing its history with the fork."""
     at_step: int
+    """Last weight version shared with the parent."""
 
 
 class Annotation(NamedTuple):
@@ -54,6 +59,7 @@ class Annotation(NamedTuple):
     experience: UUID | None
     """The rollout; None for the experiment."""
     note: str
+    """Text to add; empty adds none."""
     star: bool | None
     """Sets or removes the star; None leaves it."""
     labels: dict[str, str] | None
@@ -66,14 +72,18 @@ class StandingRun(NamedTuple):
     point: int
     """Index of the run's point in the sweep, from 0."""
     experiment: UUID
+    """Id of the run's experiment."""
     status: Status
+    """Present status of the run's experiment."""
 
 
 class StandingSweep(NamedTuple):
     """A recorded sweep with the present status of each submitted run."""
 
     sweep: RecordedSweep
+    """The sweep as recorded in the log."""
     runs: tuple[StandingRun, ...]
+    """The runs submitted so far."""
     over: bool
     """True if no run of the sweep is queued, running or still to be submitted."""
 
@@ -91,6 +101,7 @@ class TextOrigin(NamedTuple):
     """The origin of an experiment's texts: its specification, and the copies of its tokenizers."""
 
     spec: ExperimentSpec
+    """Specification as submitted."""
     tokenizers: tuple[str, ...]
     """The sha256 of each stage's copy; see experiment.accepted."""
     kept: Kept
@@ -98,6 +109,7 @@ class TextOrigin(NamedTuple):
     start: tuple[HeadRef, ...] = ()
     """The heads of the log before the first record of the experiment."""
     payloads_dropped: bool = False
+    """True if the payloads of all experiences were dropped from the log."""
     payloads_dropped_through: int = 0
     """The last step with experiences without payloads."""
 
@@ -114,17 +126,24 @@ class WantedSweep(msgspec.Struct, frozen=True):
     """A sweep as requested by a client, before its runs have names. See `Operations.sweep`."""
 
     config: dict[str, Any]
+    """Configuration shared by all runs, before their changes."""
     points: tuple[SweepPoint, ...]
+    """Changes and seed of each run."""
     name: str | None
+    """Requested name; None: the configuration's name."""
     at_once: int | None
+    """Maximum number of concurrent runs; None: the daemon's slots."""
     halving: Halving | None = None
+    """Rule for ending the worse half of the runs at evaluations; None: every run trains to its end."""
 
 
 class SweepTaken(NamedTuple):
     """Receipt of a sweep recorded in the log, with the present status of its runs."""
 
     standing: StandingSweep
+    """The sweep with the status of its runs."""
     done: Done
+    """Event and position of the recorded command."""
 
 
 class Operations(Protocol):
@@ -303,6 +322,10 @@ class Operations(Protocol):
 
     async def text_origin(self, experiment: UUID) -> TextOrigin | None:
         """Returns the specification and tokenizers of an experiment; None for an unknown experiment."""
+        ...
+
+    def host(self) -> Host:
+        """Returns the machine or cluster of the workers started here, with devices and installed engines. Blocks."""
         ...
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:

@@ -39,21 +39,28 @@ from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
+"""Streams read by the registry."""
 _READ_TYPES: Final = frozenset(
     {"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained", "checkpoint.chosen"}
 )
 """Event types read besides life events; for a failed experiment, `rftd why` also reports earlier losses."""
-_REQUESTS_AT_ONCE: Final = 500
+_REQUESTS_PER_READ: Final = 500
+"""Maximum number of records read at once from a partition of requests left behind."""
 _FOLDED_TYPES: Final = (GenerationStarted, SignalLost, SignalRegained, CheckpointChosen)
+"""Event types folded into the spine in addition to `experiment.*`."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
     """One experiment in the registry: its name, folder and spine, with everything needed before its run is folded."""
 
     id: UUID
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     job_dir: str
+    """Absolute path of the experiment's folder."""
     submitted_ns: int
+    """Time of the submission, in nanoseconds since 1970."""
     spine_offset: int
     """Offset of the submission on the spine."""
     fence: tuple[experiment.HeadRef, ...] = ()
@@ -61,6 +68,7 @@ class Entry(msgspec.Struct, kw_only=True):
     losses: set[experiment.HeadRef] = msgspec.field(default_factory=set)
     """Heads whose loss an operator has accepted for this experiment."""
     spine: Spine
+    """Folded life of the experiment."""
     scores: dict[str, dict[int, float]] = {}
     """Held-out scores of a sweep's run, by taskset and weight version; the first score of each version counts."""
     unread: str = ""
@@ -88,9 +96,13 @@ class Known(msgspec.Struct, kw_only=True):
     """The contents of a registry, as written to a snapshot."""
 
     entries: dict[UUID, Entry] = {}
+    """Experiments by id."""
     commands: Commands = msgspec.field(default_factory=Commands)
+    """Uses of request keys."""
     requests: Requests = msgspec.field(default_factory=Requests)
+    """Open requests of other programs."""
     sweeps: Sweeps = msgspec.field(default_factory=Sweeps)
+    """Sweeps by id."""
 
 
 class Registry:
@@ -99,14 +111,21 @@ class Registry:
     def __init__(self, log: EventLog, folder: Path | None = None, *, logger: Logger | None = None) -> None:
         """With a `folder`, the registry continues from its newest snapshot and writes new snapshots there."""
         self._partitions = [partition for partition in topics.TRUTH if partition.stream in _READ]
+        """Partitions followed by the registry."""
         self._log = log
         self.fences = FenceView()
+        """Newest fence of each role, to tell voided records."""
         self._feed = Feed(log.subscribe(start_of(self._partitions)))
+        """Subscription to the followed partitions."""
         self._known = Known()
+        """Folded contents of the registry, written to snapshots."""
         self._chains: dict[Partition, bytes] = {}
+        """Chain value of the last record read in each partition."""
         self._folder = SnapshotFolder(folder) if folder is not None else None
+        """Folder of snapshots; None: none are written."""
         self._logger = logger or default_logger()
         self._resumed = folder is None
+        """True once a snapshot was looked for."""
         self._unsaved = 0
         """Number of records since the newest snapshot."""
 
@@ -164,6 +183,7 @@ class Registry:
         self._known.sweeps = snapshot.parts.sweeps
 
     async def _save(self, folder: SnapshotFolder) -> None:
+        """Writes a snapshot of everything read; a failed write is logged."""
         self._unsaved = 0
         marks = tuple(
             HeadRef(partition.stream, partition.number, offset, self._chains.get(partition, b""))
@@ -179,6 +199,7 @@ class Registry:
             self._logger.warning("snapshot.failed", path=str(folder.folder), reason=str(error))
 
     async def _catch_up(self) -> None:
+        """Reads everything up to the heads at the time of the call."""
         heads = await self._log.heads()
         # The heads are read once: a registry following a growing log would never catch up.
         goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
@@ -191,7 +212,7 @@ class Registry:
         for number in list(requests.behind):
             partition = Partition(topics.REQUESTS, number)
             while number in requests.behind and requests.has_room(number):
-                read = await self._log.read(partition, requests.behind[number], max_records=_REQUESTS_AT_ONCE)
+                read = await self._log.read(partition, requests.behind[number], max_records=_REQUESTS_PER_READ)
                 end = self._feed.positions[partition]
                 del requests.behind[number]  # records beyond `end` are still to come
                 for record in read:
@@ -209,7 +230,7 @@ class Registry:
 
     async def pump(self, wait_s: float) -> int:
         """Folds newly arrived records, waiting at most `wait_s` seconds for the first; returns their number."""
-        read = await self._feed.pump(wait_s, self._read)
+        read = await self._feed.pump(wait_s, self._read_record)
         self._unsaved += read
         return read
 
@@ -237,11 +258,13 @@ class Registry:
         """Returns queued experiments, the next one first."""
         return _in_order(self.entries.values(), Status.QUEUED)
 
-    def _read(self, record: Record) -> None:
+    def _read_record(self, record: Record) -> None:
+        """Folds one record, and remembers its chain value."""
         self._fold(record)
         self._chains[record.partition] = record.chain
 
     def _fold(self, record: Record) -> None:
+        """Applies one record to requests, commands, sweeps or the experiment's entry; voided records change nothing."""
         if (request := request_in(record)) is not None:
             self.requests.arrive(record, request, self.commands)
             return
@@ -303,10 +326,12 @@ class Registry:
 
 
 def _is_life(head: Head) -> bool:
+    """True for an event of an experiment's life."""
     return head.type.startswith("experiment.")
 
 
 def _is_sweep(head: Head) -> bool:
+    """True for an event of a sweep."""
     return head.type.startswith("sweep.")
 
 
@@ -326,16 +351,16 @@ def _in_order(entries: Iterable[Entry], *states: Status) -> list[Entry]:
 
 async def find_entry(log: EventLog, name_or_id: str) -> Entry:
     """Returns the experiment with this name or id, by the log alone. Raises NotFoundError, UsageError."""
-    return named_entry(await _read(log), name_or_id)
+    return named_entry(await _read_registry(log), name_or_id)
 
 
 async def every_entry(log: EventLog) -> list[Entry]:
     """Returns every experiment with files in its folder, by the log alone."""
-    registry = await _read(log)
+    registry = await _read_registry(log)
     return [entry for entry in registry.entries.values() if entry.spine.kept is Kept.HERE]
 
 
-async def _read(log: EventLog) -> Registry:
+async def _read_registry(log: EventLog) -> Registry:
     registry = Registry(log)
     try:
         await registry.catch_up()

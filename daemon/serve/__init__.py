@@ -2,6 +2,7 @@
 
 claim           the folder and the port of one daemon, claimed before the slow imports
 service         all parts of a daemon wired together: log, log server, projections, supervisor, HTTP
+report_pages    the routes of reports to share, above API and client
 entrance        authentication and TLS; `entrance_options` has the options
 launching       the roles started by a daemon, and their launchers; `launching_options` has the options
 keeping         retention rules of payloads and files; `keeping_options` has the options

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
+from rftd.daemon.http.views.alerts import AlertKind, AlertLine
 from rftd.daemon.run.why.wait import Wait
 from rftd.ops.decoding import UNREADABLE, json_decoder
 from rftd.ops.durable import write_durable
 from rftd.storage.queries.experiments import ExperimentSummary
 from rftd.storage.queries.signal import SignalRow
 from rftd.storage.queries.steps import StepRow
-
-AlertKind = Literal["signal_lost", "signal_regained", "failed", "completed", "disk", "stalled"]
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +46,8 @@ class AlertsState(msgspec.Struct, kw_only=True):
     waiting: dict[str, list[Alert]] = {}
     """Alerts not taken yet, by the digest of the receiver's address, which is a secret."""
     dropped: dict[str, int] = {}
+    newest: list[AlertLine] = []
+    """The alerts raised last, the newest first."""
 
 
 class AlertsFile:

@@ -13,9 +13,10 @@ from uuid import UUID
 
 import msgspec
 
+from rftd.daemon.http.views.alerts import AlertKind, AlertLine, AlertList, ReceiverView
 from rftd.daemon.http.views.wire import encode
 from rftd.daemon.run.why.wait import Wait, sentence_of
-from rftd.daemon.serve.alert import Alert, AlertKind, AlertsFile, AlertsState
+from rftd.daemon.serve.alert import Alert, AlertsFile, AlertsState
 from rftd.ops.clock import Clock
 from rftd.ops.errors import NotFoundError, UsageError
 from rftd.ops.ids import NAMESPACE, derive
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from rftd.daemon.run.supervisor.disk_guard import DiskGuard
     from rftd.ops.logs import Logger
 
-LOOK_S: Final = 5.0
+POLL_INTERVAL_S: Final = 5.0
+"""Seconds between two checks for alerts."""
 STALLED_S: Final = 300.0
 """Age of a wait that only a person can end, before the alert."""
 MOST_WAITING: Final = 200
@@ -43,6 +45,9 @@ SEND_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Pauses between attempts for one alert; dropped after the last one."""
 _STEPS: Final = 5
+"""Number of newest steps in an alert."""
+NEWEST: Final = 20
+"""Number of the newest alerts that are kept to be shown."""
 
 
 class Alerts:
@@ -79,6 +84,8 @@ class Alerts:
         self._signals: dict[str, str] | None = None if stored is None else stored.signals
         self._ended_ns = state.ended_ns
         self._stalled: set[str] = state.stalled
+        self._newest = deque(state.newest, maxlen=NEWEST)
+        """The alerts raised last, the newest first."""
         self._short = False
 
     async def run(self) -> None:
@@ -91,7 +98,15 @@ class Alerts:
             while True:
                 await self.look()
                 await self._save()
-                await self._clock.sleep(LOOK_S)
+                await self._clock.sleep(POLL_INTERVAL_S)
+
+    def listed(self) -> AlertList:
+        """Returns the newest alerts, and the receivers, for the API."""
+        receivers = [
+            ReceiverView(host=outbox.host, waiting=len(outbox.waiting), dropped=outbox.dropped)
+            for outbox in self._outboxes
+        ]
+        return AlertList(receivers=receivers, items=list(self._newest))
 
     async def look(self) -> None:
         """Looks once, and queues an alert for each change since the last look, also of an earlier daemon; the very
@@ -126,6 +141,7 @@ class Alerts:
             stalled=self._stalled,
             waiting={outbox.digest: list(outbox.waiting) for outbox in self._outboxes if outbox.waiting},
             dropped={outbox.digest: outbox.dropped for outbox in self._outboxes if outbox.dropped},
+            newest=list(self._newest),
         )
         content = msgspec.json.encode(state, order="deterministic")
         async with self._saving:
@@ -193,6 +209,8 @@ class Alerts:
         id = derive(NAMESPACE, "alert", kind, "" if summary is None else summary.id, time_ns)
         alert = Alert(id=str(id), kind=kind, text=text, time_ns=time_ns, **figures)
         self._logger.info("alert", kind=kind, text=text)
+        experiment = None if summary is None else summary.id
+        self._newest.appendleft(AlertLine(kind=kind, text=text, time_ns=time_ns, experiment=experiment))
         for outbox in self._outboxes:
             outbox.add(alert)
 
@@ -212,7 +230,8 @@ class _Outbox:
     ) -> None:
         """`waiting` and `dropped` are those of an earlier daemon, by digest; `sent` is called after each alert."""
         self._url = url
-        self._host = urlsplit(url).hostname or ""
+        self.host = urlsplit(url).hostname or ""
+        """Host of the receiver's address."""
         self.digest = sha256(url.encode()).hexdigest()
         self._clock = clock
         self._logger = logger
@@ -263,7 +282,7 @@ class _Outbox:
             except httpx.HTTPError as error:
                 problem = type(error).__name__
             # The host alone: the address of a webhook is a secret.
-            self._logger.warning("alert.not_sent", host=self._host, kind=alert.kind, problem=problem)
+            self._logger.warning("alert.not_sent", host=self.host, kind=alert.kind, problem=problem)
             if pause_s is not None:
                 await self._clock.sleep(pause_s)
         return False
@@ -277,5 +296,5 @@ def checked_alert_url(url: str) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError("this is no address of a receiver", field="--alerts-to", fix="write https://HOST/PATH")
+        raise UsageError("this is not the address of a receiver", field="--alerts-to", fix="write https://HOST/PATH")
     return url

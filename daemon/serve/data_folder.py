@@ -13,7 +13,7 @@ import msgspec
 
 from rftd.ops.durable import make_durable_folder
 from rftd.ops.errors import ConflictError
-from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
+from rftd.ops.own_folder import OTHER_USERS_MODE, PASSAGE, tighten
 from rftd.ops.paths import absolute_path
 
 FOLDER_HEADER: Final = "Rftd-Folder"
@@ -52,6 +52,8 @@ class DataFolder:
         """File with the daemon's own log lines."""
         self.words = self.root / "words"
         """Folder of word indices, a cache."""
+        self.terms = self.root / "terms"
+        """Folder of recomputed terms of objectives, a cache."""
         self.archives = self.root / "archives"
         """Default folder of `rftd archive`."""
         self.files = self.root / "files"
@@ -138,7 +140,7 @@ class DataFolder:
         # without a cluster counts as well, because a cluster may be created at this moment.
         postgres = self.root / "stack/postgres"
         passes = os.geteuid() == 0 and postgres.is_dir() and not (postgres / "elsewhere").exists()
-        tighten(self.root.resolve(), OTHERS & ~PASSAGE if passes else OTHERS)
+        tighten(self.root.resolve(), OTHER_USERS_MODE & ~PASSAGE if passes else OTHER_USERS_MODE)
         for path in (*self.root.glob("*"), *self.log.glob("*")):
             if path.name != "stack":
                 tighten(path)

@@ -24,6 +24,7 @@ from rftd.ops.logs import Logger
 from rftd.ops.tls import WATCH_S, CertificateFileError, ServerTls
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Host names that only this machine can reach."""
 
 
 class EntranceOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +113,7 @@ class Entrance:
             await self._clock.sleep(WATCH_S)
             try:
                 if tls is not None and await asyncio.to_thread(tls.renew):
+                    self.keeper.hosts = self._options.hosts
                     self._logger.info("tls.renewed")
                     last_error = ""
             except CertificateFileError as error:

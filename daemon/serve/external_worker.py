@@ -36,6 +36,7 @@ from rftd.workers.hosts.membership import ProcessName
 from rftd.workers.process import run_explorer, run_trainer
 
 _WORKERS = Partition(topics.WORKERS, 0)
+"""The partition with the events of workers."""
 
 
 class Crew(NamedTuple):
@@ -142,11 +143,11 @@ class Crews:
             self._rosters.setdefault(decoded.head.experiment, Roster()).apply(decoded)
 
 
-LOOK_S: Final = 1.0
+MAX_POLL_INTERVAL_S: Final = 1.0
 """Maximum seconds between two searches for an experiment by a worker without one."""
 WATCH_S: Final = 5.0
 """Seconds between two checks whether another experiment needs the worker more."""
-GIVE_WAY_S: Final = {"trainer": 10.0, "explorer": 30.0}
+STRANDED_TIMEOUT_S: Final = {"trainer": 10.0, "explorer": 30.0}
 """Seconds, by role, for which a worker has to be stranded before leaving; different, lest trainer and explorers swap
 places.
 """
@@ -200,7 +201,7 @@ class ExternalWorker:
                 if experiments and standing_by != (ids := [experiment.id for experiment in experiments]):
                     standing_by = ids
                     self._logger.info("worker.standby", experiments=[str(id) for id in ids])
-                await self._registry.pump(LOOK_S)
+                await self._registry.pump(MAX_POLL_INTERVAL_S)
         finally:
             await self._registry.close()
             await self._crews.close()
@@ -258,7 +259,7 @@ class ExternalWorker:
                 self._logger.info("worker.released", experiment=str(experiment.id))
                 break
             since_s = (since_s if since_s is not None else now_s) if idle else None
-            if since_s is not None and now_s - since_s >= GIVE_WAY_S[self._role]:
+            if since_s is not None and now_s - since_s >= STRANDED_TIMEOUT_S[self._role]:
                 self._logger.info("worker.gives_way", experiment=str(experiment.id))
                 break
         leave.set()

@@ -13,6 +13,7 @@ from rftd.ops.logs import Logger
 ASK_S: Final = 10.0
 """Time-out of one check; the next check uses a new connection."""
 _PAUSE_S: Final = 0.2
+"""Seconds between two checks."""
 
 
 async def own_readiness(client: httpx.AsyncClient, url: str, *, clock: Clock, logger: Logger) -> httpx.Response:

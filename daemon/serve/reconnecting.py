@@ -11,7 +11,8 @@ from rftd.ops.errors import FencedError, LogLossError, RftdError, UnreachableErr
 from rftd.ops.logs import Logger
 
 DELAYS_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-AWAY: Final = (UnreachableError, WaitTimeoutError)
+"""Seconds before each retry of a connection; the last value repeats."""
+UNREACHABLE_ERRORS: Final = (UnreachableError, WaitTimeoutError)
 """Errors of an unreachable log; a failed request may still have taken effect."""
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ async def persistently(
             await work()
         except (FencedError, LogLossError):
             raise
-        except AWAY as error:
+        except UNREACHABLE_ERRORS as error:
             end_if_cancelled()
             logger.warning("log.away", part=name, reason=error.what)
         except Exception as error:

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from rftd.daemon.cli.service_options import ServiceOptions
 from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.probes import Gate
+from rftd.daemon.observe.doctor.abilities import Abilities
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_follower import follow_metrics
 from rftd.daemon.run.dlq.dead_letter_service import watch_dead_letters
@@ -22,8 +23,10 @@ from rftd.daemon.run.requests.request_service import RequestService
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
 from rftd.daemon.run.supervisor.folder_claims import FolderClaims
 from rftd.daemon.run.supervisor.loss_check import LossCheck
+from rftd.daemon.run.supervisor.recomputing import Recomputations
 from rftd.daemon.run.supervisor.supervisor import Supervisor
 from rftd.daemon.run.supervisor.trackers import Trackers
+from rftd.daemon.serve import report_pages
 from rftd.daemon.serve.alert import AlertsFile
 from rftd.daemon.serve.alerts import Alerts
 from rftd.daemon.serve.claim import Claim
@@ -58,6 +61,7 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.lost_records import Witness
 from rftd.streams.log.retention import enforce_retention
 from rftd.streams.sqlite.lock_file import LockFile
+from rftd.workers.hosts.environment import WorkerEnvironment
 
 T = TypeVar("T")
 
@@ -115,6 +119,8 @@ async def running(
         supervisor = _supervisor(options, owned, folder, guard, loss_check, tracer, clock=clock, ids=ids, logger=logger)
         # Before the gate opens: an accepted command appends, and would hide lost records.
         await parts.heard(supervisor)
+        terms = parts.recomputations(owned, supervisor)
+        alerts = _alerts(options, folder, engine, supervisor, guard, clock=clock, logger=logger)
         app = make_app(
             operations=supervisor,
             log=owned.log,
@@ -127,27 +133,38 @@ async def running(
             guard=guard,
             troubles=troubles,
             tracer=tracer,
-            prices=options.prices,
-            daemon_log=folder.daemon_log,
-            words=folder.words,
+            recomputations=terms,
+            **_app_options(options, folder, alerts),
         )
         door.gate.open(app)
         # Entered after log, database and projector, to be left before them: no task outlives the parts it uses.
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         work = _reports(owned.log, supervisor, engine, projector, feed, door, clock)
-        work |= parts.deciding(owned, supervisor, feed.metrics, tracer)
-        alerts = _alerts(options, folder, engine, supervisor, guard, clock=clock, logger=logger)
-        work |= _upkeep(owned.log, supervisor, guard, clock) | {"alerts": alerts.run}
+        work |= parts.deciding(owned, supervisor, feed.metrics, tracer, terms) | {"alerts": alerts.run}
+        work |= _upkeep(owned.log, supervisor, guard, clock)
         patient = partial(persistently, clock=clock, logger=logger, troubles=troubles)
         background = [tasks.create_task(patient(do, name)) for name, do in work.items()]
         try:
             yield Service(folder=folder, supervisor=supervisor, projector=projector, url=door.url, keyring=door.keyring)
             # Inside the block, with projector and API still running: leaving workers are folded and shown.
-            await supervisor.drain()
+            await supervisor.runs.drain()
         finally:
             for task in background:
                 task.cancel()
             await front.aclose()  # before the parts used by requests are closed, although entered before them
+
+
+def _app_options(options: ServiceOptions, folder: DataFolder, alerts: Alerts) -> dict[str, Any]:
+    """Returns the arguments of `make_app` that follow from options, folder and alerts."""
+    return {
+        "prices": options.prices,
+        "daemon_log": folder.daemon_log,
+        "words": folder.words,
+        "environment": WorkerEnvironment(pass_env=options.launching.pass_env),
+        "further": (report_pages.router,),
+        "alerts": alerts.listed,
+        "abilities": Abilities(),
+    }
 
 
 async def _claimed(
@@ -344,10 +361,19 @@ class _Parts:
         await self._opened("state", enter, wait=self._options.clustered)
         return engine, projector
 
-    def deciding(self, owned: OwnedLog, supervisor: Supervisor, metrics: Metrics, tracer: Tracer | None) -> _Work:
-        """Returns the parts of a daemon making decisions: answers to other programs, and trackers."""
+    def deciding(
+        self,
+        owned: OwnedLog,
+        supervisor: Supervisor,
+        metrics: Metrics,
+        tracer: Tracer | None,
+        terms: Recomputations | None,
+    ) -> _Work:
+        """Returns the parts of a daemon making decisions: answers to other programs, trackers, and `terms`; none for
+        other daemons, without `terms`.
+        """
         launching = self._options.launching
-        if not launching.decides:
+        if terms is None:
             return {}
         writer = Writer(source="daemon", clock=self._clock, ids=self._ids)
         common: dict[str, Any] = {"clock": self._clock, "logger": self._logger}
@@ -363,7 +389,21 @@ class _Parts:
             allowances=self._options.allowances,
             **common,
         )
-        return {"requests": service.run, "trackers": trackers.run}
+        return {"requests": service.run, "trackers": trackers.run, "terms": terms.run}
+
+    def recomputations(self, owned: OwnedLog, supervisor: Supervisor) -> Recomputations | None:
+        """Returns the recomputations of terms by replays; None for a daemon without decisions."""
+        launching = self._options.launching
+        if not launching.decides:
+            return None
+        return Recomputations(
+            self._folder.terms,
+            owned.worker_url,
+            environment=environment_of(launching, owned.worker_url, traces=None),
+            busy=lambda: len(supervisor.runs) > 0,
+            clock=self._clock,
+            logger=self._logger,
+        )
 
     async def heard(self, supervisor: Supervisor) -> None:
         """Runs the loss check of all remembered heads, and records losses accepted by a person.

@@ -28,6 +28,7 @@ from rftd.ops.errors import NotFoundError, UnreachableError
 from rftd.ops.own_folder import make_own_folder
 
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+"""SASL mechanism of a listener that requires a login."""
 
 # The controller refuses a killed broker until the previous session expires: by default 9 s for each restart.
 _ONE_NODE: Final = """\
@@ -52,11 +53,14 @@ broker.heartbeat.interval.ms=500
 num.network.threads=1
 num.io.threads=2
 """
+"""Settings of a broker that is its own controller."""
 
 _METADATA: Final = 3
 """Key of a request answered by every broker, followed by its version."""
 _METADATA_VERSION: Final = 4
+"""Version of the metadata request."""
 _ANSWER_TIMEOUT_S: Final = 5.0
+"""Maximum seconds for a broker's answer."""
 
 
 class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +71,9 @@ class BrokerPorts(msgspec.Struct, frozen=True, kw_only=True):
     direct: int
     """Port of the listener for the broker itself, and for clients bypassing a proxy: never announces a proxy's port."""
     controller: int
+    """Port of the controller's listener."""
     sasl: int
+    """Port of the listener that requires a login."""
 
 
 def properties(
@@ -105,10 +111,12 @@ def _login(users: dict[str, str], mechanism: Mechanism) -> str:
 
 
 def _addresses(listeners: dict[str, int]) -> str:
+    """Returns listeners as written in the properties, from name and port."""
     return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in listeners.items())
 
 
 def _quoted(text: str) -> str:
+    """Returns text in double quotes, with backslashes and quotes escaped."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -119,6 +127,7 @@ def _escaped(text: str) -> str:
 
 # slf4j-simple in the major version used by Kafka's slf4j-api.
 COORDINATES: Final = "org.apache.kafka:kafka_2.13:4.3.1+org.slf4j:slf4j-simple:1.7.36"
+"""Maven coordinates of the broker and its log library."""
 
 
 def java() -> Path:
@@ -158,10 +167,12 @@ def classpath() -> str:
 
 def _resolved(jgo: ModuleType) -> list[Path]:
     # Only `resolve`: jgo's `build` and `run` would download a JDK and split the jars.
+    """Downloads the broker's jars unless cached, and returns their paths."""
     return [Path(artifact.resolve()) for artifact in jgo.resolve(COORDINATES)]
 
 
 def _package(name: str) -> ModuleType:
+    """Imports a package. Raises NotFoundError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -174,6 +185,7 @@ class KafkaBroker(LocalServer):
     """One broker with its data in one folder. Every call blocks; from a loop use `asyncio.to_thread`."""
 
     stop_signal = signal.SIGTERM
+    """Signal for an orderly shutdown of the broker."""
 
     def __init__(
         self,
@@ -196,10 +208,14 @@ class KafkaBroker(LocalServer):
         requested = {"plain": port, "direct": 0, "controller": 0, "sasl": 0}
         running = self._process.pid is not None
         self._ports = BrokerPorts(**kept_ports(self.folder / "ports.json", requested, running=running))
+        """Ports of the broker's listeners, kept in the broker's folder."""
         self._advertised = advertised_port
+        """Port announced to clients of the plain listener; 0: its own."""
         self._users = dict(users or {})
+        """Passwords of users by name."""
         self._mechanism = mechanism
         self._java_options = (f"-Xmx{heap_mib}m", "-XX:+UseSerialGC", *java_options)
+        """Options of the Java process, such as the size of the heap."""
 
     @property
     def port(self) -> int:
@@ -228,6 +244,7 @@ class KafkaBroker(LocalServer):
         return live_brokers(self._ports.direct) > 0
 
     def _launch(self) -> None:
+        """Starts the broker's process, after formatting a missing data folder."""
         for port in (self._ports.plain, self._ports.direct, self._ports.controller):
             refuse_used(port, "kafka")
         program = str(java())
@@ -262,11 +279,13 @@ class KafkaBroker(LocalServer):
         new.rename(data_folder)
 
     def _properties(self, data_folder: Path) -> str:
+        """Returns the text of the properties file."""
         return properties(
             self._ports, data_folder, advertised=self._advertised, users=self._users, mechanism=self._mechanism
         )
 
     def _write(self, name: str, text: str) -> Path:
+        """Writes a file readable by its owner alone, and returns its path."""
         path = self.folder / name
         # A new file with the final mode from the first byte on: an existing file would keep its permissions.
         path.unlink(missing_ok=True)

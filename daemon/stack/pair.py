@@ -23,12 +23,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The current state of one server."""
 
     name: str
+    """Name of the server: `kafka` or `postgres`."""
     state: str
     """running, starting or stopped."""
     url: str
     """URL for `rftd serve`, without a password. Empty before the first start."""
     pid: int | None
+    """Process id of the server; None if it is not running."""
     folder: str
+    """Folder of the server."""
     pass_file: str | None = None
     """The file with the password, for PGPASSFILE."""
 
@@ -39,7 +42,9 @@ class Stack:
     def __init__(self, folder: Path) -> None:
         """Accesses no files."""
         self._kafka = folder / "kafka"
+        """Folder of the Kafka broker."""
         self._postgres = folder / "postgres"
+        """Folder of the Postgres server."""
 
     def up(self, *, kafka_port: int = 0, postgres_port: int = 0) -> None:
         """Starts the servers not running, concurrently, and returns when both serve; raises the first failure."""
@@ -63,6 +68,7 @@ class Stack:
         return self._kafka_part(), self._postgres_part()
 
     def _kafka_part(self) -> Part:
+        """Returns the state of the Kafka broker."""
         if not _exists(self._kafka):
             return Part(name="kafka", state="stopped", url="", pid=None, folder=str(self._kafka))
         broker = KafkaBroker(self._kafka)
@@ -72,6 +78,7 @@ class Stack:
         )
 
     def _postgres_part(self) -> Part:
+        """Returns the state of the Postgres server."""
         if not _exists(self._postgres):
             return Part(name="postgres", state="stopped", url="", pid=None, folder=str(self._postgres))
         server = PostgresServer(self._postgres)
@@ -95,10 +102,12 @@ def serve_line(kafka: Part, postgres: Part, data_folder: str | None = None) -> s
 
 
 def _exists(folder: Path) -> bool:
+    """True if a server was ever started in the folder: its ports are stored there."""
     return (folder / "ports.json").exists()
 
 
 def _state(pid: int | None, ready: bool) -> str:
+    """Returns `stopped` without a process, otherwise `running` or `starting`."""
     if pid is None:
         return "stopped"
     return "running" if ready else "starting"
@@ -114,9 +123,11 @@ def _concurrently(work: Sequence[Callable[[], Any]]) -> None:
 
 
 _INTERVAL_S: Final = 0.2
+"""Seconds between two looks at a server while it starts, serves or loses its clients."""
 # Supervisors end all their processes at once, and honcho kills the remaining ones after 5 s: a short delay of the
 # server allows daemon and workers to write their last records.
 _CLIENTS_LEAVE_S: Final = 3.0
+"""Maximum seconds waited for clients to disconnect before a server is stopped."""
 
 
 async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callable[[], None]) -> None:
@@ -152,5 +163,6 @@ async def run_until_told(server: KafkaBroker | PostgresServer, on_ready: Callabl
 
 
 async def _clients_gone(port: int) -> None:
+    """Returns once no client is connected to the port."""
     while clients_of(port):  # noqa: ASYNC110 - the kernel has no event for it
         await asyncio.sleep(_INTERVAL_S)

@@ -15,11 +15,15 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import ConflictError
 
 LOOPBACK: Final = "127.0.0.1"
+"""Address on which the servers listen."""
 _TRIES: Final = 200
+"""Maximum number of ports tried."""
 # Below the ports assigned by the kernel to outgoing connections (from 32768 on Linux): while a server is down, an
 # outgoing connection could take its port, or a client retrying on loopback could even connect to itself.
 _FIRST: Final = 10_240
+"""Lowest port chosen."""
 _LAST: Final = 32_000
+"""Ports chosen are below this number, and so below the range that Linux gives to outgoing connections."""
 
 
 def kept_ports(path: Path, requested: Mapping[str, int], *, running: bool) -> dict[str, int]:
@@ -79,6 +83,7 @@ def clients_of(port: int) -> int:
 
 
 def _free_port(reserved: set[int]) -> int:
+    """Returns a random free port that is not in `reserved`. Raises ConflictError if none is found."""
     for _ in range(_TRIES):
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
         if port not in reserved and _is_free(port):
@@ -87,6 +92,7 @@ def _free_port(reserved: set[int]) -> int:
 
 
 def _is_free(port: int) -> bool:
+    """True if a server could listen on the port now."""
     with socket.socket() as probe:
         # Otherwise a port would count as used for minutes after a server stopped, while connections are in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,11 +17,12 @@ from rftd.daemon.cli.living_wait import run_to_end
 from rftd.daemon.stack.ports import LOOPBACK, answers, kept_ports, refuse_used
 from rftd.daemon.stack.process import LocalServer
 from rftd.ops.errors import NotFoundError, UnreachableError
-from rftd.ops.own_folder import OTHERS, PASSAGE, tighten
+from rftd.ops.own_folder import OTHER_USERS_MODE, PASSAGE, tighten
 
 NO_GROUP: Final = 65534
 """Group of a server started by root: the real group of the server's user might have rights."""
 _UNPRIVILEGED: Final = ("postgres", "nobody")
+"""Users tried for a server started by root, in this order."""
 
 
 def binaries() -> Path:
@@ -72,8 +73,11 @@ def reachable_by(uid: int, folder: Path) -> bool:
 
 
 USER: Final = "rftd"
+"""User of the cluster created for rftd."""
 DATABASE: Final = "rftd"
+"""Database created for rftd."""
 _FAST: Final = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+"""Settings that give up durability for speed, for tests."""
 
 
 class PostgresServer(LocalServer):
@@ -81,6 +85,7 @@ class PostgresServer(LocalServer):
 
     # Postgres' "fast" shutdown: SIGTERM would wait until every client disconnects.
     stop_signal = signal.SIGINT
+    """Signal for a fast shutdown, which ends open connections."""
 
     def __init__(self, folder: Path, *, port: int = 0, trust: bool = False, durable: bool = True) -> None:
         """Chooses the port and stores it in `folder`; starts nothing.
@@ -91,6 +96,7 @@ class PostgresServer(LocalServer):
         super().__init__(folder, "Postgres")
         running = self._process.pid is not None
         self.port = kept_ports(self.folder / "ports.json", {"port": port}, running=running)["port"]
+        """Port of the server."""
         self._trust = trust
         self._durable = durable
 
@@ -150,11 +156,14 @@ class PostgresServer(LocalServer):
     def close_to_others(self) -> None:
         """Closes the folder and rftd's files in it; a cluster of another user, started by root, stays accessible."""
         passes = server_uid(self.data) is not None
-        tighten(self.folder, OTHERS & ~PASSAGE if passes else OTHERS)
+        tighten(self.folder, OTHER_USERS_MODE & ~PASSAGE if passes else OTHER_USERS_MODE)
         for path in self.folder.glob("*"):
             tighten(path)
 
     def _launch(self) -> None:
+        """Starts the server's process, after creating a missing cluster. Raises ConflictError for a used port, and
+        NotFoundError without programs that the server's user may read.
+        """
         refuse_used(self.port, "postgres")
         programs = binaries()
         uid = server_uid(self.data)
@@ -226,6 +235,7 @@ class PostgresServer(LocalServer):
         return base
 
     def _password(self) -> str | None:
+        """Returns the password of the cluster; None if it requires none."""
         try:
             return self.pass_file.read_text().strip().rpartition(":")[2]
         except FileNotFoundError:
@@ -233,6 +243,7 @@ class PostgresServer(LocalServer):
 
 
 def _run(arguments: Sequence[str], *, cwd: Path, uid: int | None, text: str | None = None) -> None:
+    """Runs a Postgres program to its end. Raises UnreachableError, with the program's message, for an error status."""
     finished = run_to_end(
         arguments,
         "the Postgres cluster has been in the making",

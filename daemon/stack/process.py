@@ -26,18 +26,25 @@ from rftd.ops.errors import UnreachableError
 from rftd.ops.own_folder import tighten
 
 _INTERVAL_S: Final = 0.05
+"""Seconds between two looks at a process."""
 # The kernel counts start times in ticks of 10 ms; a reused pid is never as close.
 _SAME_START_S: Final = 0.02
+"""Tolerated difference in seconds between two readings of a start time."""
 _KILL_TIMEOUT_S: Final = 30.0
+"""Maximum seconds for a killed process to end."""
 _TAIL_LINES: Final = 5
+"""Number of last output lines shown in errors."""
 _STOP_TIMEOUT_S: Final = 60.0
+"""Seconds after which a server that does not shut down is killed."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """process.json: a pid with the start time of the process, to detect a reused pid."""
 
     pid: int
+    """Id of the server's process."""
     process_start_s: float
+    """Start time of the process, in seconds since 1970."""
 
 
 class ServerProcess:
@@ -46,9 +53,12 @@ class ServerProcess:
     def __init__(self, folder: Path, name: str) -> None:
         """`name` is the server's name in messages."""
         self._file = folder / "process.json"
+        """Path of process.json in the server's folder."""
         self.log_path = folder / "output.log"
+        """File with the server's output."""
         self._name = name
         self._child: subprocess.Popen[bytes] | None = None
+        """The process if started by this object; None otherwise."""
 
     @property
     def pid(self) -> int | None:
@@ -138,6 +148,7 @@ class ServerProcess:
         return True
 
     def _find(self) -> psutil.Process | None:
+        """Returns the running process named in process.json; None if it has ended or another has its pid."""
         if (child := self._child) is not None:
             child.poll()  # collects the exit status
         try:
@@ -162,6 +173,7 @@ class ServerProcess:
         return True
 
     def _tail(self) -> str:
+        """Returns the last lines of the output in one line; empty if unreadable."""
         with suppress(OSError):
             lines = [line for line in self.log_path.read_text(errors="replace").splitlines() if line.strip()]
             return " | ".join(lines[-_TAIL_LINES:])[-1000:]
@@ -177,7 +189,9 @@ class LocalServer(ABC):
     def __init__(self, folder: Path, name: str) -> None:
         """`name` is the server's name in messages. Starts nothing."""
         self.folder = folder.absolute()
+        """Folder of the server."""
         self._process = ServerProcess(self.folder, name)
+        """Process of the server."""
 
     @property
     def pid(self) -> int | None:

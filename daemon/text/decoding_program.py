@@ -32,7 +32,8 @@ class _OpenTokenizers:
     """The tokenizers opened last, by file."""
 
     def __init__(self) -> None:
-        self._opened: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._open_tokenizer: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        """Open tokenizers, the one used last at the end."""
 
     def get(self, path: str, sha256: str) -> Any:
         """Returns the tokenizer of a file, with the given sha256 unless empty. Raises _TokenizerFault."""
@@ -40,21 +41,24 @@ class _OpenTokenizers:
         try:
             status = file.stat()
             key = path, sha256 or f"{status.st_mtime_ns} {status.st_size}"
-            if key not in self._opened:
+            if key not in self._open_tokenizer:
                 if status.st_size > limits.TOKENIZER_SIZE_BYTES:
                     raise _TokenizerFault(
                         f"tokenizer.json has {status.st_size} bytes, more than {limits.TOKENIZER_SIZE_BYTES}"
                     )
-                self._opened[key] = _opened(file.read_bytes(), sha256)
+                self._open_tokenizer[key] = _open_tokenizer(file.read_bytes(), sha256)
         except OSError as error:
             raise _TokenizerFault(f"tokenizer.json cannot be read: {error.strerror}") from error
-        self._opened.move_to_end(key)
-        while len(self._opened) > limits.TEXT_TOKENIZERS:
-            self._opened.popitem(last=False)
-        return self._opened[key]
+        self._open_tokenizer.move_to_end(key)
+        while len(self._open_tokenizer) > limits.TEXT_TOKENIZERS:
+            self._open_tokenizer.popitem(last=False)
+        return self._open_tokenizer[key]
 
 
-def _opened(content: bytes, sha256: str) -> Any:
+def _open_tokenizer(content: bytes, sha256: str) -> Any:
+    """Opens the content of a tokenizer.json. Raises _TokenizerFault for another digest than `sha256`, and for
+    unreadable content.
+    """
     if sha256 and hashlib.sha256(content).hexdigest() != sha256:
         raise _TokenizerFault(
             "the copy of tokenizer.json does not match its digest: restore the artifact from a backup"
@@ -79,7 +83,7 @@ def answer(opened: _OpenTokenizers, request: dict[str, Any]) -> dict[str, Any]:
             if text["pieces"]:
                 texts.append({"pieces": [piece[: request["chars"]] for piece in _pieces(tokenizer, ids)]})
             else:
-                whole = _decoded(tokenizer, ids, special=text["special"])
+                whole = _decode(tokenizer, ids, special=text["special"])
                 texts.append({"text": whole[: request["chars"]], "chars": len(whole)})
         unknown = sorted(token for token in set().union(*sequences) if tokenizer.id_to_token(token) is None)
     except _TokenizerFault as fault:
@@ -91,7 +95,8 @@ def answer(opened: _OpenTokenizers, request: dict[str, Any]) -> dict[str, Any]:
     return {"texts": texts, "unknown": unknown[:8], "unknown_count": len(unknown)}
 
 
-def _decoded(tokenizer: Any, ids: Sequence[int], *, special: bool) -> str:
+def _decode(tokenizer: Any, ids: Sequence[int], *, special: bool) -> str:
+    """Returns the text of ids, with special tokens only if `special`."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=not special))
 
 

@@ -28,15 +28,20 @@ class AnswerPart(NamedTuple):
     """Response tokens [start, end) of a writer; offsets count from the first response token of the rollout."""
 
     start: int
+    """Offset of the part's first token."""
     end: int
+    """Offset behind the part's last token."""
     by_model: bool
+    """True if the model drew the tokens."""
 
 
 class RolloutTurn(NamedTuple):
     """A prompt and its answer: the ids, and the answer's parts by writer."""
 
     prompt: NDArray[Any]
+    """Token ids of the turn's prompt."""
     answer: NDArray[Any]
+    """Token ids of the turn's answer."""
     parts: tuple[AnswerPart, ...]
     """All parts of the answer; a single part if the model drew the whole answer."""
     start: int
@@ -53,7 +58,7 @@ def turns_of(event: ExperienceProduced, arrays: Mapping[str, Array]) -> list[Rol
     first = answered = 0
     for count, prompt_tokens in lengths:
         answer = tokens[first + prompt_tokens : first + count]
-        parts = tuple(_parts(drawn[answered : answered + len(answer)], answered))
+        parts = tuple(_split_by_writer(drawn[answered : answered + len(answer)], answered))
         turns.append(RolloutTurn(tokens[first : first + prompt_tokens], answer, parts, answered))
         first += count
         answered += len(answer)
@@ -77,7 +82,8 @@ def writer_of(text: str, *, by_model: bool) -> PartWriter:
     return "model" if by_model else "tool" if _TOOL.search(text) else "workflow"
 
 
-def _parts(drawn: NDArray[Any], first: int) -> Iterator[AnswerPart]:
+def _split_by_writer(drawn: NDArray[Any], first: int) -> Iterator[AnswerPart]:
+    """Yields the parts of an answer; `first` is the offset of its first token."""
     start = first
     for by_model, flags in groupby(drawn.tolist()):
         end = start + len(list(flags))

@@ -17,7 +17,7 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import decode_as
 from rftd.streams.log.topics import Partition
 from rftd.workers.learning.algorithms.advantages.advantage import OneGroup
-from rftd.workers.learning.algorithms.advantages.registry import advantage_function
+from rftd.workers.learning.algorithms.advantages.by_taskset import stage_advantages
 from rftd.workers.training.closed_groups import after_pipeline, closed_group, of_rollouts
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def advantages_of_rollout(tools: TextTools, rollout: ReadRollout, plan_pla
     if rollout.row.rollout < stage.algorithm.greedy_rollouts:
         return StepAdvantages((), "no advantages: a greedy rollout, only the baseline of its group")
     try:
-        function = advantage_function(stage.algorithm)
+        function = stage_advantages(stage)
         # Not by the protocol: its module is one of those that a trainer imports with torch.
         if hasattr(function, "token_advantages"):
             needs_models = f"{stage.algorithm.advantage} computes each token's by the trainer's models: replay the step"
@@ -98,7 +98,7 @@ async def _groups_needed(
     partition = Partition(topics.EXPERIMENTS, plan_place.partition)
     records = await tools.log.read(partition, plan_place.offset, max_records=1)
     if not records or records[0].offset != plan_place.offset:
-        raise NotFoundError("the log holds no plan of the step any more")
+        raise NotFoundError("the log no longer has the plan of the step")
     plan = decode_as(records[0], BatchPlanned)
     groups = [ref for ref in plan.groups if ref.group == group] if isinstance(function, OneGroup) else plan.groups
     if group not in {ref.group for ref in groups}:
@@ -112,7 +112,7 @@ async def _read_closed_group(tools: TextTools, ref: GroupRef) -> GroupClosed:
     """Reads the close of a group from the log. Raises NotFoundError."""
     records = await tools.log.read(Partition(topics.TASKS, ref.partition), ref.offset, max_records=1)
     if not records or records[0].offset != ref.offset:
-        raise NotFoundError(f"the log holds no close of group {ref.group} any more")
+        raise NotFoundError(f"the log no longer has the close of group {ref.group}")
     return decode_as(records[0], GroupClosed)
 
 

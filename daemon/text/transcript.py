@@ -30,25 +30,33 @@ if TYPE_CHECKING:
     from rftd.workers.datasets.task import Task
 
 NO_SPEC = "the log keeps no specification of this experiment: ids only, and no truth"
+"""Note for an experiment without a specification in the log."""
 
 
 class ReadRollout(NamedTuple):
     """An experience with its payload, as far as the log and the artifacts have it."""
 
     row: ExperienceRow
+    """Row of the experience."""
     event: ExperienceProduced | None
+    """The experience's event; None if it is not in the log."""
     arrays: Mapping[str, Array]
     """Loaded arrays by field; empty if they were dropped or are missing."""
     turns: tuple[RolloutTurn, ...]
+    """Turns of the rollout; empty if the payload is missing."""
     notes: tuple[str, ...]
+    """Notes about missing parts."""
 
 
 class TextTools(NamedTuple):
     """Decoder, artifacts and specification for the texts of one experiment."""
 
     log: EventLog
+    """The event log."""
     texts: Texts
+    """Decoder of ids."""
     origin: TextOrigin | None
+    """Specification and tokenizers; None for an unknown experiment."""
 
     @property
     def store(self) -> ArtifactStore | None:
@@ -119,21 +127,27 @@ class DecodedTurn(NamedTuple):
     """The texts of a turn."""
 
     prompt: DecodedText
+    """Prompt with special tokens."""
     bare_prompt: DecodedText
+    """Prompt without special tokens."""
     answer: DecodedText
+    """Answer without its end mark."""
     parts: tuple[DecodedText, ...]
+    """Parts of the answer by writer."""
 
 
 class DecodedRollouts(NamedTuple):
     """The texts of rollouts by experience, or the reason for none."""
 
     turns: Mapping[str, tuple[DecodedTurn, ...]]
+    """Turns of each experience."""
     notes: tuple[str, ...] = ()
+    """Reasons for missing texts."""
 
 
 async def decoded(tools: TextTools, stage: int, rollouts: Sequence[ReadRollout], *, chars: int) -> DecodedRollouts:
     """Returns the texts of rollouts of one stage, decoded in one request."""
-    requests = [text for rollout in rollouts for turn in rollout.turns for text in _wanted(turn)]
+    requests = [text for rollout in rollouts for turn in rollout.turns for text in _texts_of_turn(turn)]
     if not requests:
         return DecodedRollouts({})
     try:
@@ -141,14 +155,15 @@ async def decoded(tools: TextTools, stage: int, rollouts: Sequence[ReadRollout],
     except RftdError as error:
         return DecodedRollouts({}, (f"no text, only ids: {error.what}",))
     turns = {
-        rollout.row.id: tuple(_decoded_turn([texts[text] for text in _wanted(turn)], chars) for turn in rollout.turns)
+        rollout.row.id: tuple(_decoded_turn([texts[text] for text in _texts_of_turn(turn)]) for turn in rollout.turns)
         for rollout in rollouts
         if rollout.turns
     }
     return DecodedRollouts(turns, (note,) if note else ())
 
 
-def _wanted(turn: RolloutTurn) -> Iterator[WantedText]:
+def _texts_of_turn(turn: RolloutTurn) -> Iterator[WantedText]:
+    """Yields the texts of a turn to decode: prompt and answer, each with and without special tokens, then the parts."""
     prompt = turn.prompt.tobytes()
     answer = turn.answer.tobytes()
     yield from (
@@ -162,7 +177,8 @@ def _wanted(turn: RolloutTurn) -> Iterator[WantedText]:
             yield WantedText(turn.answer[span.start - turn.start : span.end - turn.start].tobytes())
 
 
-def _decoded_turn(texts: Sequence[DecodedText], chars: int) -> DecodedTurn:
+def _decoded_turn(texts: Sequence[DecodedText]) -> DecodedTurn:
+    """Returns a turn made of its decoded texts, which are in the order of `_texts_of_turn`."""
     prompt, bare_prompt, whole, plain, *parts = texts
     # The answer's end mark is no text of the answer; marks between the turns of a conversation are.
     answer = plain if whole.text.startswith(plain.text) else whole

@@ -122,12 +122,15 @@ class Allowances(msgspec.Struct, frozen=True, kw_only=True):
         return Grant(SECRETS, name) if names_host(hosts, web_address(url, field=name)) else None
 
     def anywhere(self, name: str) -> Grant | None:
-        """Returns the grant for a variable whose value is passed to a workflow, able to send it anywhere."""
+        """Returns the grant for a variable whose value is passed to a workflow, which may send the value to any host;
+        None if not allowed.
+        """
         return Grant(SECRETS, name) if ANY_HOST in self.secrets.get(name, ()) else None
 
     def url(self, text: str, *, field: str) -> Grant | None:
-        """Returns the grant for a private address. Raises ConfigError for an invalid address, PrivateAddressError if
-        refused.
+        """Returns the grant for a private address; None for a public address, which needs no grant.
+
+        Raises ConfigError for an invalid address, PrivateAddressError for a private address that is not allowed.
         """
         check_url(text, field=field, public_only=True, allowed=self.allow_urls)
         address = web_address(text, field=field)
@@ -221,7 +224,7 @@ def confined(path: str, roots: Sequence[str]) -> str | None:
 
 
 def real_roots(roots: Sequence[str]) -> tuple[str, ...]:
-    """Returns the roots in their current form, without links and missing folders."""
+    """Returns the roots that are existing folders at their real paths; roots that are or contain links are left out."""
     return tuple(root for root in roots if os.path.realpath(root) == os.path.abspath(root) and os.path.isdir(root))
 
 
@@ -248,9 +251,14 @@ def _above_pattern(real: str) -> str:
 
 
 def _is_plain(path: str) -> bool:
-    """True for a regular file, a folder, and a link to either; a pipe would block, and a device never ends."""
+    """True for a regular file, a folder, and a link to either; a pipe would block, and a device never ends.
+
+    Also true for a file deleted since the folder was read, as of a run saving a checkpoint beside.
+    """
     try:
         mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return not os.path.lexists(path)  # a link to nothing is refused
     except OSError:
         return False
     return stat.S_ISREG(mode) or stat.S_ISDIR(mode)

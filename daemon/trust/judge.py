@@ -21,6 +21,7 @@ from rftd.streams.spec.engines import OWNERS, ReachSpec
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_parts import TrackerSpec
 from rftd.workers.tracking.registry import SERVICES
+from rftd.workers.workflows.agentscope.names import AGENTSCOPE_WORKFLOWS, agentscope_line
 from rftd.workers.workflows.class_path import class_path
 from rftd.workers.workflows.environments.address import environment_address
 from rftd.workers.workflows.registry import ENVIRONMENT_WORKFLOW, WORKFLOWS
@@ -28,6 +29,7 @@ from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.source import agent_source, source_name
 
 _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
+"""Form of a name that cannot leave its folder: word characters, dots and hyphens."""
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
 """Argument text unable to name a path or an address."""
 _ENGINE_ARGS: Final = frozenset({"extra_engine_args", "engine_args"})
@@ -38,6 +40,7 @@ _TASKSET_ARGS: Final = frozenset({"workflow_args", "reward_fn_args"})
 """Arguments judged later, when the receiving workflow and reward are known."""
 _POSTGRES_PORT: Final = 5432
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
+"""Addresses that need no grant to listen on."""
 _TINKER_KEY: Final = "TINKER_API_KEY"
 
 
@@ -246,6 +249,8 @@ class SubmissionJudge:
             )
         if taskset.workflow == _AGENT_COMMAND:
             self._command(taskset.workflow_args, (*at, "workflow_args"))
+        if taskset.workflow in AGENTSCOPE_WORKFLOWS:
+            self._agentscope(taskset, (*at, "workflow_args"))
         if taskset.workflow == ENVIRONMENT_WORKFLOW:
             self.environment(taskset.workflow_args, (*at, "workflow_args"))
         if taskset.workflow not in WORKFLOWS.names() and class_path(taskset.workflow) is not None:
@@ -266,6 +271,16 @@ class SubmissionJudge:
         self._add_grant(
             self._allowances.command(words), (*path, "agent_command"), lists.ALLOW_COMMANDS, subject, "[COMMAND]"
         )
+        if "agent_folder" in arguments:
+            self._path((*path, "agent_folder"), arguments["agent_folder"])
+        wide = {name: argument for name, argument in arguments.items() if name in _WIDENING}
+        self._third_party(_AGENT_COMMAND, wide, path)
+
+    def _agentscope(self, taskset: TasksetSpec, path: FieldPath) -> None:
+        """Judges the command line of an AgentScope agent, its folder, and every argument widening its reach."""
+        arguments = taskset.workflow_args
+        grant = self._allowances.command_line(agentscope_line(taskset.workflow, arguments))
+        self._add_grant(grant, (*path, "python"), lists.ALLOW_COMMANDS, "this agent", "[COMMAND]")
         if "agent_folder" in arguments:
             self._path((*path, "agent_folder"), arguments["agent_folder"])
         wide = {name: argument for name, argument in arguments.items() if name in _WIDENING}
@@ -323,6 +338,11 @@ class SubmissionJudge:
             grant = self._allowances.secret(_TINKER_KEY, tinker.base_url or None)
             path = ("model", "tinker", "enable")
             self._add_grant(grant, path, _SECRETS, "to use its key of Tinker", "{TINKER_API_KEY: [HOST]}")
+        juicer = experiment.service.data_juicer
+        if juicer is not None and juicer.auto_start:
+            grant = self._allowances.command_line(juicer.python or "data_juicer")
+            path = ("service", "data_juicer", "auto_start")
+            self._add_grant(grant, path, lists.ALLOW_COMMANDS, "this service", "[COMMAND]")
         external = experiment.model.external_model
         if external.enable:  # default names count as well
             for name in (external.base_url_env, external.api_key_env):

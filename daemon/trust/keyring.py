@@ -14,7 +14,7 @@ from rftd.daemon.trust.tokens import Bearer, NotTaken, Tokens, asker_of
 from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 
-TOLD_EVERY_S: Final = 60.0
+WARNING_INTERVAL_S: Final = 60.0
 """Minimum interval between two log lines about the same refused token."""
 
 
@@ -65,7 +65,7 @@ class Keyring:
     def _with_warning(self, bearer: Bearer | NotTaken) -> Bearer | NotTaken:
         if isinstance(bearer, NotTaken) and bearer.name:
             now_s = self._clock.monotonic_s()
-            if now_s - self._warned_s.get(bearer.name, -TOLD_EVERY_S) >= TOLD_EVERY_S:
+            if now_s - self._warned_s.get(bearer.name, -WARNING_INTERVAL_S) >= WARNING_INTERVAL_S:
                 self._warned_s[bearer.name] = now_s
                 self._logger.warning("token.refused", token_name=bearer.name, reason=bearer.reason)
         return bearer

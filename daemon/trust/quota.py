@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rftd.ops.clock import Clock
 
 HOUR_S: Final = 3600.0
+"""Seconds of the sliding window of hourly limits."""
 
 
 class QuotaError(RftdError):

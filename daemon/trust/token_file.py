@@ -29,8 +29,11 @@ PREFIX: Final = "rftd_"
 """Prefix of every token, recognised by people and by scanners for leaked secrets."""
 RANDOM_BYTES: Final = 32
 TOKEN_FORM: Final = re.compile(r"rftd_[A-Za-z0-9_-]{43}")
+"""Form of a token: the prefix and 32 bytes as base64url."""
 NAME_FORM: Final = re.compile(r"[a-z][a-z0-9._-]{0,62}[a-z0-9]|[a-z]")
+"""Form of a token's name."""
 RESERVED: Final = frozenset({OWNER.name, PRODUCER.name})
+"""Names of built-in askers, not available to tokens."""
 GRANTED_ROLES: Final = tuple(QUOTAS)
 """Roles available to named tokens."""
 
@@ -95,7 +98,7 @@ class TokenFile:
         try:
             named_tokens = json_decoder(_Content).decode(text).tokens
         except UNREADABLE as error:
-            raise TokenFileError(f"is no file of tokens: {error}", where=str(self.path)) from None
+            raise TokenFileError(f"is not a file of tokens: {error}", where=str(self.path)) from None
         names = [named_token.name for named_token in named_tokens]
         for named_token in named_tokens:
             if (
@@ -149,7 +152,7 @@ class TokenFile:
             named_tokens = self.read()
             if any(named_token.name == entry_name for named_token in named_tokens):
                 raise ConflictError(
-                    f"there is a token {entry_name!r} already",
+                    f"a token {entry_name!r} exists already",
                     field="NAME",
                     fix=f"rftd token rotate {entry_name}, or choose another name",
                 )

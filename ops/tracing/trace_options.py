@@ -56,7 +56,7 @@ def trace_options(url: str | None, ratio: float) -> TraceOptions | None:
         web_address(url, field=field)
     except ConfigError:
         raise ConfigError(
-            f"{_shown(url)!r} is no address of an OTLP receiver", field=field, fix="write http://HOST:4318"
+            f"{_shown(url)!r} is not the address of an OTLP receiver", field=field, fix="write http://HOST:4318"
         ) from None
     if _missing():
         raise ConfigError(

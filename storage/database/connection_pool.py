@@ -21,6 +21,9 @@ class ConnectionPool(AsyncAdaptedQueuePool):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._most_in_use = 0
+        """Peak number of connections in use at once since the last `close_idle`, beginning with those in use at that
+        call.
+        """
 
     def close_idle(self) -> None:
         """Closes the connections beyond the peak number in use at once since the previous call."""

@@ -137,7 +137,9 @@ class _Opening:
 
     def __init__(self) -> None:
         self._connection: sqlite3.Connection | None = None
+        """The opened connection; None before."""
         self._abandoned = False
+        """True once the caller was cancelled."""
 
     def __call__(self, *arguments: Any, **options: Any) -> sqlite3.Connection:
         """Opens the connection, in aiosqlite's thread, and applies the pragmas."""

@@ -109,7 +109,7 @@ def _of_another_release(stored: str | None) -> ConflictError:
     """Returns the error for tables of another release."""
     return ConflictError(
         f"the tables were made by another release of rftd (schema {stored}; this release knows {HEAD})",
-        fix="use the release that made them, or another database, which the log fills: this one was left as it is",
+        fix="use the release that made them, or another database, which the log fills; this one was not changed",
     )
 
 

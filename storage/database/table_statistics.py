@@ -32,11 +32,18 @@ class TableStatistics:
     """Keeps the statistics of one database's tables fresh; a no-op on SQLite, which plans well without statistics."""
 
     def __init__(self, engine: AsyncEngine) -> None:
+        """`engine` is the database."""
         self._engine = engine
         self._served = engine.dialect.name == "postgresql"
+        """True for a database of Postgres, the only kind with statistics kept by this class."""
         self._records = 0
+        """Number of the log's records in the tables, as last reported to `grew`."""
         self._due_records = FIRST_RECORDS
+        """Number of records in the tables at which the next renewal is due: twice the last measured number, or
+        `FIRST_RECORDS` more after a failure.
+        """
         self._due = asyncio.Event()
+        """Set when statistics are to be renewed."""
 
     def begin_anew(self) -> None:
         """Resets the measurements, for tables that are empty again."""

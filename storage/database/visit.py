@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 T = TypeVar("T")
+"""Type of the function's outcome."""
 
 
 async def visit(connection: AsyncConnection, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -29,6 +29,7 @@ class AnsweredRows:
 
     def __init__(self) -> None:
         self.answers: dict[tuple[int, int], EvalAnswer] = {}
+        """Answers by row and attempt."""
         self.kept: set[tuple[int, int]] = set()
         """Keys (row, attempt) of the answers with a stored text."""
         self.notes: list[str] = []
@@ -78,7 +79,7 @@ async def answered_rows(
     answered = AnsweredRows()
     for score_place in score_places:
         try:
-            scored = await _scored(log, score_place, holders)
+            scored = await _read_scores(log, score_place, holders)
         except CodecError as error:
             answered.notes.append(f"no answers from row {score_place.row_start} on: {error.what}")
             continue
@@ -87,14 +88,14 @@ async def answered_rows(
             continue
         texts: tuple[EvalAnswer, ...] = ()
         try:
-            texts = await asyncio.to_thread(_texts, scored, store)
+            texts = await asyncio.to_thread(_read_texts, scored, store)
         except (RftdError, OSError) as error:
             answered.notes.append(f"no texts from row {score_place.row_start} on: {error}")
         answered.take(scored, texts)
     return answered
 
 
-async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
+async def _read_scores(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID, UUID]) -> EvalScored | None:
     """Returns the scores at a position, if written by the holder of their lease; else None."""
     records = await log.read(Partition(topics.EXPERIENCES, score_place.partition), score_place.offset, max_records=1)
     # A log that dropped the record answers with the next record that it holds.
@@ -109,7 +110,7 @@ async def _scored(log: EventLog, score_place: ScorePlace, holders: Mapping[UUID,
     return scored if worker is not None and decoded.head.source == source_of("explorer", worker) else None
 
 
-def _texts(scored: EvalScored, store: ArtifactStore | None) -> tuple[EvalAnswer, ...]:
+def _read_texts(scored: EvalScored, store: ArtifactStore | None) -> tuple[EvalAnswer, ...]:
     """Returns the stored texts of some scores; empty without an artifact."""
     if scored.answers is None or store is None:
         return ()

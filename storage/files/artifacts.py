@@ -21,6 +21,7 @@ from rftd.ops.own_folder import give_umask_rights
 ARTIFACTS: Final = "artifacts"
 """The folder of artifacts within a job's folder."""
 _NAME = re.compile(r"[0-9a-f]{64}")
+"""Form of a sha256 in hex."""
 
 
 def size_and_sha256(path: Path) -> tuple[int, str]:
@@ -34,14 +35,16 @@ class ArtifactStore:
     """A folder of immutable files named by their digest, usable by several processes at once."""
 
     def __init__(self, root: Path) -> None:
+        """`root` is the folder, created by the first `put`."""
         self.root = root
+        """The folder of the files."""
 
     def put(self, content: bytes) -> str:
         """Stores `content` durably and returns the sha256 (hex). Idempotent."""
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.path_of(sha256)
         # Equal bytes have equal names, so no writer can overwrite other content: writers need no lock.
-        if not self._renews(path, len(content)):
+        if not self._touch_existing(path, len(content)):
             make_durable_folder(path.parent)
             # A unique temporary name in the same folder: another process may be writing an equal artifact.
             with NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
@@ -91,7 +94,7 @@ class ArtifactStore:
         return self.root / sha256[:2] / sha256
 
     @staticmethod
-    def _renews(path: Path, size_bytes: int) -> bool:
+    def _touch_existing(path: Path, size_bytes: int) -> bool:
         """True if the file exists with full size; the modification time is then set to now."""
         try:
             # Before the check: garbage collection of unnamed artifacts spares young files, and the artifact may still

@@ -40,12 +40,14 @@ UNFINISHED: Final = "backup.pending"
 FILES: Final = "experiments"
 """Name of the backup's folder with the experiments' files, each at its own absolute path below it."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a full disk."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The data folder to back up, with the paths of log, tables, archives and witnesses inside."""
 
     root: Path
+    """The data folder."""
     log: Path
     """The folder of the embedded log."""
     tables: Path
@@ -62,17 +64,24 @@ class BackedUp(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment in a backup, with the number and total size of copied files."""
 
     experiment: UUID
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     state: str
+    """State of the experiment."""
     job_dir: str
+    """Folder of the experiment."""
     files: int
+    """Number of copied files."""
     size_bytes: int
+    """Total size of the copied files."""
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a backup, as stored in `backup.json`: origin, heads, experiments, and omissions."""
 
     release: str
+    """Release of rftd that wrote the backup."""
     created: str
     """ISO 8601."""
     source: str
@@ -80,6 +89,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     heads: tuple[HeadRef, ...]
     """The heads of the copied log; younger records are not in the backup."""
     experiments: tuple[BackedUp, ...]
+    """The experiments of the log."""
     left_out: tuple[str, ...]
     """The folders of checkpoints and weights named by the log and absent from the backup."""
     notes: tuple[str, ...]
@@ -180,7 +190,7 @@ def _check(source: Source, target: Path) -> None:
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UsageError(f"{target} and the data folder {source.root} hold each other", fix="name a folder elsewhere")
     if target.exists():
-        raise ConflictError("there is something already", where=str(target), fix="name a new folder")
+        raise ConflictError("the folder is not empty", where=str(target), fix="name a new folder")
 
 
 def _begin(partial: Path) -> int:
@@ -228,7 +238,7 @@ def _copy_folder(source: Source, partial: Path) -> None:
     # Witnesses are copied before the log: a witness younger than the copied log would report the log as shortened.
     """Copies witnesses, archives, tables and log into the partial backup, in this order."""
     for path in (*source.witnesses, source.archives):
-        _copy(path, partial / path.relative_to(source.root))
+        _copy_tree(path, partial / path.relative_to(source.root))
     if source.tables.exists():
         copy_whole(source.tables, partial / source.tables.relative_to(source.root))
     log = partial / source.log.relative_to(source.root)
@@ -236,11 +246,12 @@ def _copy_folder(source: Source, partial: Path) -> None:
     copy_whole(source.log / FILE_NAME, log / FILE_NAME)
 
 
-def _copy(path: Path, target: Path) -> None:
+def _copy_tree(path: Path, target: Path) -> None:
+    """Copies a file or folder; a missing file is skipped."""
     if path.is_dir():
         target.mkdir(mode=0o700, parents=True, exist_ok=True)
         for inner in sorted(path.iterdir()):
-            _copy(inner, target / inner.name)
+            _copy_tree(inner, target / inner.name)
         return
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -287,7 +298,7 @@ def _copy_files(
         if archive is not None and not Path(archive.path).is_relative_to(archives):
             own_notes.append(f"its archive {archive.path} is not in the backup")
     else:
-        for file in _whole(choose(named, checkpoints, own_notes), own_notes):
+        for file in _chosen_or_noted(choose(named, checkpoints, own_notes), own_notes):
             if file.folder in broken:
                 continue
             path = file.folder / file.path
@@ -332,8 +343,9 @@ def _mark_newest(files: Path, checkpoints: Iterable[Path]) -> None:
         mark_latest(job_dir, number)
 
 
-def _whole(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
-    """Yields the chosen files up to a missing indispensable file, which becomes a note.
+def _chosen_or_noted(chosen: Iterator[Chosen], notes: list[str]) -> Iterator[Chosen]:
+    """Yields the chosen files; the first error of rftd, such as a missing indispensable file, ends the iteration and
+    becomes a note.
 
     A backup of the other experiments is still a backup.
     """

@@ -14,19 +14,25 @@ from rftd.streams.events.checkpoint import CheckpointCommitted, FileRef
 from rftd.streams.spec.spec import ExperimentSpec
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+"""Form of a sha256 in hex."""
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags for opening a folder without following a link."""
 # O_NONBLOCK: opening a pipe in the place of a file would wait for its writer.
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags for opening a file without following a link or waiting."""
 
 
 class OpenedFile(NamedTuple):
     """An open file of a checkpoint, with the size and the sha256 recorded at the commit."""
 
     descriptor: int
+    """File descriptor, to be closed by the caller."""
     path: str
     """Path within the checkpoint's folder."""
     size_bytes: int
+    """Size recorded at the commit."""
     sha256: str
+    """Digest recorded at the commit, in hex."""
 
 
 def open_checkpoint_file(spec: ExperimentSpec, event: CheckpointCommitted, path: str) -> OpenedFile:
@@ -46,21 +52,21 @@ def open_checkpoint_file(spec: ExperimentSpec, event: CheckpointCommitted, path:
         raise DataError("checkpoint.committed names no sha256 of the file", where=ref.path[:200])
     folder = checkpoint_folder(spec, event)
     try:
-        descriptor = _opened([str(folder), *parts])
+        descriptor = _open_without_links([str(folder), *parts])
     except FileNotFoundError:
         fix = "it was removed or archived after its commit: see rftd get, and rftd restore"
         raise NotFoundError(f"the file {ref.path!r} is no longer there", field="path", fix=fix) from None
     except OSError as error:
         raise DataError(f"cannot be opened: {error.strerror}", where=ref.path) from error
     try:
-        _check(descriptor, ref)
+        _check_file(descriptor, ref)
     except BaseException:
         os.close(descriptor)
         raise
     return OpenedFile(descriptor, ref.path, ref.size_bytes, ref.sha256)
 
 
-def _opened(names: list[str]) -> int:
+def _open_without_links(names: list[str]) -> int:
     """Returns the descriptor of a file below a folder, opened name by name without following links."""
     folder = os.open(names[0], _FOLDER_FLAGS)
     try:
@@ -73,7 +79,7 @@ def _opened(names: list[str]) -> int:
         os.close(folder)
 
 
-def _check(descriptor: int, ref: FileRef) -> None:
+def _check_file(descriptor: int, ref: FileRef) -> None:
     """Raises DataError unless the descriptor is a regular file of the committed size."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):

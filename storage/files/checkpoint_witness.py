@@ -21,16 +21,22 @@ from rftd.streams.events.experiment import HeadRef
 from rftd.streams.events.step import SpineMark
 
 NAME: Final = "log.json"
+"""Name of the witness in a checkpoint's folder."""
 
 
 class CheckpointWitness(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the log as read by the trainer when saving the checkpoint."""
 
     experiment: UUID
+    """Id of the experiment."""
     step: int
+    """Step of the checkpoint."""
     generation: int
+    """Generation of the trainer."""
     heads: tuple[HeadRef, ...]
+    """Heads of the log shortly before the checkpoint's files were written."""
     spine: SpineMark | None
+    """Digest of the spine up to its head; None if not computed."""
     sha256: str = ""
     """The digest of all other fields, filled in by `write_witness`."""
 

@@ -27,7 +27,10 @@ from rftd.storage.files.artifacts import size_and_sha256
 from rftd.streams.events.checkpoint import FileRef
 
 LATEST_CHECKPOINT: Final = "latest_checkpointed_iteration.txt"
+"""Marker file with the step of the newest checkpoint, from which a trainer resumes."""
 LATEST_WEIGHTS: Final = "latest_state_dict_iteration.txt"
+"""Marker file with the step of the newest checkpoint, for readers of weights; renamed before the marker for resuming.
+"""
 _STEP_DIGITS: Final = 18
 """Maximum digits of a marker; a damaged one may have any number of them."""
 _SHARED_BYTES: Final = 4096
@@ -40,13 +43,16 @@ class Former(NamedTuple):
     """An earlier committed checkpoint whose equal files need not be stored twice."""
 
     folder: Path
+    """Folder of the checkpoint."""
     files: tuple[FileRef, ...]
+    """Files of the earlier checkpoint, as listed in its commit."""
 
 
 class Staged(NamedTuple):
     """A folder written and synced, but not yet visible under the final name."""
 
     temporary: Path
+    """Path of the staged folder."""
     replaced: Path
     """The path to which an existing folder of the final name is moved, if the two cannot be exchanged atomically."""
     files: tuple[FileRef, ...]
@@ -79,8 +85,8 @@ def stage_folder(
     make_durable_folder(folder.parent)
     if within is None:
         put_back(folder)  # before leftovers are removed: the replaced folder may be the only complete one
-    temporary = _beside(folder, within, "tmp")
-    replaced = _beside(folder, within, "old")
+    temporary = _temporary_path(folder, within, "tmp")
+    replaced = _temporary_path(folder, within, "old")
     for leftover in (temporary, replaced):
         shutil.rmtree(leftover, ignore_errors=True)
     temporary.mkdir()
@@ -132,7 +138,7 @@ def place_folder(staged: Staged, folder: Path) -> None:
     try:
         _rename_staged(staged, folder)
     except FileNotFoundError:
-        raise _taken_over(folder) from None
+        raise _taken_over_error(folder) from None
     faults.point("checkpoint.after_rename")
     sync_folder(folder.parent)
 
@@ -160,7 +166,7 @@ def _rename_staged(staged: Staged, folder: Path) -> None:
         raise
 
 
-def _taken_over(folder: Path) -> FencedError:
+def _taken_over_error(folder: Path) -> FencedError:
     """Returns the error for a trainer whose staged files were removed by a successor."""
     return FencedError(
         "a later trainer writes this checkpoint now",
@@ -169,7 +175,7 @@ def _taken_over(folder: Path) -> FencedError:
     )
 
 
-def _beside(path: Path, within: Path | None, kind: str) -> Path:
+def _temporary_path(path: Path, within: Path | None, kind: str) -> Path:
     """Returns the temporary path at which a future `path` is prepared."""
     if within is not None:
         return within / (path.name if kind == "tmp" else f"{path.name}.{kind}")
@@ -180,7 +186,7 @@ def put_back(folder: Path) -> None:
     """Undoes a replacement interrupted after the old folder was moved away. For the folder's only writer."""
     if folder.exists() or not folder.parent.is_dir():
         return
-    old = _beside(folder, None, "old")
+    old = _temporary_path(folder, None, "old")
     if old.exists():
         old.rename(folder)
         sync_folder(folder.parent)
@@ -207,15 +213,15 @@ def verify(folder: Path, files: Sequence[FileRef]) -> None:
             inside = path.resolve().is_relative_to(folder.resolve())
             exists = path.is_file()
         except (OSError, ValueError) as error:
-            raise DataError(f"{file.path[:80]!r} is no name of a file: {error}", where=str(folder)) from error
+            raise DataError(f"{file.path[:80]!r} is not a file name: {error}", where=str(folder)) from error
         if not inside:
             raise DataError(f"{file.path!r} lies outside of the checkpoint", where=str(folder))
         if not exists:
-            raise _damaged(path, "is missing")
+            raise _damage_error(path, "is missing")
         if path.stat().st_size != file.size_bytes:  # before reading the bytes, which may be many gigabytes
-            raise _damaged(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
+            raise _damage_error(path, f"has {path.stat().st_size} bytes instead of {file.size_bytes}")
         if size_and_sha256(path)[1] != file.sha256:
-            raise _damaged(path, "has other bytes than were committed")
+            raise _damage_error(path, "has other bytes than were committed")
 
 
 def mark_latest(job_dir: Path, stage_step: int) -> None:
@@ -227,7 +233,7 @@ def mark_latest(job_dir: Path, stage_step: int) -> None:
 def stage_markers(job_dir: Path, stage_step: int, *, within: Path | None = None) -> None:
     """First phase for the markers: writes and syncs both under temporary names, or `within` a trainer's workplace."""
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
-        with _beside(job_dir / name, within, "tmp").open("w", encoding="ascii") as file:
+        with _temporary_path(job_dir / name, within, "tmp").open("w", encoding="ascii") as file:
             file.write(str(stage_step))
             file.flush()
             os.fsync(file.fileno())
@@ -241,9 +247,9 @@ def place_markers(job_dir: Path, *, within: Path | None = None) -> None:
     for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT):
         faults.point("workplace.before_marker")
         try:
-            _beside(job_dir / name, within, "tmp").replace(job_dir / name)
+            _temporary_path(job_dir / name, within, "tmp").replace(job_dir / name)
         except FileNotFoundError:
-            raise _taken_over(job_dir / name) from None
+            raise _taken_over_error(job_dir / name) from None
         faults.point("checkpoint.between_markers")
     sync_folder(job_dir)
 
@@ -256,7 +262,7 @@ def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
     is left.
     """
     try:
-        missing_paths = [str(path) for path in _marked(job_dir) if not path.is_dir()]
+        missing_paths = [str(path) for path in _marked_folders(job_dir) if not path.is_dir()]
     except DataError:
         return
     if not missing_paths or any(path in retained for path in missing_paths):
@@ -273,7 +279,7 @@ def mend_markers(job_dir: Path, retained: Collection[str]) -> None:
 def misses_its_folder(job_dir: Path) -> bool:
     """True if a marker of the job's folder names a missing checkpoint."""
     try:
-        return not all(path.is_dir() for path in _marked(job_dir))
+        return not all(path.is_dir() for path in _marked_folders(job_dir))
     except DataError:
         return True
 
@@ -285,7 +291,7 @@ def latest(job_dir: Path) -> int | None:
     return marked_step(job_dir / LATEST_CHECKPOINT)
 
 
-def _marked(job_dir: Path) -> list[Path]:
+def _marked_folders(job_dir: Path) -> list[Path]:
     """Returns the folders named by the markers."""
     steps = [marked_step(job_dir / name) for name in (LATEST_WEIGHTS, LATEST_CHECKPOINT)]
     return [job_dir / f"global_step_{step}" for step in steps if step is not None]
@@ -314,6 +320,6 @@ def fsync_tree(folder: Path) -> None:
         sync_folder(Path(root))  # the names, after their bytes
 
 
-def _damaged(path: Path, how: str) -> DataError:
+def _damage_error(path: Path, how: str) -> DataError:
     """Returns the error for a damaged checkpoint file."""
     return DataError(f"checkpoint file {path.name} {how}", where=str(path), fix="resume from an earlier checkpoint")

@@ -17,6 +17,7 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
     """A reading of a file system's size and free space."""
 
     size_bytes: int
+    """Size of the file system."""
     free_bytes: int
     """Free space for this user, without the reserve for root."""
 
@@ -46,7 +47,7 @@ class LocalDisk:
     def used_bytes(self, folders: Sequence[Path]) -> int:
         """See `Disk.used_bytes`. Files that vanish meanwhile are not counted; links are not followed."""
         counted: set[tuple[int, int]] = set()
-        return sum(_used_bytes(str(folder), counted) for folder in folders)
+        return sum(_folder_bytes(str(folder), counted) for folder in folders)
 
 
 def nearest(folder: Path) -> Path:
@@ -55,7 +56,10 @@ def nearest(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
-def _used_bytes(folder: str, counted: set[tuple[int, int]]) -> int:
+def _folder_bytes(folder: str, counted: set[tuple[int, int]]) -> int:
+    """Returns the disk space, in bytes, of everything below a folder and not yet in `counted`; unreadable entries count
+    as 0.
+    """
     total = 0
     try:
         with os.scandir(folder) as children:
@@ -67,6 +71,9 @@ def _used_bytes(folder: str, counted: set[tuple[int, int]]) -> int:
 
 
 def _entry_bytes(child: os.DirEntry[str], counted: set[tuple[int, int]]) -> int:
+    """Returns the disk space, in bytes, of an entry with its content, and adds the entry to `counted`; 0 if already
+    there or unreadable.
+    """
     try:
         status = child.stat(follow_symlinks=False)
     except OSError:
@@ -75,6 +82,6 @@ def _entry_bytes(child: os.DirEntry[str], counted: set[tuple[int, int]]) -> int:
     if key in counted:  # a hard link, or a folder below another one of the requested folders
         return 0
     counted.add(key)
-    below = _used_bytes(child.path, counted) if child.is_dir(follow_symlinks=False) else 0
+    below = _folder_bytes(child.path, counted) if child.is_dir(follow_symlinks=False) else 0
     # Blocks, not the file's length: a sparse file uses less space.
     return status.st_blocks * _BLOCK_SIZE_BYTES + below

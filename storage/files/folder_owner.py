@@ -17,12 +17,14 @@ from rftd.ops.decoding import json_decoder
 from rftd.ops.durable import write_durable
 
 NAME: Final = "owner.json"
+"""Name of the owner's file in an experiment's folder."""
 
 
 class LogIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of a log, different from any copy's."""
 
     id: str
+    """Random id of the log."""
     place: str
     """The data folder or the cluster of the log, for people."""
     host: str = ""

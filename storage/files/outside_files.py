@@ -25,6 +25,7 @@ from rftd.streams.verify.outside import Memory, Missing, Outside
 _REMEMBERED_ARTIFACTS: Final = 1 << 17
 """Maximum remembered digests: equal arrays share one file, read only once."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,12}")
+"""Form of a checkpoint folder's name."""
 
 
 def below(files: Path, outside: Outside) -> Outside:
@@ -147,7 +148,7 @@ def missing_artifacts(outside: Outside) -> Iterator[Missing]:
             yield Missing(str(path), f"artifact {sha256} is not at {path}: {error.strerror}")
             continue
         if digest != sha256:
-            yield Missing(str(path), f"artifact {path} has other bytes than its name says: their sha256 is {digest}")
+            yield Missing(str(path), f"artifact {path} does not match its name: the sha256 of its bytes is {digest}")
 
 
 def _job_dirs(outside: Outside) -> list[Path]:

@@ -23,9 +23,13 @@ from rftd.streams.spec.spec import ExperimentSpec
 DURABLE: Final = "checkpoint"
 """The weight channel of files in the job's folder, the fallback of every other channel."""
 _MEMORY: Final = "memory"
+"""Weight channel of files in memory."""
 _CHECKPOINT: Final = re.compile(r"global_step_[0-9]{1,18}")
+"""Form of a checkpoint folder's name."""
 _VERSION: Final = re.compile(r"v[0-9]+-g[0-9]+[A-Za-z0-9.-]*")
+"""Form of a weight version's folder name."""
 _SHOWN_CHARS: Final = 200
+"""Maximum characters of a foreign path in an error."""
 
 
 def checkpoint_folder(spec: ExperimentSpec, event: CheckpointCommitted) -> Path:

@@ -20,6 +20,7 @@ from rftd.streams.log.topics import Partition
 from rftd.streams.spec.spec import ExperimentSpec
 
 P = TypeVar("P", bound=SpineParts)
+"""Type of a snapshot's parts."""
 
 
 def snapshots_of(spec: ExperimentSpec) -> SnapshotFolder:

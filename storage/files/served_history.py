@@ -22,7 +22,9 @@ from rftd.streams.events.task import TasksOffered
 from rftd.streams.spec.spec import ExperimentSpec
 
 FILE: Final = "history.db"
+"""Name of the history's file."""
 CHAIN: Final = "CREATE TABLE IF NOT EXISTS chain (row INTEGER PRIMARY KEY, digest BLOB NOT NULL);"
+"""Statement creating the table of digests."""
 BEGINNING: Final = -1
 """The row that holds the history's id."""
 _NO_SPACE: Final = (
@@ -31,6 +33,7 @@ _NO_SPACE: Final = (
 )
 """Names of SQLite's errors for a full disk."""
 _encode: Final = msgspec.msgpack.Encoder().encode
+"""Encoder of a row for its digest."""
 
 Read: TypeAlias = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 """Runs a query with its values."""

@@ -13,15 +13,18 @@ from rftd.ops.errors import DataError
 PATH: Final = "actor/service.json"
 """The file's path within a checkpoint's folder."""
 _FORMAT: Final = 1
+"""Format of the file."""
 
 
 class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     """The name of a training state at a remote service. The folder holds no other part of the weights."""
 
     format: int = _FORMAT
+    """Format of the file; another one is refused."""
     service: str
     """Name of the engine for this service."""
     base_model: str
+    """Name of the base model at the service."""
     path: str
     """The name of weights and optimizer at the service."""
     checksum: str

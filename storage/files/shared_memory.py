@@ -12,6 +12,7 @@ MEMORY: Final = "/dev/shm"  # noqa: S108 - the folder created there belongs to t
 """The folder whose files Linux keeps in memory."""
 
 _PREFIX: Final = "rftd-"
+"""Beginning of the folder's name."""
 
 
 def shared_folder(job_dir: str, memory_dir: str = "", *, memory: str = MEMORY) -> Path:

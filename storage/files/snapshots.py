@@ -24,19 +24,25 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 P = TypeVar("P", bound=msgspec.Struct)
+"""Type of a snapshot's parts."""
 
 FOLDER: Final = "snapshots"
-KEPT: Final = 2
+"""Name of the folder of snapshots in a job's folder."""
+KEPT_SNAPSHOTS: Final = 2
 """Number of snapshots kept: if the newest is damaged, the previous one still saves most of the folding."""
 ASIDE: Final = ".aside"
+"""Suffix of a snapshot kept as a witness only."""
 _NAME: Final = re.compile(r"[0-9]{16}\.fold")
+"""Form of a snapshot's file name."""
 
 
 class SnapshotFolder:
     """A folder of snapshots of a fold; a single process writes, others may read."""
 
     def __init__(self, folder: Path) -> None:
+        """`folder` is created by the first write."""
         self.folder = folder
+        """The folder of the files."""
 
     def write(self, packed: bytes, records: int) -> Path:
         """Writes a snapshot durably and returns the path. `records` is the sort key; older snapshots are removed.
@@ -54,7 +60,7 @@ class SnapshotFolder:
         sync_folder(self.folder)
         faults.point("snapshot.after_rename")
         # Only after the new snapshot is durable: a crash at any moment leaves at least one whole snapshot.
-        for old in self.newest_first()[KEPT:]:
+        for old in self.newest_first()[KEPT_SNAPSHOTS:]:
             old.unlink(missing_ok=True)
         return path
 
@@ -84,7 +90,7 @@ async def believed(
     compared = None if partitions is None else dict.fromkeys(partitions, 0)
     for path in await asyncio.to_thread(source.newest_first):
         try:
-            snapshot = await asyncio.to_thread(_read, path, kind)
+            snapshot = await asyncio.to_thread(_read_snapshot, path, kind)
             if snapshot.experiment != experiment:
                 raise LogLossError(f"it is of {snapshot.experiment or 'a whole log'}")
             await log.check_heads(snapshot.heads(compared))
@@ -94,7 +100,7 @@ async def believed(
             reason = error.what if isinstance(error, CodecError | LogLossError | LogCorruptError) else str(error)
             logger.warning("snapshot.ignored", path=str(path), reason=reason)
             if discard and not isinstance(error, OSError):  # a disk that does not answer says nothing about the file
-                await asyncio.to_thread(_put_aside if await asyncio.to_thread(_remembers, path) else _remove, path)
+                await asyncio.to_thread(_put_aside if await asyncio.to_thread(_remembers, path) else _remove_file, path)
             continue
         logger.info("snapshot.used", path=str(path), records=sum(mark.next_offset for mark in snapshot.marks))
         return snapshot
@@ -104,12 +110,13 @@ async def believed(
 def _remembers(path: Path) -> bool:
     """True if the file remembers heads of the log, even in another snapshot version."""
     try:
-        return bool(_read(path, Snapshot[Nothing]).marks)
+        return bool(_read_snapshot(path, Snapshot[Nothing]).marks)
     except (OSError, CodecError):
         return False
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
+    """Deletes a file; a missing one is no error."""
     path.unlink(missing_ok=True)
 
 
@@ -142,6 +149,6 @@ def _put_aside(path: Path) -> None:
     path.rename(aside)
 
 
-def _read(path: Path, kind: type[Snapshot[P]]) -> Snapshot[P]:
+def _read_snapshot(path: Path, kind: type[Snapshot[P]]) -> Snapshot[P]:
     """Returns the snapshot in a file. Raises OSError, CodecError."""
     return unpack(path.read_bytes(), kind)

@@ -59,7 +59,9 @@ class Job(NamedTuple):
     """Name and folder of an experiment."""
 
     name: str
+    """Name of the experiment."""
     folder: Path
+    """The experiment's folder."""
 
 
 def of_log_folder(folder: Path) -> list[Witness]:
@@ -70,7 +72,7 @@ def of_log_folder(folder: Path) -> list[Witness]:
 
 def of_jobs(jobs: Iterable[Job]) -> list[Witness]:
     """Returns the heads remembered by the folders of experiments. Blocks."""
-    return [witness for job in jobs for witness in _of_job(job)]
+    return [witness for job in jobs for witness in _job_witnesses(job)]
 
 
 async def of_tables(engine: AsyncEngine) -> list[Witness]:
@@ -78,10 +80,11 @@ async def of_tables(engine: AsyncEngine) -> list[Witness]:
     async with engine.connect() as connection:
         if not await connection.run_sync(lambda sync: inspect(sync).has_table(table_of(Positions).name)):
             return []
-        return await _of_positions(connection)
+        return await _position_witnesses(connection)
 
 
-async def _of_positions(connection: AsyncConnection) -> list[Witness]:
+async def _position_witnesses(connection: AsyncConnection) -> list[Witness]:
+    """Returns a list with the positions stored in the tables as its only witness; an empty list without positions."""
     heads = await read_positions(connection)
     return [Witness("the tables' positions", heads)] if heads else []
 
@@ -98,7 +101,7 @@ def leave_word(job_dir: str, who: str, marks: Iterable[HeadRef]) -> None:
 
 def of_registry(folder: Path) -> list[Witness]:
     """Returns the heads remembered by the daemon's own list of experiments. Blocks."""
-    return _of_folds(folder, "the list of experiments")
+    return _snapshot_witnesses(folder, "the list of experiments")
 
 
 def of_fold(state: RunState) -> list[Witness]:
@@ -167,6 +170,7 @@ class LossesFile:
     """The losses as first noticed, before new records were appended. Reads and writes block."""
 
     def __init__(self, path: Path) -> None:
+        """`path` is the file, created by the first write."""
         self._path = path
 
     def read(self) -> list[Loss]:
@@ -192,12 +196,16 @@ class JobMemory:
     """The heads last read by the daemon, stored in the job's folder, out of reach of a restore of an older log."""
 
     def __init__(self, folder: Path, follower: Follower, clock: Clock) -> None:
+        """The heads read by `follower` are written into `folder`."""
         self._folder = folder
         self._follower = follower
         self._clock = clock
         self._folded = -1
+        """Number of records folded at the last write; -1 before the first."""
         self._next_s = 0.0
+        """Earliest monotonic time of the next write."""
         self._file: HeadsFile | None = None
+        """The open file; None before the first write."""
 
     async def look(self) -> None:
         """Remembers the heads if there are new records and `REMEMBER_S` has passed."""
@@ -212,7 +220,7 @@ class JobMemory:
             heads = {partition: mark for partition, mark in heads_of(self._follower.marks()).items() if mark.chain}
             # Streams with retention lose records on purpose: their heads would look like losses.
             truth = {partition: heads[partition] for partition in TRUTH if partition in heads}
-            await asyncio.to_thread(self._write, truth)
+            await asyncio.to_thread(self._write_heads, truth)
 
     def close(self) -> None:
         """Closes the file of heads, if one was opened; idempotent."""
@@ -220,7 +228,8 @@ class JobMemory:
             self._file.close()
             self._file = None
 
-    def _write(self, heads: Heads) -> None:
+    def _write_heads(self, heads: Heads) -> None:
+        """Writes the heads, creating the file if needed; an unwritable folder is ignored."""
         try:
             if self._file is None:
                 make_durable_folder(self._folder)
@@ -230,17 +239,17 @@ class JobMemory:
         self._file.write(heads)
 
 
-def _of_job(job: Job) -> list[Witness]:
+def _job_witnesses(job: Job) -> list[Witness]:
     """Returns the heads remembered in an experiment's folder of snapshots."""
     folder = job.folder / FOLDER
     witnesses: list[Witness] = []
     for path in sorted(folder.glob(f"{FILE_NAME}*")):
         with suppress(OSError):
             witnesses.append(Witness(f"{path} of {job.name}", read_heads(path)))
-    return [*witnesses, *_of_folds(folder, job.name)]
+    return [*witnesses, *_snapshot_witnesses(folder, job.name)]
 
 
-def _of_folds(folder: Path, whose: str) -> list[Witness]:
+def _snapshot_witnesses(folder: Path, whose: str) -> list[Witness]:
     """Returns the heads remembered by the snapshots of a folder."""
     witnesses: list[Witness] = []
     try:

@@ -1,4 +1,4 @@
-"""Files of database tables and folders of agents: names, and the files read by a specification.
+"""Files of database tables and folders of programs: names, and the files read by a specification.
 
 <checkpoint root>/.tables/<id of the log>/<table>-<the first 32 digits of its sha256>.jsonl
 <checkpoint root>/.tables/<id of the log>/agent-<the first 32 digits of its sha256>/
@@ -18,7 +18,9 @@ from rftd.streams.spec.spec import ExperimentSpec
 KIND: Final = "table"
 """The kind of these files in an export."""
 _FOLDER: Final = ".tables"
+"""Name of the folder of tables below a checkpoint root."""
 _NAME: Final = re.compile(r".+-([0-9a-f]{32})\.jsonl")
+"""Form of a table file's name, with the beginning of the sha256."""
 
 
 def table_folder(root: Path, log_id: str) -> Path:
@@ -32,7 +34,7 @@ def table_name(table: str, sha256: str) -> str:
 
 
 def agent_folder_name(sha256: str) -> str:
-    """Returns the name of the copy of an agent's folder: equal files share a copy."""
+    """Returns the name of the copy of a program's folder: equal files share a copy."""
     return f"agent-{sha256[:32]}"
 
 

@@ -30,12 +30,13 @@ def copied_tokenizers(spec: ExperimentSpec) -> tuple[str, ...]:
     by_folder: dict[str, str] = {}
     for stage in spec.stages:
         if stage.model.path and not has_byte_tokens(stage) and stage.model.path not in by_folder:
-            by_folder[stage.model.path] = _copied(Path(stage.model.path) / TOKENIZER, store)
+            by_folder[stage.model.path] = _copy_tokenizer(Path(stage.model.path) / TOKENIZER, store)
     copies = tuple("" if has_byte_tokens(stage) else by_folder.get(stage.model.path, "") for stage in spec.stages)
     return copies if any(copies) else ()
 
 
-def _copied(file: Path, store: ArtifactStore) -> str:
+def _copy_tokenizer(file: Path, store: ArtifactStore) -> str:
+    """Copies a tokenizer, and returns its sha256; empty for an unreadable or too large file."""
     try:
         if file.stat().st_size > limits.TOKENIZER_SIZE_BYTES:
             return ""

@@ -40,13 +40,16 @@ from rftd.streams.portable.export import OutsideNames
 from rftd.streams.spec.spec import ExperimentSpec
 
 _PARTIAL: Final = "-partial"
+"""Suffix of the kinds of unfinished files."""
 _REPLACED: Final = "checkpoint-replaced"
-_LEFT: Final = "workplace-left"
+"""Kind of a checkpoint's folder that was replaced by another checkpoint of the same step."""
+_LEFTOVER: Final = "workplace-left"
 """The kind of a file or folder left in a trainer's workplace before its rename."""
 _WORKPLACE: Final = "workplace-partial"
 """The kind of an empty workplace."""
 
 _MARKERS: Final = f"({re.escape(LATEST_CHECKPOINT)}|{re.escape(LATEST_WEIGHTS)})"
+"""Pattern of the marker files' names."""
 _IN_STAGE: Final = (
     ("checkpoint", re.compile(r"global_step_[0-9]{1,12}")),
     ("checkpoint-partial", re.compile(r"\.global_step_[0-9]{1,12}\.(g[0-9]+\.)?tmp")),
@@ -54,45 +57,58 @@ _IN_STAGE: Final = (
     ("marker", re.compile(_MARKERS)),
     ("checkpoint-partial", re.compile(rf"\.{_MARKERS}\.(g[0-9]+\.)?tmp")),
 )
+"""Kinds and names of files in a stage's folder."""
 _IN_JOB: Final = (
     ("turn", re.compile(r"turn\.(door|room)")),
     ("owner", re.compile(rf"\.?{re.escape(folder_owner.NAME)}(\.tmp)?")),
 )
+"""Kinds and names of files in the job's folder."""
 _VERSION: Final = r"v[0-9]+-g[0-9]+(?:-e(?P<epoch>[0-9]+)(?:-r[0-9]+)?)?"
+"""Pattern of a weight version's name."""
 _IN_WEIGHTS: Final = (
     ("weights", re.compile(_VERSION)),
     ("weights-partial", re.compile(rf"\.{_VERSION}\.(partial|gone)")),
 )
+"""Kinds and names of files in the folder of weights."""
 _MAPPED: Final = "weights-mapped"
+"""Kind of weights in mapped memory."""
 _IN_MEMORY: Final = (
     (_MAPPED, re.compile(rf"{_VERSION}\.mapped")),
     ("weights-mapped-partial", re.compile(r"\.spare-(?:e(?P<epoch>[0-9]+)-)?[0-9]+\.mapped\.partial")),
 )
+"""Kinds and names of files in a folder of mapped weights."""
 _IN_ARTIFACTS: Final = (
     ("artifact", re.compile(r"[0-9a-f]{64}")),
     ("artifact-partial", re.compile(r"\..*\.tmp")),
 )
+"""Kinds and names of artifacts."""
 _IN_SNAPSHOTS: Final = (
     ("snapshot", re.compile(r"[0-9]{16}\.fold")),
     ("snapshot-partial", re.compile(r"\.[0-9]{16}\.fold\.tmp")),
     ("memory", re.compile(r"log\.heads(\.[a-z]+-[0-9]+)?|[0-9]{16}\.fold\.aside[0-9]*")),
 )
+"""Kinds and names of files in the folder of snapshots."""
 _IN_SERVING: Final = (("conversations", re.compile(r"history\.db(-wal|-shm)?|url")),)
+"""Kinds and names of a served history's files."""
 DATASETS: Final = "datasets"
 """The folder of an experiment's copies of Parquet and Arrow files."""
 _COPY: Final = "dataset-copy"
+"""Kind of a dataset's copy."""
 _IN_DATASETS: Final = (
     (_COPY, re.compile(r"[0-9a-f]{32}(-[0-9]+\.v[0-9]+\.arrow|\.json)")),
     ("dataset-partial", re.compile(r"\.[0-9a-f]{32}[-.].*\.(tmp|lock)")),
 )
+"""Kinds and names of files in the folder of dataset copies."""
 _IN_LOG: Final = (("log", re.compile(r"(trainer|explorer_[0-9]+)\.log")),)
+"""Kinds and names of workers' log files."""
 
 _INNER: Final = ("artifacts", "weights", snapshots.FOLDER, DATASETS, "log")
+"""Folders within a job's folder, removed when empty."""
 
 GRACE_S: Final = 600.0
 """Age in seconds below which a file may belong to a worker that has not been told to stop yet."""
 
-OF_TRAINERS: Final = frozenset(
+TRAINER_KINDS: Final = frozenset(
     {
         "checkpoint",
         "checkpoint-partial",
@@ -101,19 +117,19 @@ OF_TRAINERS: Final = frozenset(
         "weights-partial",
         _MAPPED,
         "weights-mapped-partial",
-        _LEFT,
+        _LEFTOVER,
         _WORKPLACE,
     }
 )
 """The kinds written only by a trainer."""
 
-OF_ONE_TRAINER: Final = OF_TRAINERS - {"checkpoint", _LEFT, _WORKPLACE}
+KINDS_OF_ONE_TRAINER: Final = TRAINER_KINDS - {"checkpoint", _LEFTOVER, _WORKPLACE}
 """The kinds whose names belong to one trainer alone: its successor may remove them if no event names them.
 
 An unnamed `global_step_N` may belong to the successor by then; the next save of that step replaces it.
 """
 
-LEFT_BEHIND: Final = frozenset(
+TRANSIENT_KINDS: Final = frozenset(
     {
         "snapshot",
         "snapshot-partial",
@@ -123,7 +139,7 @@ LEFT_BEHIND: Final = frozenset(
         "weights-partial",
         _MAPPED,
         "weights-mapped-partial",
-        _LEFT,
+        _LEFTOVER,
         _WORKPLACE,
         "artifact-partial",
         _COPY,
@@ -137,8 +153,11 @@ class OwnFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file or folder of an experiment, recognised by name."""
 
     kind: str
+    """Kind of the file."""
     path: str
+    """Path of the file or folder."""
     size_bytes: int
+    """Size with everything below."""
     modified_ns: int
     """Modification time of its newest file, Unix time in nanoseconds."""
     epoch: int = 0
@@ -162,8 +181,11 @@ class Unreferenced(msgspec.Struct, frozen=True, kw_only=True):
     """A removable file or folder, with size in bytes and the reason for people."""
 
     path: str
+    """Path of the file or folder."""
     size_bytes: int
+    """Size with everything below."""
     why: str
+    """Reason for which the file or folder may be removed, in words for people."""
 
 
 def referenced_by(state: RunState, artifacts: frozenset[str] | None = None) -> Referenced:
@@ -193,7 +215,7 @@ def unreferenced(
     for file in own_files:
         if file.modified_ns >= (young_ns if file.kind == "artifact" else before_ns):
             continue
-        why = _why(file, named, existing_paths)
+        why = _removal_reason(file, named, existing_paths)
         if why:
             yield Unreferenced(path=file.path, size_bytes=file.size_bytes, why=why)
 
@@ -203,19 +225,19 @@ def ours(spec: ExperimentSpec) -> list[OwnFile]:
     job = Path(spec.job_dir)
     files: list[OwnFile] = []
     for folder in sorted(stage_folders(spec)):
-        files += _listed(folder, _IN_STAGE)
-        files += _listed(folder / "serving", _IN_SERVING)
-    files += _listed(job, _IN_JOB)
-    files += _listed(job / "weights", _IN_WEIGHTS)
-    for folder in sorted({job / "weights", *_shared(spec)}):
-        files += _listed(folder, _IN_MEMORY)
+        files += _matching_files(folder, _IN_STAGE)
+        files += _matching_files(folder / "serving", _IN_SERVING)
+    files += _matching_files(job, _IN_JOB)
+    files += _matching_files(job / "weights", _IN_WEIGHTS)
+    for folder in sorted({job / "weights", *_memory_folders(spec)}):
+        files += _matching_files(folder, _IN_MEMORY)
     for folder in sorted(work_folders(spec)):
         files += _in_workplaces(folder)
-    for folder in sorted(_folders(job / "artifacts")):
-        files += _listed(folder, _IN_ARTIFACTS)
-    files += _listed(job / snapshots.FOLDER, _IN_SNAPSHOTS)
-    files += _listed(job / DATASETS, _IN_DATASETS)
-    files += _listed(job / "log", _IN_LOG)
+    for folder in sorted(_digest_folders(job / "artifacts")):
+        files += _matching_files(folder, _IN_ARTIFACTS)
+    files += _matching_files(job / snapshots.FOLDER, _IN_SNAPSHOTS)
+    files += _matching_files(job / DATASETS, _IN_DATASETS)
+    files += _matching_files(job / "log", _IN_LOG)
     return files
 
 
@@ -226,7 +248,7 @@ def stage_folders(spec: ExperimentSpec) -> set[Path]:
 
 def work_folders(spec: ExperimentSpec) -> set[Path]:
     """Returns the folders for workplaces of an experiment's trainers: next to checkpoints and weights."""
-    return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_shared(spec)}
+    return {*stage_folders(spec), Path(spec.job_dir) / "weights", *_memory_folders(spec)}
 
 
 def remove(paths: Iterable[str]) -> None:
@@ -245,6 +267,7 @@ def remove(paths: Iterable[str]) -> None:
 
 
 def _remove_folder(path: Path) -> None:
+    """Deletes a folder; one of weights is renamed first, so that readers find all or nothing."""
     if re.fullmatch(_VERSION, path.name):
         # Renamed first: a reader opening the weights finds all or nothing, and a reader with open weights continues.
         renamed = path.with_name(f".{path.name}.gone")
@@ -257,7 +280,7 @@ def _remove_folder(path: Path) -> None:
 
 def remove_empty_memory(spec: ExperimentSpec) -> None:
     """Removes the empty folders for weights in memory. Blocks."""
-    for folder in _shared(spec):
+    for folder in _memory_folders(spec):
         with contextlib.suppress(OSError):  # the folder is not empty, or is gone
             folder.rmdir()
 
@@ -265,8 +288,8 @@ def remove_empty_memory(spec: ExperimentSpec) -> None:
 def remove_empty(spec: ExperimentSpec) -> None:
     """Removes the empty folders of an experiment. Blocks."""
     job = Path(spec.job_dir)
-    inner = [*_folders(job / "artifacts"), *(job / name for name in _INNER)]
-    inner += _shared(spec)
+    inner = [*_digest_folders(job / "artifacts"), *(job / name for name in _INNER)]
+    inner += _memory_folders(spec)
     inner += [folder / "serving" for folder in stage_folders(spec)]
     stages = sorted((Path(stage.folder) for stage in spec.stages if stage.folder), reverse=True)
     for folder in (*inner, *stages, job):
@@ -276,7 +299,7 @@ def remove_empty(spec: ExperimentSpec) -> None:
             continue  # it holds files of others, or is gone
 
 
-def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
+def _removal_reason(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
     """Returns why a file may be removed; empty if it must stay."""
     path = Path(file.path)
     match file.kind:
@@ -306,7 +329,7 @@ def _why(file: OwnFile, named: Referenced, existing_paths: set[str]) -> str:
             return ""
 
 
-def _listed(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[OwnFile]:
+def _matching_files(folder: Path, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> Iterator[OwnFile]:
     """Yields the files of a folder whose names match one of the patterns."""
     try:
         paths = sorted(folder.iterdir())
@@ -325,7 +348,7 @@ def _in_workplaces(folder: Path) -> Iterator[OwnFile]:
     with contextlib.suppress(OSError):
         for path in sorted(child for child in folder.iterdir() if epoch_of(child.name)):
             leftovers = list(left_in(path))
-            yield from (_own_file(_LEFT, leftover, epoch_of(path.name)) for leftover in leftovers)
+            yield from (_own_file(_LEFTOVER, leftover, epoch_of(path.name)) for leftover in leftovers)
             if not leftovers:
                 yield _own_file(_WORKPLACE, path, epoch_of(path.name))
 
@@ -338,11 +361,11 @@ def _target_of(leftover: Path) -> str:
 
 def _own_file(kind: str, path: Path, epoch: int) -> OwnFile:
     """Returns a file or folder with its size and newest modification time."""
-    size_bytes, modified_ns = _weight(path)
+    size_bytes, modified_ns = _size_and_mtime(path)
     return OwnFile(kind=kind, path=str(path), size_bytes=size_bytes, modified_ns=modified_ns, epoch=epoch)
 
 
-def _weight(path: Path) -> tuple[int, int]:
+def _size_and_mtime(path: Path) -> tuple[int, int]:
     """Returns the bytes of a file, or of all files below a folder, and the newest modification time (ns)."""
     size_bytes = modified_ns = 0
     for part_path in (path, *(path.rglob("*") if path.is_dir() and not path.is_symlink() else ())):
@@ -355,13 +378,13 @@ def _weight(path: Path) -> tuple[int, int]:
     return size_bytes, modified_ns
 
 
-def _shared(spec: ExperimentSpec) -> set[Path]:
+def _memory_folders(spec: ExperimentSpec) -> set[Path]:
     """Returns the in-memory folders for the experiment's weights, as configured by the stages."""
     memory_dirs = {stage.synchronizer.memory_dir for stage in spec.stages if stage.synchronizer.sync_method == "memory"}
     return {shared_folder(spec.job_dir, memory_dir) for memory_dir in memory_dirs}
 
 
-def _folders(folder: Path) -> list[Path]:
+def _digest_folders(folder: Path) -> list[Path]:
     """Returns the subfolders of artifacts, named by two digits."""
     try:
         return [path for path in folder.iterdir() if path.is_dir() and re.fullmatch("[0-9a-f]{2}", path.name)]

@@ -27,17 +27,24 @@ from rftd.storage.files.checkpoints import verify
 from rftd.streams.events.checkpoint import FileRef
 
 NAME: Final = re.compile(r"\.trainer-e([0-9]+)")
-REPLACED: Final = ".old"
-GONE: Final = ".gone"
+"""Form of a workplace's name, with the epoch."""
+REPLACED_SUFFIX: Final = ".old"
+"""Suffix of a file or folder in the workplace that was replaced by another of the same name."""
+REMOVED_SUFFIX: Final = ".gone"
+"""Suffix of a file or folder moved into the workplace in order to be removed."""
 
 
 class Workplace:
     """The workplace of a lease holder, next to the changed files in `folder`; exists only during a change."""
 
     def __init__(self, folder: Path, epoch: int) -> None:
+        """`epoch` is the epoch of the holder's lease."""
         self.folder = folder
+        """Folder with the changed files."""
         self.epoch = epoch
+        """Epoch of the holder's lease."""
         self.path = folder / f".trainer-e{epoch}"
+        """Path of the workplace."""
 
     def open(self) -> None:
         """Creates the folder; to be called before the lease is confirmed, never between confirmation and a rename."""
@@ -52,8 +59,8 @@ class Workplace:
         for path in paths:
             # A rename, not a removal: a stopped holder renames completely or, without a workplace, not at all; a
             # removal would continue file by file under another role holder.
-            target = self.path / f"{path.name}{GONE}"
-            _remove(target)
+            target = self.path / f"{path.name}{REMOVED_SUFFIX}"
+            _remove_path(target)
             faults.point("workplace.before_discard")
             try:
                 path.rename(target)
@@ -95,16 +102,16 @@ class Workplace:
         """Restores a leftover that an event names, if whole here and not there; returns its path or None."""
         original = self.folder / original_of(leftover.name)
         files = named_files.get(str(original))
-        # Without a list of files, only a path from its final name (GONE) is known to be whole.
-        half = not files and not leftover.name.endswith(GONE)
+        # Without a list of files, only a path from its final name (REMOVED_SUFFIX) is known to be whole.
+        half = not files and not leftover.name.endswith(REMOVED_SUFFIX)
         # Restores only paths named by events, whole here and not whole there: otherwise the successor's own work would
         # be undone.
-        if files is None or half or not _whole(leftover, files) or _whole(original, files):
+        if files is None or half or not _is_intact(leftover, files) or _is_intact(original, files):
             return None
         if not original.exists():
             leftover.rename(original)
         elif not exchange(leftover, original):
-            original.rename(leftover.with_name(f"{leftover.name}{REPLACED}"))
+            original.rename(leftover.with_name(f"{leftover.name}{REPLACED_SUFFIX}"))
             leftover.rename(original)
         return original
 
@@ -135,7 +142,7 @@ def left_in(workplace: Path) -> Iterator[Path]:
 
 def original_of(name: str) -> str:
     """Returns the final name for a file or folder in a workplace."""
-    return name.removesuffix(GONE).removesuffix(REPLACED)
+    return name.removesuffix(REMOVED_SUFFIX).removesuffix(REPLACED_SUFFIX)
 
 
 def taken_over(path: Path) -> FencedError:
@@ -147,7 +154,7 @@ def taken_over(path: Path) -> FencedError:
     )
 
 
-def _whole(path: Path, files: Sequence[FileRef]) -> bool:
+def _is_intact(path: Path, files: Sequence[FileRef]) -> bool:
     """True if the path exists with all files intact."""
     if not path.exists():
         return False
@@ -158,7 +165,8 @@ def _whole(path: Path, files: Sequence[FileRef]) -> bool:
     return True
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
+    """Deletes a file or folder; a missing one is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

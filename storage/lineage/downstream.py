@@ -13,7 +13,9 @@ from rftd.storage.queries.books import COUNTED, ENDED
 from rftd.storage.queries.counting import EXECUTED
 
 WIDEST_SPAN_VERSIONS: Final = 64
-"""An experience sampled by more versions than this is found only from the newest of them."""
+"""Number of versions, counted from the oldest one that sampled an experience, from which the experience is found; later
+ones do not lead to it.
+"""
 
 _CHILDREN: Final = (
     (Kind.EXPERIMENT, "id", "experiments WHERE parent = :experiment", "forked_ns, id"),
@@ -28,10 +30,11 @@ _CHILDREN: Final = (
     (Kind.EVAL, "id", "evals WHERE experiment = :experiment", "version, id"),
     (Kind.WORKER, "id", "workers WHERE experiment = :experiment AND started_offset IS NOT NULL", "started_ns, id"),
 )
-"""The contents of an experiment: kind, key columns, source, order."""
+"""The forks of an experiment, and its contents, by kind: kind, key columns, source and order."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the forks of experiments, and their contents, up to `most` of each kind."""
     neighbours = []
     totals = []
     for key in keys:
@@ -48,6 +51,7 @@ async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
 
 
 async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the leases given to workers."""
     neighbours = []
     totals = []
     for key in keys:
@@ -62,23 +66,25 @@ async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the ended rollouts of tasks."""
     rows = await reading.among(
         f"SELECT e.group_id, e.rollout FROM experiences e WHERE e.group_id IN ({{keys}}) AND {ENDED} ORDER BY 1, 2",
         (key.id for key in keys),
     )
-    return _first(
+    return _limited(
         [Neighbour(Key(Kind.TASK, group), Key(Kind.ROLLOUT, group, rollout), "attempt at") for group, rollout in rows],
         most,
     )
 
 
 async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the rollouts done under leases."""
     rows = await reading.among(
         f"""SELECT l.id, e.group_id, e.rollout FROM leases l JOIN experiences e ON e.group_id = l.subject
         WHERE l.id IN ({{keys}}) AND e.lease = l.id AND {ENDED} ORDER BY l.id, e.rollout""",
         (key.id for key in keys),
     )
-    return _first(
+    return _limited(
         [
             Neighbour(Key(Kind.LEASE, id), Key(Kind.ROLLOUT, group, rollout), "done under")
             for id, group, rollout in rows
@@ -88,6 +94,7 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
 
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the experience left by each rollout, if it counts: at most one, so `most` has no effect."""
     rows = await reading.among(
         f"SELECT e.group_id, e.rollout, e.id FROM experiences e WHERE e.group_id IN ({{keys}}) AND {COUNTED}",
         {key.id for key in keys},
@@ -101,24 +108,27 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neigh
 
 
 async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the batches in which experiences are items: all of them, whatever `most`."""
     rows = await reading.among(
         """SELECT i.experience, i.batch FROM batch_items i
         JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-        WHERE i.experience IN ({keys}) ORDER BY b.step, b.planned_offset""",
+        WHERE i.experience IN ({keys}) ORDER BY b.step, b.planned_offset, i.experience""",
         (key.id for key in keys),
     )
     return [Neighbour(Key(Kind.EXPERIENCE, id), Key(Kind.BATCH, batch), "item") for id, batch in rows], []
 
 
 async def _rows(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the batch of each row, whose id is a part of the row's key: one, so `most` has no effect."""
     return [Neighbour(key, Key(Kind.BATCH, key.id), "row") for key in keys], []
 
 
 async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the steps that executed batches: all of them, whatever `most`."""
     rows = await reading.among(
         f"""SELECT b.id, t.experiment, t.step, t.generation FROM batches b
         JOIN {EXECUTED} t ON t.experiment = b.experiment AND t.step = b.step AND t.batch = b.id
-        WHERE b.id IN ({{keys}}) ORDER BY t.generation""",
+        WHERE b.id IN ({{keys}}) ORDER BY t.generation, b.id""",
         (key.id for key in keys),
     )
     return [
@@ -128,14 +138,18 @@ async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the weights made by each step: one version, so `most` has no effect."""
     return [Neighbour(key, key._replace(kind=Kind.WEIGHTS), "made by") for key in keys], []
 
 
 async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds experiences, evaluations, checkpoints, steps and forks made with weights; `most` limits the experiences
+    alone.
+    """
     neighbours: list[Neighbour] = []
     totals: list[NeighbourTotal] = []
     for key in keys:
-        drawn, more = await _drawn(reading, key, most)
+        drawn, more = await _sampled_experiences(reading, key, most)
         neighbours += drawn
         totals += more
         parameters = {"experiment": key.id, "version": key.number, "generation": key.generation}
@@ -162,15 +176,15 @@ async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
     return neighbours, totals
 
 
-async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
-    """Returns the experiences with tokens sampled by a weight version."""
+async def _sampled_experiences(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
+    """Returns at most `most` experiences with tokens sampled by a weight version, and their total if cut off."""
     # `spans` is JSON text, searched for a pair of numbers by a pattern; the indexed bounds on the versions keep the
     # number of searched rows small.
     source = f"""experiences WHERE experiment = :experiment AND oldest_version <= :version
         AND oldest_version > :version - {WIDEST_SPAN_VERSIONS} AND newest_version >= :version AND spans LIKE :span"""
     parameters = {"experiment": key.id, "version": key.number, "span": f"%[{key.number},{key.generation},%"}
     rows = await reading.rows(
-        f"SELECT id, spans FROM {source} ORDER BY oldest_version DESC LIMIT :most", most=most, **parameters
+        f"SELECT id, spans FROM {source} ORDER BY oldest_version DESC, id LIMIT :most", most=most, **parameters
     )
     neighbours = []
     for id, spans in rows:
@@ -182,7 +196,9 @@ async def _drawn(reading: TableSnapshot, key: Key, most: int) -> Neighbours:
 
 
 async def _next_steps(reading: TableSnapshot, key: Key) -> list[Key]:
-    """Returns the steps trained from these weights: each step from the newest generation not above the step's."""
+    """Returns the executed steps trained from these weights: of the steps after their version, each was trained from
+    the newest generation of the weights that is not above its own.
+    """
     rows = await reading.rows(
         f"SELECT step, generation FROM {EXECUTED} t WHERE experiment = :experiment AND step IN (:version, :next)",
         experiment=key.id,
@@ -198,6 +214,7 @@ async def _next_steps(reading: TableSnapshot, key: Key) -> list[Key]:
 
 
 async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the first steps of generations that resumed from checkpoints: all of them, whatever `most`."""
     neighbours = []
     for key in keys:
         rows = await reading.rows(
@@ -217,11 +234,12 @@ async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
 
 
 async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds nothing: evaluations have no effects in the tables."""
     return [], []
 
 
-def _first(neighbours: list[Neighbour], most: int) -> Neighbours:
-    """Limits the neighbours of each key to the first `most`, and counts the total where more exist."""
+def _limited(neighbours: list[Neighbour], most: int) -> Neighbours:
+    """Limits the rollouts found for each key to the first `most`, and counts the total of rollouts where more exist."""
     counts = Counter(neighbour.near for neighbour in neighbours)
     shown_counts: Counter[Key] = Counter()
     shown = []
@@ -246,3 +264,4 @@ DOWNSTREAM: Final[dict[Kind, Finder]] = {
     Kind.CHECKPOINT: _checkpoints,
     Kind.EVAL: _evals,
 }
+"""Function finding the effects of each kind."""

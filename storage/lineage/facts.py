@@ -17,11 +17,15 @@ class Fact(NamedTuple):
     """The facts about a node, as held by the tables."""
 
     experiment: bytes | None
+    """Id of the experiment as bytes; None if unknown."""
     text: str
+    """The facts in one line."""
     at_ns: int | None
+    """Time of creation, Unix time in nanoseconds; None if unknown."""
 
 
 Facts = dict[Key, Fact]
+"""Facts by key."""
 
 
 async def nodes_of(reading: TableSnapshot, keys: list[Key]) -> dict[Key, Node]:
@@ -34,7 +38,7 @@ async def nodes_of(reading: TableSnapshot, keys: list[Key]) -> dict[Key, Node]:
     for key in keys:
         fact = facts.get(key, Fact(key.id if key.kind in NUMBERED else None, "not in the tables", None))
         nodes[key] = Node(
-            id=f"{names[key.id]}/{key.kind}/{key.number}.{key.generation}" if key.kind in NUMBERED else _id(key),
+            id=f"{names[key.id]}/{key.kind}/{key.number}.{key.generation}" if key.kind in NUMBERED else _shown_id(key),
             kind=key.kind.value,
             experiment=str(UUID(bytes=fact.experiment)) if fact.experiment else None,
             text=fact.text,
@@ -43,7 +47,8 @@ async def nodes_of(reading: TableSnapshot, keys: list[Key]) -> dict[Key, Node]:
     return nodes
 
 
-def _id(key: Key) -> str:
+def _shown_id(key: Key) -> str:
+    """Returns the id by which the node can be found."""
     return f"{UUID(bytes=key.id)}/row/{key.number}" if key.kind is Kind.ROW else str(key.uuid)
 
 
@@ -59,6 +64,7 @@ async def _names(reading: TableSnapshot, experiments: set[bytes]) -> dict[bytes,
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns name, state and steps of experiments."""
     sql = "SELECT id, name, state, total_steps, submitted_ns FROM experiments WHERE id IN ({keys})"
     return {
         Key(Kind.EXPERIMENT, id): Fact(id, f"{name}, {state or 'submitted'}, {steps} steps", at)
@@ -67,6 +73,7 @@ async def _experiments(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _workers(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns role, host and state of workers."""
     sql = """SELECT id, experiment, role, slot, host, pid, started_ns, stopped_offset, lost_reason
         FROM workers WHERE id IN ({keys})"""
     facts = {}
@@ -79,6 +86,7 @@ async def _workers(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 async def _tasks(reading: TableSnapshot, keys: list[Key]) -> Facts:
     # Newest attempts first: the row of the first attempt is written last, and has the time of the first lease.
+    """Returns number, row and outcome of tasks."""
     leased = await reading.among(
         """SELECT subject, experiment, stage, sequence, row_start, epoch, leased_ns, attempt FROM leases
         WHERE subject IN ({keys}) AND kind = 'task' ORDER BY attempt DESC""",
@@ -104,6 +112,7 @@ async def _tasks(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _leases(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns attempt, slot and size of leases."""
     sql = """SELECT id, experiment, kind, slot, attempt, rollouts, row_start, row_end, leased_ns, expired_reason
         FROM leases WHERE id IN ({keys})"""
     facts = {}
@@ -115,6 +124,7 @@ async def _leases(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns duration or failure of rollouts."""
     sql = f"""SELECT e.group_id, e.rollout, COALESCE(e.experiment, e.failed_experiment), e.produced_ns,
         e.produced_offset, e.duration_s, e.failed_ns, e.failed_code, e.failed_reason
         FROM experiences e WHERE e.group_id IN ({{keys}}) AND {ENDED}"""
@@ -129,17 +139,19 @@ async def _rollouts(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _experiences(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns reward, tokens and retirement of experiences."""
     sql = f"""SELECT e.id, e.experiment, e.reward, e.prompt_tokens, e.response_tokens, e.finish, e.produced_ns, r.reason
         FROM experiences e LEFT JOIN retirements r ON r.experience = e.id WHERE e.id IN ({{keys}}) AND {COUNTED}"""
     facts = {}
     for id, experiment, reward, prompt, response, finish, at, reason in await reading.among(sql, _ids(keys)):
-        text = f"reward {_number(reward)}, {prompt}+{response} tokens, {finish}"
+        text = f"reward {_figure_text(reward)}, {prompt}+{response} tokens, {finish}"
         text += f", retired: {reason}" if reason else ""
         facts[Key(Kind.EXPERIENCE, id)] = Fact(experiment, text, at)
     return facts
 
 
 async def _rows(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns row, epoch and dataset of trained rows."""
     sql = """SELECT i.batch, i.item, b.experiment, i.digest, i.row, i.epoch, b.decided_at_ns FROM batch_items i
         JOIN batches b ON b.id = i.batch WHERE i.batch IN ({keys}) AND i.row IS NOT NULL"""
     return {
@@ -149,6 +161,7 @@ async def _rows(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns step, size and staleness of batches."""
     sql = f"""SELECT b.id, b.experiment, b.step, b.items, b.groups, b.staleness_p95, {ABANDONED} AS abandoned,
         b.abandoned_reason, b.decided_at_ns FROM batches b WHERE b.id IN ({{keys}})"""
     facts = {}
@@ -161,8 +174,9 @@ async def _batches(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _steps(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns items, tokens, duration and checksum of steps."""
     facts = {}
-    async for experiment, step, generation, size, tokens, duration, checksum, at in _numbered(
+    async for experiment, step, generation, size, tokens, duration, checksum, at in _rows_by_number(
         reading, keys, "step", "items, tokens, duration_s, checksum, completed_ns", f"{EXECUTED} t"
     ):
         text = f"{size} items, {tokens} tokens, {duration:.1f} s, checksum {checksum}"
@@ -171,9 +185,10 @@ async def _steps(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _weights(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns size, checksum and retirement of weights; `not announced` for unpublished versions."""
     facts = {key: Fact(key.id, "not announced", None) for key in keys}
     columns = "size_bytes, checksum, published_ns, published_offset, retired_offset, retired_reason"
-    async for experiment, version, generation, size, checksum, at, published, retired, reason in _numbered(
+    async for experiment, version, generation, size, checksum, at, published, retired, reason in _rows_by_number(
         reading, keys, "version", columns, "weight_versions"
     ):
         if published is not None:
@@ -184,9 +199,10 @@ async def _weights(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _checkpoints(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns path, size and deletion of checkpoints."""
     facts = {}
     columns = "path, size_bytes, final, committed_ns, committed_offset, deleted_offset, deleted_reason"
-    async for experiment, step, generation, path, size, final, at, committed, deleted, reason in _numbered(
+    async for experiment, step, generation, path, size, final, at, committed, deleted, reason in _rows_by_number(
         reading, keys, "step", columns, "checkpoints"
     ):
         text = f"{path}, {size} bytes" + (", final" if final else "")
@@ -196,22 +212,27 @@ async def _checkpoints(reading: TableSnapshot, keys: list[Key]) -> Facts:
 
 
 async def _evals(reading: TableSnapshot, keys: list[Key]) -> Facts:
+    """Returns taskset, score and version of evaluations."""
     sql = "SELECT id, experiment, taskset, score, rows, version, completed_ns FROM evals WHERE id IN ({keys})"
     return {
-        Key(Kind.EVAL, id): Fact(experiment, f"{taskset}: {_number(score)} over {rows} rows by version {version}", at)
+        Key(Kind.EVAL, id): Fact(
+            experiment, f"{taskset}: {_figure_text(score)} over {rows} rows by version {version}", at
+        )
         for id, experiment, taskset, score, rows, version, at in await reading.among(sql, _ids(keys))
     }
 
 
 def _ids(keys: Iterable[Key]) -> Iterator[bytes]:
+    """Returns the ids of keys."""
     return (key.id for key in keys)
 
 
-def _number(figure: float | None) -> str:
+def _figure_text(figure: float | None) -> str:
+    """Returns a figure as text with four significant digits, or `none` for None."""
     return "none" if figure is None else f"{figure:.4g}"
 
 
-async def _numbered(
+async def _rows_by_number(
     reading: TableSnapshot, keys: list[Key], number: str, columns: str, table: str
 ) -> AsyncIterator[tuple[Any, ...]]:
     """Yields rows of a table with the key (experiment, number, generation)."""
@@ -236,3 +257,4 @@ _FACTS: Final[dict[Kind, Callable[[TableSnapshot, list[Key]], Awaitable[Facts]]]
     Kind.CHECKPOINT: _checkpoints,
     Kind.EVAL: _evals,
 }
+"""Function reading the facts of each kind."""

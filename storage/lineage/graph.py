@@ -11,6 +11,7 @@ import msgspec
 from rftd.ops.ids import derive
 
 DEPTH: Final = 4
+"""Default depth of a lineage."""
 CHILDREN: Final = 20
 """Maximum neighbours of one kind shown for each node."""
 FORMS: Final = (
@@ -26,6 +27,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The name by which `rftd lineage` finds the node."""
     kind: str
+    """Kind of the node."""
     experiment: str | None
     """The id of the node's experiment."""
     text: str
@@ -38,7 +40,9 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     """A causal link: `cause` is a part of what `effect` was made of."""
 
     cause: str
+    """Id of the cause."""
     effect: str
+    """Id of the effect."""
     what: str
     """The relation, read from the effect: `drawn by`, `item`, ..."""
 
@@ -47,10 +51,13 @@ class More(msgspec.Struct, frozen=True, kw_only=True):
     """The number of hidden neighbours of `node` of one kind, in one direction."""
 
     node: str
+    """Id of the node."""
     direction: str
     """`up` or `down`."""
     kind: str
+    """Kind of the hidden neighbours."""
     count: int
+    """Number of hidden neighbours."""
     exact: bool
     """False: `count` is a lower bound."""
 
@@ -59,6 +66,7 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
     """The lineage of a node: all causes, and all effects."""
 
     root: str
+    """Id of the requested node."""
     nodes: list[Node]
     """The root first, then the others in the order of the search."""
     up: list[Link]
@@ -66,6 +74,7 @@ class LineageGraph(msgspec.Struct, frozen=True, kw_only=True):
     down: list[Link]
     """The links to the effects of the root."""
     more: list[More]
+    """Counts of hidden neighbours."""
     cut: list[str]
     """Nodes at the maximum depth or at the overall bound: none, or not all, of their neighbours are shown."""
     bound: int | None
@@ -78,17 +87,29 @@ class Kind(StrEnum):
     """The kinds of nodes, in causal order, causes first."""
 
     EXPERIMENT = "experiment"
+    """An experiment."""
     WORKER = "worker"
+    """A worker process."""
     TASK = "task"
+    """A task: a group of rollouts."""
     LEASE = "lease"
+    """A lease of a task or of held-out rows."""
     ROLLOUT = "rollout"
+    """A rollout of a task."""
     EXPERIENCE = "experience"
+    """The experience left by a rollout."""
     ROW = "row"
+    """A dataset row in a batch."""
     BATCH = "batch"
+    """A planned batch."""
     STEP = "step"
+    """An executed training step."""
     WEIGHTS = "weights"
+    """A weight version."""
     CHECKPOINT = "checkpoint"
+    """A checkpoint."""
     EVAL = "eval"
+    """An evaluation."""
 
 
 NUMBERED = frozenset({Kind.STEP, Kind.WEIGHTS, Kind.CHECKPOINT})
@@ -101,10 +122,13 @@ class Key(NamedTuple):
     """
 
     kind: Kind
+    """Kind of the node."""
     id: bytes
+    """Id as bytes: of the node, its experiment, group or batch."""
     number: int = -1
     """The number of a step or weight version, of a rollout in its group, or of a row's item in its batch."""
     generation: int = -1
+    """Generation of a step, weights or a checkpoint; -1 for other kinds."""
 
     @property
     def uuid(self) -> UUID:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-AT_ONCE: Final = 400
+KEYS_PER_STATEMENT: Final = 400
 """Maximum keys in one statement, below SQLite's oldest limit on parameters (999)."""
 COUNTED: Final = 2_000
 """The highest count: counting further would read the whole range of an index."""
@@ -19,6 +19,7 @@ class TableSnapshot:
     """A consistent snapshot of the tables, read by SQL text."""
 
     def __init__(self, connection: AsyncConnection) -> None:
+        """`connection` is in a transaction with one snapshot."""
         self._connection = connection
 
     async def rows(self, sql: str, **parameters: object) -> list[tuple[Any, ...]]:
@@ -30,8 +31,8 @@ class TableSnapshot:
         """Returns the rows of a statement containing `{keys}`, for all of `keys`, in as many statements as needed."""
         rows: list[tuple[Any, ...]] = []
         all_keys = list(keys)
-        for first in range(0, len(all_keys), AT_ONCE):
-            names = {f"key{number}": key for number, key in enumerate(all_keys[first : first + AT_ONCE])}
+        for first in range(0, len(all_keys), KEYS_PER_STATEMENT):
+            names = {f"key{number}": key for number, key in enumerate(all_keys[first : first + KEYS_PER_STATEMENT])}
             listed = ", ".join(f":{name}" for name in names)
             rows += await self.rows(sql.replace("{keys}", listed), **names, **parameters)
         return rows

@@ -13,7 +13,9 @@ class TreeLine(NamedTuple):
     depth: int
     """0 for the neighbours of the root."""
     relation: str
+    """Relation of the node to the line above."""
     node: Node | None
+    """The node; None for a count of hidden neighbours."""
     more: More | None
     """The hidden neighbours; None for a line with a node."""
     is_above: bool

@@ -17,24 +17,32 @@ class Neighbour(NamedTuple):
     """A neighbour `far` of the node `near`: a cause (upstream), or an effect (downstream)."""
 
     near: Key
+    """Key of the node."""
     far: Key
+    """Key of the neighbour."""
     what: str
+    """Relation between the node and the neighbour, read from the effect: `item`, `of` and others."""
 
 
 class NeighbourTotal(NamedTuple):
     """The total number of a node's neighbours of a kind."""
 
     near: Key
+    """Key of the node."""
     kind: Kind
+    """Kind of the neighbours."""
     total: int
+    """Number of neighbours."""
 
 
 Neighbours = tuple[list[Neighbour], list[NeighbourTotal]]
+"""Neighbours found, with total numbers by node and kind, given at least where `most` may have left neighbours out."""
 Finder = Callable[[TableSnapshot, list[Key], int], Awaitable[Neighbours]]
 """A function from keys of one kind, and the maximum neighbours of a kind shown for each, to their neighbours."""
 
 
 async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the weights of the parent with which each fork begins."""
     rows = await reading.among(
         "SELECT id, parent, forked_step FROM experiments WHERE id IN ({keys}) AND parent IS NOT NULL",
         (key.id for key in keys),
@@ -46,22 +54,26 @@ async def _experiments(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
 
 
 async def _workers(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the experiments of workers."""
     sql = "SELECT id, experiment FROM workers WHERE id IN ({keys}) AND experiment IS NOT NULL"
-    return _of(await reading.among(sql, (key.id for key in keys)), Kind.WORKER), []
+    return _to_experiment(await reading.among(sql, (key.id for key in keys)), Kind.WORKER), []
 
 
 async def _tasks(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the experiments of tasks."""
     sql = "SELECT DISTINCT subject, experiment FROM leases WHERE subject IN ({keys}) AND experiment IS NOT NULL"
-    return _of(await reading.among(sql, (key.id for key in keys)), Kind.TASK), []
+    return _to_experiment(await reading.among(sql, (key.id for key in keys)), Kind.TASK), []
 
 
-def _of(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Neighbour]:
+def _to_experiment(rows: Iterable[tuple[bytes, bytes]], kind: Kind) -> list[Neighbour]:
+    """Returns the experiment of each (id, experiment) row as a neighbour."""
     return [Neighbour(Key(kind, id), Key(Kind.EXPERIMENT, experiment), "of") for id, experiment in rows]
 
 
 async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds task or evaluation, and worker, of leases."""
     rows = await reading.among(
-        "SELECT id, kind, subject, worker FROM leases WHERE id IN ({keys}) AND kind IS NOT NULL",
+        "SELECT id, kind, subject, worker FROM leases WHERE id IN ({keys}) AND kind IS NOT NULL ORDER BY id",
         (key.id for key in keys),
     )
     neighbours = []
@@ -73,13 +85,15 @@ async def _leases(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbo
 
 
 async def _rollouts(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the task of each rollout."""
     return [Neighbour(key, Key(Kind.TASK, key.id), "attempt at") for key in keys], []
 
 
 async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the rollout of experiences, and the weights that sampled their tokens."""
     rows = await reading.among(
         f"""SELECT e.id, e.experiment, e.group_id, e.rollout, e.spans FROM experiences e
-        WHERE e.id IN ({{keys}}) AND {COUNTED}""",
+        WHERE e.id IN ({{keys}}) AND {COUNTED} ORDER BY e.id""",
         (key.id for key in keys),
     )
     neighbours = []
@@ -96,6 +110,7 @@ async def _experiences(reading: TableSnapshot, keys: list[Key], most: int) -> Ne
 
 
 async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the items of batches, up to `most` each."""
     neighbours = []
     totals = []
     for key in keys:
@@ -115,9 +130,12 @@ async def _batches(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def _steps(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the executed batch of each step, the weights trained from, and the checkpoint from which the generation
+    resumed.
+    """
     neighbours = []
     for experiment, experiment_keys in _by_experiment(keys).items():
-        forked = await _fork(reading, experiment)
+        forked = await _fork_of(reading, experiment)
         rows = await reading.among(
             f"SELECT step, generation, batch FROM {EXECUTED} t WHERE experiment = :experiment AND step IN ({{keys}})",
             {number for key in experiment_keys for number in (key.number, key.number - 1)},
@@ -155,9 +173,10 @@ async def _resumptions(reading: TableSnapshot, experiment: bytes) -> dict[tuple[
 
 
 async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the step that made weights, the parent's weights, or the experiment of a base model."""
     neighbours = []
     for experiment, experiment_keys in _by_experiment(keys).items():
-        forked = await _fork(reading, experiment)
+        forked = await _fork_of(reading, experiment)
         for key in experiment_keys:
             if forked is not None and key.number <= forked[1]:
                 neighbours.append(Neighbour(key, await newest(reading, forked[0], key.number), "shared with"))
@@ -169,10 +188,12 @@ async def _weights(reading: TableSnapshot, keys: list[Key], most: int) -> Neighb
 
 
 async def _checkpoints(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the weights in checkpoints."""
     return [Neighbour(key, key._replace(kind=Kind.WEIGHTS), "holds") for key in keys], []
 
 
 async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds the weights that answered evaluations."""
     rows = await reading.among(
         "SELECT id, experiment, version, generation FROM evals WHERE id IN ({keys})", (key.id for key in keys)
     )
@@ -182,7 +203,8 @@ async def _evals(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbou
     ], []
 
 
-async def _nothing(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+async def _no_causes(reading: TableSnapshot, keys: list[Key], most: int) -> Neighbours:
+    """Finds nothing: the kind has no causes."""
     return [], []
 
 
@@ -196,7 +218,8 @@ async def newest(reading: TableSnapshot, experiment: bytes, version: int) -> Key
     return Key(Kind.WEIGHTS, experiment, version, generation or 0)
 
 
-async def _fork(reading: TableSnapshot, experiment: bytes) -> tuple[bytes, int] | None:
+async def _fork_of(reading: TableSnapshot, experiment: bytes) -> tuple[bytes, int] | None:
+    """Returns parent and step of a fork; None for other experiments."""
     rows = await reading.rows(
         "SELECT parent, forked_step FROM experiments WHERE id = :id AND parent IS NOT NULL", id=experiment
     )
@@ -209,6 +232,7 @@ def spans_of(text: str | None) -> list[tuple[int, int, int, int]]:
 
 
 def _by_experiment(keys: list[Key]) -> dict[bytes, list[Key]]:
+    """Groups keys by their experiment."""
     grouped: dict[bytes, list[Key]] = {}
     for key in keys:
         grouped.setdefault(key.id, []).append(key)
@@ -222,10 +246,11 @@ UPSTREAM: Final[dict[Kind, Finder]] = {
     Kind.LEASE: _leases,
     Kind.ROLLOUT: _rollouts,
     Kind.EXPERIENCE: _experiences,
-    Kind.ROW: _nothing,
+    Kind.ROW: _no_causes,
     Kind.BATCH: _batches,
     Kind.STEP: _steps,
     Kind.WEIGHTS: _weights,
     Kind.CHECKPOINT: _checkpoints,
     Kind.EVAL: _evals,
 }
+"""Function finding the causes of each kind."""

@@ -17,7 +17,7 @@ from rftd.storage.lineage.upstream import UPSTREAM, Finder, Neighbour, Neighbour
 
 NODES: Final = 200
 """Maximum nodes in one direction of an answer, unless more children are requested."""
-AT_ONCE: Final = 20
+NODES_PER_EXPANSION: Final = 20
 """Number of nodes expanded together; the bound is checked after each such group."""
 
 
@@ -25,13 +25,17 @@ class _Walk:
     """A breadth-first walk in a single direction."""
 
     def __init__(self, reading: TableSnapshot, finders: Mapping[Kind, Finder], *, most: int, nodes: int) -> None:
+        """At most `most` neighbours of a kind for each node, and `nodes` in all."""
         self._reading = reading
         self._finders = finders
         self._most = most
         self._nodes = nodes
         self.neighbours: list[Neighbour] = []
+        """Links found so far, each from an expanded node to a neighbour."""
         self.totals: list[NeighbourTotal] = []
+        """Totals of neighbours where more exist."""
         self.cut: dict[Key, None] = {}
+        """Nodes whose neighbours are not all among the links found, in the order of the search."""
         self.bounded = False
         """True if nodes were left out because of the bound."""
 
@@ -44,8 +48,8 @@ class _Walk:
             fresh: dict[Key, None] = {}
             for kind in dict.fromkeys(key.kind for key in level):
                 keys = [key for key in level if key.kind is kind]
-                for first in range(0, len(keys), AT_ONCE):
-                    await self._expand(kind, keys[first : first + AT_ONCE], visited, fresh)
+                for first in range(0, len(keys), NODES_PER_EXPANSION):
+                    await self._expand(kind, keys[first : first + NODES_PER_EXPANSION], visited, fresh)
             visited |= fresh.keys()
             level = list(fresh)
         self.cut |= dict.fromkeys(level)
@@ -110,13 +114,13 @@ async def lineage(
             Link(cause=ids[neighbour.near], effect=ids[neighbour.far], what=neighbour.what)
             for neighbour in down.neighbours
         ],
-        more=[*_more(up, "up", ids), *_more(down, "down", ids)],
+        more=[*_hidden_counts(up, "up", ids), *_hidden_counts(down, "down", ids)],
         cut=[ids[key] for key in dict.fromkeys((*up.cut, *down.cut))],
         bound=nodes if up.bounded or down.bounded else None,
     )
 
 
-def _more(walk: _Walk, direction: str, ids: Mapping[Key, str]) -> list[More]:
+def _hidden_counts(walk: _Walk, direction: str, ids: Mapping[Key, str]) -> list[More]:
     """Counts the hidden neighbours of each node."""
     shown = Counter((neighbour.near, neighbour.far.kind) for neighbour in walk.neighbours)
     return [

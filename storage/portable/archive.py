@@ -21,7 +21,7 @@ from rftd.storage.portable.files import check_files, restore
 from rftd.streams.events.experiment import ExperimentArchived
 from rftd.streams.log import topics
 from rftd.streams.log.log import EventLog
-from rftd.streams.log.payloads import AT_ONCE, NOTHING, Dropped, bring_back
+from rftd.streams.log.payloads import NOTHING_DROPPED, RECORDS_PER_REWRITE, Dropped, bring_back
 from rftd.streams.log.topics import Partition
 from rftd.streams.portable.container import ArchiveReader
 from rftd.streams.portable.folders import Folders
@@ -34,6 +34,7 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
     """An archive that was written and verified, with the event announcing path, size and digest."""
 
     event: ExperimentArchived
+    """The announcing event."""
     notes: tuple[str, ...]
     """Descriptions of omitted files, with reasons."""
 
@@ -51,15 +52,16 @@ async def write_archive(
     exported = await export_experiment(
         log, experiment, path, release=release, clock=clock, checkpoints="all", event=event
     )
-    return Archived(event=await asyncio.to_thread(_checked, path, experiment), notes=exported.notes)
+    return Archived(event=await asyncio.to_thread(_verified_event, path, experiment), notes=exported.notes)
 
 
 async def read_archive(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
-    """Writes an archive's files back to the original paths. Returns the number of missing files.
+    """Writes an archive's files back to their original paths. Returns the number of files written, without those
+    present.
 
     Raises NotFoundError, LogCorruptError for a file other than the archived one, ConflictError where other files lie.
     """
-    return await asyncio.to_thread(_restored, experiment, spec, path, expected)
+    return await asyncio.to_thread(_restore_files, experiment, spec, path, expected)
 
 
 async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
@@ -68,7 +70,7 @@ async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
     Raises LogCorruptError if a record of the log differs from the archived one.
     """
     archive = await asyncio.to_thread(ArchiveReader, path)
-    back = NOTHING
+    back = NOTHING_DROPPED
     try:
         for part_of_log in archive.manifest.partitions:
             if part_of_log.stream != topics.EXPERIENCES:
@@ -84,14 +86,14 @@ async def bring_payloads_back(log: EventLog, path: Path) -> Dropped:
 
 
 def _next_frames(frames: Iterator[Frame]) -> list[Frame]:
-    """Returns the next frames, at most `AT_ONCE`."""
-    return list(islice(frames, AT_ONCE))
+    """Returns the next frames, at most `RECORDS_PER_REWRITE`."""
+    return list(islice(frames, RECORDS_PER_REWRITE))
 
 
 def clear(spec: ExperimentSpec, *, logs: bool) -> int:
-    """Removes rftd's files from the experiment's folders, and unarchived kinds only if `logs`. Returns bytes. Blocks.
+    """Removes rftd's files from the experiment's folders; returns the number of bytes removed. Blocks.
 
-    The unarchived kinds are the logs of workers, and the conversations with clients.
+    Worker logs and conversations with clients, which an archive does not contain, are removed only with `logs`.
     """
     files = clearable(spec, logs=logs)
     remove(file.path for file in files)
@@ -111,7 +113,7 @@ def fresh(path: Path) -> None:
 
 
 def _discard_attempt(path: Path, event: UUID) -> None:
-    """Removes an archive left by an earlier attempt at the same event."""
+    """Removes the file at `path` if it is an archive left by an earlier attempt at the same event."""
     try:
         archive = ArchiveReader(path)
     except RftdError:  # no file, or one of somebody else: the export refuses an existing name
@@ -121,8 +123,10 @@ def _discard_attempt(path: Path, event: UUID) -> None:
         path.unlink(missing_ok=True)
 
 
-def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
-    """Verifies an archive, and returns the event that announces it."""
+def _verified_event(path: Path, experiment: UUID) -> ExperimentArchived:
+    """Verifies an archive, and returns the event announcing the archive. Raises ArchiveError, also for another
+    experiment's archive.
+    """
     archive = ArchiveReader(path)
     try:
         if archive.manifest.experiment != experiment:
@@ -134,8 +138,10 @@ def _checked(path: Path, experiment: UUID) -> ExperimentArchived:
     return ExperimentArchived(path=str(path), size_bytes=size_bytes, sha256=sha256)
 
 
-def _restored(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
-    """Verifies an archive and writes its files back; returns their number."""
+def _restore_files(experiment: UUID, spec: ExperimentSpec, path: Path, expected: ExperimentArchived) -> int:
+    """Verifies an archive and writes its files back; returns the number of files written. Raises LogCorruptError for
+    another file than `expected`.
+    """
     archive = ArchiveReader(path)
     try:
         if archive.manifest.experiment != experiment or size_and_sha256(path) != (

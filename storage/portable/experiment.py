@@ -42,20 +42,25 @@ from rftd.streams.spec.spec import ExperimentSpec
 IMPORTED: Final = "imported"
 """Name of the data folder's subfolder for imported experiments."""
 Progress = Callable[[int], None]
+"""Function called with the number of records done."""
 
 
 class Taken(NamedTuple):
     """A job folder already in use by an experiment of the destination."""
 
     experiment: UUID
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     job_dir: str
+    """Path of the job folder, as in the specification of its experiment."""
 
 
 class ExportReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an export: the manifest of the written file, and omissions."""
 
     manifest: ExportManifest
+    """Manifest of the file."""
     notes: tuple[str, ...]
     """Descriptions of omitted files, with reasons."""
 
@@ -64,6 +69,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of an import: moved specification, numbers of records and files, and the comparison of tables."""
 
     manifest: ExportManifest
+    """Manifest of the file."""
     spec: ExperimentSpec
     """The specification in the destination, with its paths moved."""
     appended: int
@@ -159,7 +165,7 @@ async def import_experiment(
         present_job_dir = submitted.spec.job_dir if submitted is not None else None
         default = home / IMPORTED / str(experiment)
         taken_names = {folder.job_dir: folder.name for folder in taken_folders if folder.experiment != experiment}
-        folders = await asyncio.to_thread(_folders, archive, checked, moves, present_job_dir, default, taken_names)
+        folders = await asyncio.to_thread(_folder_moves, archive, checked, moves, present_job_dir, default, taken_names)
         tables = [Path(file.folder, file.path) for file in archive.manifest.files if file.kind == TABLE]
         present_spec = submitted.spec if submitted is not None else None
         own_tables = table_moves(tables, folders, home / IMPORTED, log_id, present_spec)
@@ -224,6 +230,7 @@ def _put_memory_aside(spec: ExperimentSpec, folders: Folders) -> None:
 
 
 def _check_code(archive: ArchiveReader, checked: Checked, *, allowed: bool) -> None:
+    """Raises ArchiveError for an experiment with Python code of its own, unless `allowed`."""
     sources = sorted({file for stage in checked.spec.stages for file in stage.sources})
     if sources and not allowed:
         # A daemon continues an unfinished experiment by itself, and its workers would run the code.
@@ -251,7 +258,7 @@ async def _name_of(log: EventLog, experiment: UUID) -> str:
     return f"{submitted.spec.name} ({experiment})" if submitted is not None else str(experiment)
 
 
-def _folders(
+def _folder_moves(
     archive: ArchiveReader,
     checked: Checked,
     moves: Sequence[tuple[str, str]],
@@ -271,7 +278,7 @@ def _folders(
             raise ConflictError(
                 f"{holder} has that folder: no two experiments share one",
                 where=requested.path(job_dir),
-                fix=f"say another one: --map {job_dir}=FOLDER",
+                fix=f"choose another: --map {job_dir}=FOLDER",
             )
         return requested
     if present_job_dir == job_dir:

@@ -39,15 +39,20 @@ from rftd.streams.portable.load import Checked
 STEP: Final = re.compile(r"global_step_([0-9]{1,12})")
 """The name of a checkpoint's folder."""
 _ENDED: Final = frozenset(status.value for status in Status if status.ended)
+"""States of ended experiments."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a full disk."""
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """A file selected for an export: kind, folder, and the relative path below the folder."""
 
     kind: str
+    """Kind of the file."""
     folder: Path
+    """Folder of the file."""
     path: str
+    """Path below the folder."""
     copy: Path | None = None
     """A copy exported in place of the file; deleted when the next file is chosen."""
 
@@ -94,10 +99,10 @@ def choose(named: OutsideNames, checkpoints: str, notes: list[str]) -> Iterator[
         return
     for published in named.kept_weights():
         if published.host:
-            notes.append(f"weights {published.version} left out: they lie in memory, the trainer publishes them again")
+            notes.append(f"weights {published.version} left out: they are in memory; the trainer publishes them again")
             continue
         if not published.path.startswith("/"):
-            notes.append(f"weights {published.version} left out: they lie at a service, as {published.path}")
+            notes.append(f"weights {published.version} left out: they are at a service, as {published.path}")
             continue
         if not is_own_weights(spec, published):
             notes.append(f"weights {published.version} left out: {published.path} is not the experiment's")
@@ -186,7 +191,7 @@ def check_files(archive: ArchiveReader, checked: Checked) -> None:
         folder = PurePosixPath(exported.folder)
         plain = str(name) == exported.path and not name.is_absolute() and not {"..", "."} & set(name.parts)
         if not plain or "\\" in exported.path or "\0" in exported.path + exported.folder or ".." in folder.parts:
-            raise ArchiveError(f"{exported.path[:200]!r} is no plain path below a folder", where=str(archive.path))
+            raise ArchiveError(f"{exported.path[:200]!r} is not a plain path below a folder", where=str(archive.path))
         match exported.kind:
             case "artifact":
                 sha256 = exported.member.sha256
@@ -225,8 +230,8 @@ def all_there(files: Sequence[FilePart], histories: Mapping[Path, TasksOffered])
     # Sizes of all files before the bytes of any: another experiment's folder is recognised without reading a
     # checkpoint.
     sizes = all(_size_of(path) == exported.member.size_bytes for path, exported in fixed.items())
-    intact = sizes and all(_keeps(path, histories) for path in paths.keys() - fixed.keys())
-    return intact and all(_holds(path, exported) for path, exported in fixed.items())
+    intact = sizes and all(_keeps_promise(path, histories) for path in paths.keys() - fixed.keys())
+    return intact and all(_has_digest(path, exported) for path, exported in fixed.items())
 
 
 def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: Sequence[Path]) -> int:
@@ -246,22 +251,24 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
     for exported in archive.manifest.files:
         path = Path(folders.path(exported.folder)) / exported.path
         touched.add((exported.kind, path.parents[len(PurePosixPath(exported.path).parts) - 1]))
-        if _size_of(path) == exported.member.size_bytes and _holds(path, exported):
+        if _size_of(path) == exported.member.size_bytes and _has_digest(path, exported):
             continue
-        if exported.kind == "history" and _keeps(path, histories):
+        if exported.kind == "history" and _keeps_promise(path, histories):
             continue
         # The real path: a symbolic link on the way would lead out of the apparent folder.
         if not any(Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)) for root in roots):
             raise ConflictError(
-                "a file of the experiment would be written where nobody asked for it",
+                "a file of the experiment would be written outside the requested folders",
                 where=str(path),
-                fix=f"say where it goes: --map {exported.folder}=FOLDER",
+                fix=f"choose its folder: --map {exported.folder}=FOLDER",
             )
         if path.exists():
-            raise ConflictError("another file lies there", where=str(path), fix="say another folder with --map OLD=NEW")
+            raise ConflictError(
+                "another file exists there", where=str(path), fix="choose another folder with --map OLD=NEW"
+            )
         shared = exported.kind == "checkpoint" and may_share(exported.path, exported.member.size_bytes)
-        if not (shared and exported.member.sha256 in tensors and _linked(tensors[exported.member.sha256], path)):
-            _write(archive, exported, path)
+        if not (shared and exported.member.sha256 in tensors and _try_hard_link(tensors[exported.member.sha256], path)):
+            _write_exported(archive, exported, path)
         if exported.kind == "history" and (lacks := difference_of(path, histories[path.parent])):
             path.unlink()
             raise ArchiveError(f"the history of conversations in it {lacks}", where=str(archive.path))
@@ -276,7 +283,7 @@ def restore(archive: ArchiveReader, checked: Checked, folders: Folders, roots: S
     return count
 
 
-def _linked(written_path: Path, path: Path) -> bool:
+def _try_hard_link(written_path: Path, path: Path) -> bool:
     """Gives a written file a second name by a hard link; False where that is impossible."""
     make_durable_folder(path.parent)
     try:
@@ -287,7 +294,7 @@ def _linked(written_path: Path, path: Path) -> bool:
     return True
 
 
-def _write(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
+def _write_exported(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
     """Writes a file of the archive, complete before it gets its name. Raises DiskFullError."""
     try:
         make_durable_folder(path.parent)
@@ -310,15 +317,16 @@ def _write(archive: ArchiveReader, exported: FilePart, path: Path) -> None:
         raise
 
 
-def _keeps(path: Path, histories: Mapping[Path, TasksOffered]) -> bool:
+def _keeps_promise(path: Path, histories: Mapping[Path, TasksOffered]) -> bool:
     """True if the history in a file holds all promised rows."""
     return path.parent in histories and path.exists() and not difference_of(path, histories[path.parent])
 
 
 def _size_of(path: Path) -> int:
+    """Returns the size of a file in bytes; -1 for a missing file."""
     return path.stat().st_size if path.is_file() else -1
 
 
-def _holds(path: Path, exported: FilePart) -> bool:
+def _has_digest(path: Path, exported: FilePart) -> bool:
     """True if a file's digest is that of the exported file."""
     return size_and_sha256(path)[1] == exported.member.sha256

@@ -24,37 +24,50 @@ from rftd.storage.queries.stage_counts import (
 
 _COUNT_IN_FILE: Final = """INSERT INTO counts (experiment, kind, reason, count) VALUES (?, ?, ?, ?)
 ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
+"""Statement adding to a count, on SQLite."""
 _COUNT_ON_SERVER: Final = """INSERT INTO counts (experiment, kind, reason, count)
 SELECT * FROM unnest($1::bytea[], $2::text[], $3::text[], $4::bigint[])
 ON CONFLICT (experiment, kind, reason) DO UPDATE SET count = counts.count + excluded.count"""
+"""Statement adding to counts, on Postgres."""
 _EMPTY_IN_FILE: Final = "DELETE FROM counts WHERE experiment = ? AND kind = ? AND reason = ? AND count = 0"
+"""Statement deleting a count of 0, on SQLite."""
 _EMPTY_ON_SERVER: Final = """DELETE FROM counts c USING unnest($1::bytea[], $2::text[], $3::text[])
     AS n(experiment, kind, reason)
 WHERE c.experiment = n.experiment AND c.kind = n.kind AND c.reason = n.reason AND c.count = 0"""
+"""Statement deleting counts of 0, on Postgres."""
 _STAGE_COLUMNS: Final = "experiment, stage, kind, reason, length, count, prompt_tokens, response_tokens"
+"""Columns of `stage_counts`."""
 _STAGE_SUMS: Final = """ON CONFLICT (experiment, stage, kind, reason, length) DO UPDATE SET
     count = stage_counts.count + excluded.count,
     prompt_tokens = stage_counts.prompt_tokens + excluded.prompt_tokens,
     response_tokens = stage_counts.response_tokens + excluded.response_tokens"""
+"""Clause adding to an existing row of `stage_counts`."""
 _STAGE_IN_FILE: Final = f"INSERT INTO stage_counts ({_STAGE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) {_STAGE_SUMS}"
+"""Statement adding to a stage's count, on SQLite."""
 _STAGE_ON_SERVER: Final = f"""INSERT INTO stage_counts ({_STAGE_COLUMNS})
 SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[],
     $8::bigint[]) {_STAGE_SUMS}"""
+"""Statement adding to stages' counts, on Postgres."""
 _NO_STAGE_IN_FILE: Final = """DELETE FROM stage_counts
 WHERE experiment = ? AND stage = ? AND kind = ? AND reason = ? AND length = ? AND count = 0"""
+"""Statement deleting a stage's count of 0, on SQLite."""
 _NO_STAGE_ON_SERVER: Final = """DELETE FROM stage_counts c
 USING unnest($1::bytea[], $2::bigint[], $3::text[], $4::text[], $5::bigint[])
     AS n(experiment, stage, kind, reason, length)
 WHERE c.experiment = n.experiment AND c.stage = n.stage AND c.kind = n.kind AND c.reason = n.reason
     AND c.length = n.length AND c.count = 0"""
+"""Statement deleting stages' counts of 0, on Postgres."""
 
 
 class Write(NamedTuple):
     """A statement run for each row, as text for SQLite and for Postgres (arrays of columns)."""
 
     in_file: str
+    """Text for SQLite, run for each row."""
     on_server: str
+    """Text for Postgres, run once with an array for each column."""
     rows: Sequence[Values]
+    """Parameters of each row."""
 
 
 class CountsUpdate:
@@ -120,6 +133,7 @@ class CountsUpdate:
                 self._add(bytes(experiment), stage, FAILED_ROLLOUTS, short, 0, sign, 0, 0)
 
     def _add(self, experiment: bytes, stage: int, kind: str, reason: str, length: int, *change: int) -> None:
+        """Adds changes (count, prompt tokens, response tokens) to a stage's sums."""
         key = experiment, stage, kind, reason, length
         sums = self._stages.get(key)
         if sums is None:
@@ -145,3 +159,4 @@ class CountsUpdate:
 
 
 _UNDECIDED: Final = (OPEN, WAITING)
+"""States of experiences without a plan that may still be trained: in an open group, or waiting for a batch."""

@@ -36,40 +36,60 @@ FROM {{keys}}experiences e {GROUP} {RETIRED}
     LEFT JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset AND b.experiment = e.experiment
         AND NOT {ABANDONED}
 WHERE """
+"""Query for everything that decides the states of experiences, up to the condition on the keys."""
 _PRESENT: Final = "SELECT e.group_id, e.rollout FROM experiences e WHERE "
+"""Query for rollouts that have a row already, up to the condition on the keys."""
 _LEASED: Final = "SELECT l.id, l.worker, l.subject FROM leases l WHERE "
+"""Query for worker and group of leases, up to the condition on the keys."""
 _MAPS: Final = "SELECT g.id, g.member_map FROM groups g WHERE g.closed_offset IS NOT NULL AND "
+"""Query for the members of closed groups, up to the condition on the keys."""
 _ITEMS: Final = """SELECT i.experience, i.batch, i.planned_offset, i.use, i.staleness_versions
 FROM batch_items i WHERE """
+"""Query for the plans of experiences, up to the condition on the keys."""
 _STANDING: Final = f"""SELECT b.id, b.planned_offset, b.experiment, b.step, b.max_uses FROM batches b
 WHERE b.planned_offset IS NOT NULL AND NOT {ABANDONED} AND """
+"""Query for plans that were not abandoned, up to the condition on the keys."""
 _RETIRED: Final = "SELECT r.experience, r.reason, r.uses FROM retirements r WHERE "
+"""Query for retirements, up to the condition on the keys."""
 _UNPLANNED: Final = """SELECT {place}, e.group_id, e.rollout, e.state,
     e.experiment, e.stage, e.prompt_tokens, e.response_tokens FROM {keys}experiences e
 WHERE e.state IN ('open', 'waiting', 'late') AND """
+"""Query for experiences whose state a closing may change, up to the condition on the keys."""
 _CLOSED: Final = """SELECT g.experiment, g.stage, g.members, g.failed, g.code FROM groups g
 WHERE g.closed_offset IS NOT NULL AND """
+"""Query for the counts of closed groups, up to the condition on the keys."""
 _ABANDONED: Final = """SELECT i.experience FROM batches b JOIN batch_items i ON i.batch = b.id
 WHERE b.abandoned_offset IS NOT NULL AND """
+"""Query for the experiences of abandoned plans, up to the condition on the keys."""
 _COUNTED: Final = """SELECT e.experiment, e.stage, e.prompt_tokens, e.response_tokens,
     e.state, e.retired_reason, e.retired_used, e.uses FROM {keys}experiences e
 WHERE e.state IS NOT NULL AND """
+"""Query for the counted columns of experiences with a state, up to the condition on the keys."""
 _FAILURES: Final = f"""SELECT e.failed_experiment, e.failed_stage, e.failed_code FROM {{keys}}experiences e
 WHERE {FAILED} AND """
+"""Query for failed rollouts, up to the condition on the keys."""
 _STATE_IN_FILE: Final = """UPDATE experiences SET state = ?, retired_reason = ?, retired_used = ?, step = ?,
     staleness_versions = ?, uses = ? WHERE rowid = ?"""
+"""Statement writing a state, on SQLite."""
 _STATE_ON_SERVER: Final = """UPDATE experiences e SET state = n.state, retired_reason = n.retired_reason,
     retired_used = n.retired_used, step = n.step, staleness_versions = n.staleness_versions, uses = n.uses
 FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[])
     AS n(state, retired_reason, retired_used, step, staleness_versions, uses, place)
 WHERE e.ctid = n.place::tid"""
+"""Statement writing states, on Postgres."""
 _CLOSED_IN_FILE: Final = "UPDATE experiences SET state = ? WHERE rowid = ?"
+"""Statement writing the state after a closing, on SQLite."""
 _CLOSED_ON_SERVER: Final = """UPDATE experiences e SET state = n.state
 FROM unnest($1::text[], $2::text[]) AS n(state, place) WHERE e.ctid = n.place::tid"""
+"""Statement writing the states after closings, on Postgres."""
 _PLACE_ON_SERVER: Final = "CAST(e.ctid AS TEXT)"
+"""A row's physical address on Postgres."""
 _PAIR_IN_FILE: Final = "e.group_id = k.column1 AND e.rollout = k.column2"
+"""Condition on a pair of group and rollout, on SQLite."""
 _PAIR_ON_SERVER: Final = "e.group_id = k.group_id AND e.rollout = k.rollout"
+"""Condition on a pair of group and rollout, on Postgres."""
 _PAIRS_ON_SERVER: Final = "unnest($1::bytea[], $2::bigint[]) AS k(group_id, rollout) CROSS JOIN "
+"""Table of the requested pairs, on Postgres."""
 _SIZES: Final = (1, 8, 64, 512)
 """Numbers of keys in one statement of SQLite: few texts, so that each is parsed once."""
 
@@ -82,7 +102,11 @@ class Query(NamedTuple):
     column: str
     """The column compared with an id; empty for pairs."""
     keys: Sequence[Any]
+    """Ids, or pairs of a group and a rollout."""
     produced: str = ""
+    """SQL condition on the record of the experience, inserted into the text at `{produced}`; empty if the text has no
+    such place.
+    """
 
     def in_file(self) -> Iterator[tuple[str, list[Any]]]:
         """Yields texts with parameters for SQLite, some keys each."""
@@ -105,6 +129,7 @@ class Query(NamedTuple):
         return self._text(_PLACE_ON_SERVER, _PAIRS_ON_SERVER) + _PAIR_ON_SERVER, tuple(map(list, columns))
 
     def _text(self, place: str, keys: str = "") -> str:
+        """Returns the text with `place` as the row's address and `keys` as a joined table."""
         return self.sql.format(place=place, keys=keys, produced=self.produced)
 
 
@@ -113,6 +138,7 @@ Dialogue = Generator[Query | Write, list[Any], None]
 _State = tuple[Any, ...]
 """The columns of a state: name, reason and use of a retirement, step, staleness, uses."""
 _WITHOUT_EFFECT: Final[_State] = (None,) * 6
+"""State of a record without an effect."""
 
 
 class StateUpdate:
@@ -126,22 +152,27 @@ class StateUpdate:
         """Collects the ids touched by the row changes."""
         self._rows = rows
         self._produced: Upsert | None = None
+        """Upsert of produced experiences; None if the row changes contain no experience."""
         self._fresh: Sequence[Values] = ()
         """Experiences not in the table yet, each the only record of its rollout."""
         self._repeated: list[Values] = []
         """Experiences of rollouts with other records."""
         self._leased_groups: set[bytes] = set()
+        """Groups with new leases."""
         self._groups: set[bytes] = set()
         """Groups with rows and with new leases."""
         self._rollouts: set[tuple[Any, Any]] = set()
         """Rollouts, by group and number, with failures or several records."""
         self._closed: set[bytes] = set()
+        """Groups with new closings."""
         self._experiences: set[bytes] = set()
         """Experiences with new plans or retirements."""
         self._batches: set[bytes] = set()
         """Batches with an abandonment or a completed step."""
         self._plans: set[bytes] = set()
+        """Batches planned or abandoned."""
         self._leases: set[bytes] = set()
+        """New leases."""
         for upsert, changes in rows.items():
             written = upsert.table.name, upsert.partition
             if written == _PRODUCED:
@@ -154,6 +185,7 @@ class StateUpdate:
                 getattr(self, touched).update([row[index] for row in changes])
         self._experiences.discard(None)
         self._counts = CountsUpdate()
+        """Changes of the counts."""
 
     def before(self) -> Dialogue:
         """Takes the present counts of touched rows away, and notes the ids in rows about to be replaced."""
@@ -163,14 +195,14 @@ class StateUpdate:
             self._leased_groups.update(bytes(row[0]) for row in rows if row[0])
         if touched := self._leased_groups.union([row[0] for row in self._fresh]):
             rows = yield Query(_PRESENT, "e.group_id", list(touched))
-            self._split({(bytes(group), rollout) for group, rollout in rows})
+            self._split_fresh({(bytes(group), rollout) for group, rollout in rows})
         ids = Counter([row[self._produced.columns.index("id")] for row in self._fresh] if self._produced else ())
         if planned := self._experiences.intersection(ids):
             # Their plans are read for the insertion already.
             rows = yield Query("SELECT e.id FROM experiences e WHERE ", "e.id", list(planned))
             present = {bytes(row[0]) for row in rows}
             self._experiences -= {id for id in planned if ids[id] == 1 and id not in present}
-        for keys, column in self._keys():
+        for keys, column in self._evaluated_keys():
             for row in (yield Query(_COUNTED, column, keys)):
                 self._counts.add_experience(row[:4], row[4:], -1)
             self._counts.add_failures((yield Query(_FAILURES, column, keys)), -1)
@@ -180,7 +212,7 @@ class StateUpdate:
             rows = yield Query("SELECT i.experience FROM batch_items i WHERE ", "i.batch", list(self._plans))
             self._experiences.update(bytes(row[0]) for row in rows if row[0])
 
-    def _split(self, present: set[tuple[bytes, int]]) -> None:
+    def _split_fresh(self, present: set[tuple[bytes, int]]) -> None:
         """Divides the experiences into fresh ones and those of rollouts with other records."""
         self._groups = self._leased_groups.intersection([group for group, _ in present])
         recorded = self._rollouts | present
@@ -243,13 +275,13 @@ class StateUpdate:
             self._experiences.update(bytes(row[0]) for row in rows if row[0])
         changed: list[Values] = []
         evaluated = set[Any]()
-        for keys, column in self._keys():
+        for keys, column in self._evaluated_keys():
             states = _merged((yield Query(_EVALUATED, column, keys, PRODUCED)))
             for counted, _, after in states.values():
                 self._counts.add_experience(counted, after, 1)
             evaluated |= states.keys()
             changed += [(*after, rowid) for rowid, (_, before, after) in states.items() if before != after]
-        yield from self._close(evaluated)
+        yield from self._close_groups(evaluated)
         if self._experiences:
             # Plans and retirements do not change which record ended a rollout: `state` tells it.
             rows = yield Query(_EVALUATED, "e.state IS NOT NULL AND e.id", list(self._experiences), "1 = 1")
@@ -260,11 +292,11 @@ class StateUpdate:
                     changed.append((*after, rowid))
         if changed:
             yield Write(_STATE_IN_FILE, _STATE_ON_SERVER, changed)
-        for keys, column in self._keys():  # with the new states: a rollout with an experience did not fail
+        for keys, column in self._evaluated_keys():  # with the new states: a rollout with an experience did not fail
             self._counts.add_failures((yield Query(_FAILURES, column, keys)), 1)
         yield from self._counts.writes()
 
-    def _close(self, evaluated: set[Any]) -> Dialogue:
+    def _close_groups(self, evaluated: set[Any]) -> Dialogue:
         """Counts the closed groups, and writes the states of their unplanned experiences."""
         if not self._closed:
             return
@@ -281,7 +313,7 @@ class StateUpdate:
         if changed:  # before the plans are evaluated, with the states read back
             yield Write(_CLOSED_IN_FILE, _CLOSED_ON_SERVER, changed)
 
-    def _keys(self) -> list[tuple[list[Any], str]]:
+    def _evaluated_keys(self) -> list[tuple[list[Any], str]]:
         """Returns the keys of experiences to be evaluated as a whole, with the column compared."""
         keys: list[tuple[list[Any], str]] = [
             (list(self._groups), "e.group_id"),
@@ -338,7 +370,7 @@ def _state_of(
     used_up = False
     for step_number, max_uses, use, staleness_versions in plans:
         used_up = used_up or (max_uses > 0 and use is not None and use >= max_uses)
-        step, staleness = _highest(step, step_number), _highest(staleness, staleness_versions)
+        step, staleness = _max_or_none(step, step_number), _max_or_none(staleness, staleness_versions)
     if retirement is not None:
         return "retired", retirement[0], int((retirement[1] or 0) > 0), step, staleness, len(plans)
     if plans:
@@ -346,11 +378,15 @@ def _state_of(
     return ("open" if not closed else "waiting" if member else "late"), None, None, None, None, 0
 
 
-def _highest(before: int | None, number: int | None) -> int | None:
+def _max_or_none(before: int | None, number: int | None) -> int | None:
+    """Returns the larger of two numbers; None if both are None."""
     return number if before is None else before if number is None else max(before, number)
 
 
 def _touching(kind: type[Any], prefix: str) -> tuple[str, str]:
+    """Returns the name of a table and the name of its partition column with `prefix`, which together identify an
+    upsert.
+    """
     return str(table_of(kind).name), f"{prefix}_partition"
 
 
@@ -365,10 +401,15 @@ def _insertion(produced: Upsert) -> tuple[str, str]:
 
 
 _PRODUCED: Final = _touching(Experiences, "produced")
+"""Table name and partition column by which the upsert of produced experiences is recognised."""
 _FAILED: Final = _touching(Experiences, "failed")
+"""Table name and partition column by which the upsert of failed rollouts is recognised."""
 _STATE: Final = ("state", "retired_reason", "retired_used", "step", "staleness_versions", "uses")
+"""Columns of a state."""
 _COUNTED_COLUMNS: Final = ("experiment", "stage", "prompt_tokens", "response_tokens")
+"""Columns that a count depends on, besides the state."""
 _ARRAYS: Final[dict[type, str]] = {bytes: "bytea[]", str: "text[]", int: "bigint[]", float: "float8[]"}
+"""Array type on Postgres of each Python type."""
 _TOUCHING: Final = {
     _touching(Leases, "leased"): (("id", "_leases"), ("subject", "_leased_groups")),
     _touching(Groups, "closed"): (("id", "_closed"),),

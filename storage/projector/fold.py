@@ -30,7 +30,9 @@ from rftd.streams.log.requests import is_request
 from rftd.streams.log.topics import EXPERIMENTS, Partition
 
 _NOBODY: Final = UUID(int=0)
+"""Id in place of the id of an unreadable record."""
 _NO_HEAD: Final = Head(id=_NOBODY, type="", version=0, experiment=None, source="", time_ns=0)
+"""Head in place of an unreadable one."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,15 @@ class FenceState:
     """A row of the fences table: the owner and epoch of a role in a partition."""
 
     partition: Partition
+    """Partition in which the role is fenced."""
     experiment: UUID | None
+    """The experiment; None for a role of the whole log."""
     role: str
+    """Name of the role."""
     epoch: int
+    """Epoch of the newest fence."""
     owner: UUID
+    """Owner of the role since the newest fence."""
 
 
 @dataclass
@@ -53,6 +60,7 @@ class Folded:
     after: Heads = field(default_factory=dict)
     """The position of each touched partition after these records."""
     rows: dict[Upsert, list[Values]] = field(default_factory=dict)
+    """Rows to write, by statement."""
     applied: Counter[UUID | None] = field(default_factory=Counter)
     """Number of records with an effect, by experiment."""
     void: int = 0
@@ -81,6 +89,7 @@ class TableFold:
         last.
         """
         self.positions: dict[Partition, Mark] = dict(positions)
+        """Next offset and chain value of each partition."""
         self._fences = FenceView(
             FenceOwner(
                 stream=fence.partition.stream,
@@ -92,11 +101,15 @@ class TableFold:
             )
             for fence in fences
         )
+        """Owner of each role."""
         self._plans = StandingPlans(planned)
+        """Plans of every experiment, by which plans of any but the next step are void."""
         self._once: dict[Partition, Recent] = {}
+        """Newest events of each partition that must not count twice."""
         for partition, id in once:
             self._once.setdefault(partition, Recent()).first(UUID(bytes=id))
         self._handlers: dict[type[Event], list[Handler]] = {}
+        """Functions adding the row changes of each event type."""
         for projection in projections:
             for kind, handler in projection.handlers.items():
                 self._handlers.setdefault(kind, []).append(handler)
@@ -130,7 +143,7 @@ class TableFold:
         mark = Mark(record.offset + 1, record.chain)
         self.positions[record.partition] = folded.after[record.partition] = mark
         changes = Changes()
-        folded.letters.append(_bury(record, error, changes))
+        folded.letters.append(_bury_record(record, error, changes))
         folded.rows = changes.rows()
         return folded
 
@@ -142,7 +155,7 @@ class TableFold:
             raise
         except CodecError as error:
             if not is_request(record):  # a request has its answer elsewhere
-                folded.letters.append(_bury(record, error, changes, unreadable=True))
+                folded.letters.append(_bury_record(record, error, changes, unreadable=True))
             return
         if not effective or (decoded.partition.stream == EXPERIMENTS and not self._plans.counts(decoded)):
             folded.void += 1
@@ -160,13 +173,14 @@ class TableFold:
             folded.applied[decoded.head.experiment] += 1
         except (CodecError, ValueError, ArithmeticError) as error:
             # Bytes of a foreign program, or values impossible for a writer of rftd.
-            folded.letters.append(_bury(record, error, changes))
+            folded.letters.append(_bury_record(record, error, changes))
 
 
 _START: Final = Mark(0, GENESIS)
+"""Position before a partition's first record."""
 
 
-def _bury(record: Record, error: Exception, changes: Changes, *, unreadable: bool = False) -> RecordDeadLettered:
+def _bury_record(record: Record, error: Exception, changes: Changes, *, unreadable: bool = False) -> RecordDeadLettered:
     """Adds the row of a dead letter, and returns the letter."""
     reason = error.what if isinstance(error, RftdError) else f"{type(error).__name__}: {error}"
     letter = RecordDeadLettered(

@@ -44,6 +44,7 @@ _TURN_SIZE_BYTES: Final = 128 * 1024
 """Maximum bytes of record values in one turn, excluding experiences: an item of a plan takes some 30 bytes."""
 
 _logger = logging.getLogger("rftd.projector")
+"""Logger of the projector."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,7 @@ class TablesFilling:
     """Progress of tables being filled from the first record on."""
 
     began_s: float
+    """Monotonic time, in seconds, at which the filling of the tables began."""
     goals: Heads
     """The heads of the log at the start of filling."""
 
@@ -81,6 +83,7 @@ class Projector:
         events among them by stream.
         """
         self._applied = Counter[UUID | None]()
+        """Number of records with an effect, by experiment."""
         self.void_records = 0
         """Records without effect because of an earlier fence, and plans that are not of the next step."""
         self.repeated_records = 0
@@ -91,24 +94,36 @@ class Projector:
         """The error of the database or the log, while they do not answer."""
         self._log = log
         self._sole = SoleWriter(engine, clock=clock)
+        """Opener of the projector's transactions, all on one connection, with the lock of the database."""
         self._statistics = TableStatistics(engine)
+        """Keeper of the database's statistics."""
         self._clock = clock
         self._projections = tuple(projections)
+        """The projections to fill."""
         self._max_records = max_records
         self._followed_records = min(max_records, limits.FETCH_RECORDS)
+        """Maximum number of records of one batch while following."""
         self._report = report
         self._handled = handled
         self._filling: TablesFilling | None = None
         """Tables being filled from the first record on."""
         self._point = point
         self._writer = TableWriter()
+        """Writer of the changes."""
         self._fold: TableFold | None = None
+        """Fold that continues from the tables; None before the tables are opened, and after a failure until positions
+        are read back.
+        """
         self._committed: Heads = {}
+        """Position of each partition as last committed to the tables by this projector, or as read at opening."""
         self._moved = asyncio.Event()
+        """Event set at the next commit or at the end of `run`, then replaced by a new event."""
         self._waiting = 0
         """Number of callers waiting for a record."""
         self._hurry = asyncio.Event()
+        """Event that ends `_linger`: set when a caller begins to wait for a commit, cleared when `_linger` begins."""
         self._running = False
+        """True while `run` works."""
 
     @property
     def positions(self) -> Mapping[Partition, int]:
@@ -168,9 +183,10 @@ class Projector:
         Raises LogLossError, LogCorruptError and UnknownVersionError: continuing would make the tables wrong.
         """
         async with self._statistics.renewed():
-            await self._run()
+            await self._run_until_cancelled()
 
-    async def _run(self) -> None:
+    async def _run_until_cancelled(self) -> None:
+        """Follows the log, with back-off after transient errors."""
         assert not self._running, "one run at a time"
         self._running = self._sole.keeps = True
         failures = 0
@@ -198,13 +214,13 @@ class Projector:
         while self._running:  # two folds of one database would conflict over positions: `run` does the work
             if all(self.positions.get(p, 0) >= goals[p].next_offset for p in TRUTH if p in goals):
                 return
-            await self._move()
-        await self._opened()
+            await self._wait_for_commit()
+        await self._open_fold()
         before: tuple[Sequence[Record], Folded] | None = None
-        async for records in self._below(goals):
-            before = await self._overlap(before, records)
+        async for records in self._records_below(goals):
+            before = await self._commit_and_fold(before, records)
         if before is not None:
-            await self._overlap(before, ())
+            await self._commit_and_fold(before, ())
         await self._statistics.renew()
 
     async def wait_for(self, partition: Partition, offset: int, timeout_s: float | None) -> None:
@@ -212,14 +228,14 @@ class Projector:
         try:
             async with asyncio.timeout(timeout_s):
                 while self.positions.get(partition, 0) <= offset:
-                    await self._move()
+                    await self._wait_for_commit()
         except TimeoutError as error:
             raise WaitTimeoutError(
                 f"{partition}@{offset} is not in the tables after {timeout_s} s",
                 fix=self.last_error or "the tables lag behind the log; try again",
             ) from error
 
-    async def _below(self, goals: Heads) -> AsyncIterator[Sequence[Record]]:
+    async def _records_below(self, goals: Heads) -> AsyncIterator[Sequence[Record]]:
         """Yields the records from the committed positions up to `goals`, partition by partition."""
         starts = dict(self.positions)
         for partition in TRUTH:
@@ -233,11 +249,11 @@ class Projector:
                 yield records
                 start = records[-1].offset + 1
 
-    async def _overlap(
+    async def _commit_and_fold(
         self, before: tuple[Sequence[Record], Folded] | None, records: Sequence[Record]
     ) -> tuple[Sequence[Record], Folded] | None:
         """Commits the changes folded `before` while `records` are folded. Returns the next changes to commit."""
-        fold = await self._opened()
+        fold = await self._open_fold()
         sent = asyncio.Event()
         writing = self._commit(before[1] if before is not None else Folded(), sent)
         # Both must end before the next action: a fold still running would change positions under a successor.
@@ -252,7 +268,7 @@ class Projector:
                 raise failure
         # Record by record, skipping committed records, until the refused record is found.
         for uncommitted in (before[0] if before else (), records):
-            await self._apply(await self._opened(), uncommitted)
+            await self._apply(await self._open_fold(), uncommitted)
         return None
 
     async def _fold_after_sending(self, fold: TableFold, records: Sequence[Record], sent: asyncio.Event) -> Folded:
@@ -261,7 +277,7 @@ class Projector:
         await sent.wait()
         return await asyncio.to_thread(fold.take, records)
 
-    async def _opened(self) -> TableFold:
+    async def _open_fold(self) -> TableFold:
         """Returns the fold, after opening the tables if needed."""
         if self._fold is None:
             await self.open()
@@ -270,7 +286,7 @@ class Projector:
 
     async def _follow(self) -> None:
         """Applies records as they arrive, until an error or cancellation."""
-        fold = await self._opened()
+        fold = await self._open_fold()
         positions = self.positions
         subscription = self._log.subscribe({partition: positions.get(partition, 0) for partition in TRUTH})
         try:
@@ -284,16 +300,16 @@ class Projector:
                         raise UnreachableError("Postgres closed the connection")
                     self.last_error = None
                     continue
-                for few in _of_few_rows(records):
+                for few in _turns_of(records):
                     await self._apply(fold, few)
-                    fold = await self._opened()
+                    fold = await self._open_fold()
                 self.last_error = None
                 if len(records) < self._followed_records and _size_of(records) < limits.FETCH_SIZE_BYTES // 2:
                     await self._linger()
         finally:
             await subscription.close()
 
-    async def _move(self) -> None:
+    async def _wait_for_commit(self) -> None:
         """Returns after the next commit, which does not linger."""
         self._waiting += 1
         self._hurry.set()
@@ -335,14 +351,14 @@ class Projector:
     async def _apply_singly(self, records: Sequence[Record]) -> None:
         """Commits each record in a separate transaction; a record refused by the database becomes a dead letter."""
         for record in records:
-            fold = await self._opened()
+            fold = await self._open_fold()
             try:
                 await self._commit(fold.take([record]))
             except BaseException as error:
                 self._fold = None
                 if not is_refused(error):
                     raise
-                fold = await self._opened()
+                fold = await self._open_fold()
                 refused = ValueError(f"the database refused its values: {type(error).__name__}")
                 await self._commit(fold.bury(record, refused))
 
@@ -358,6 +374,7 @@ class Projector:
     async def _write(self, folded: Folded, sent: asyncio.Event) -> None:
         # Before the position advances: after a crash in between, letters are reported again without harm; in the
         # opposite order they would never be reported.
+        """Reports dead letters, then writes rows and positions in one transaction."""
         if folded.letters and self._report is not None:
             await self._report(folded.letters)
         async with self._sole.transaction() as connection:
@@ -380,12 +397,14 @@ class Projector:
         self._wake()
 
     def _wake(self) -> None:
+        """Wakes callers waiting for a commit."""
         self._moved.set()
         self._moved = asyncio.Event()  # a new event for the next move: waiters on the old one are awake
 
 
-def _of_few_rows(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    """Splits the records into turns of a few thousand rows each.
+def _turns_of(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Splits the records into turns with at most `_TURN_SIZE_BYTES` of values, experiences not counted: a few thousand
+    rows each.
 
     An experience is a row, but a plan has a row per item: after a lag, a thousand records of the spine would be a
     hundred thousand rows at once, and the process keeps the peak memory of the largest turn.
@@ -402,4 +421,5 @@ def _of_few_rows(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
 
 
 def _size_of(records: Sequence[Record]) -> int:
+    """Returns the bytes of the records' values."""
     return sum([len(record.value) for record in records])

@@ -25,15 +25,19 @@ from rftd.storage.projector.writer import read_positions
 from rftd.streams.log.chain import Heads
 from rftd.streams.log.log import EventLog
 
-_ROWS_AT_ONCE: Final = 2000
+_ROWS_PER_DIGEST: Final = 2000
+"""Number of rows digested at once."""
 _encode: Final = msgspec.msgpack.Encoder().encode
+"""Encoder of a row for the digest."""
 
 
 class Digests(msgspec.Struct, frozen=True):
     """The sha256 of each table at some positions of the log."""
 
     positions: Heads
+    """Positions of the log applied to the tables."""
     tables: dict[str, str]
+    """The sha256 of each table, in hex, by name."""
 
     @property
     def total(self) -> str:
@@ -70,7 +74,7 @@ async def digest_of(
     hasher = sha256(_encode([str(column.name) for column in columns]))
     floats = [index for index, column in enumerate(columns) if isinstance(column.type, Float)]
     async with connection.stream(statement) as rows:
-        async for chunk in rows.partitions(_ROWS_AT_ONCE):
+        async for chunk in rows.partitions(_ROWS_PER_DIGEST):
             hasher.update(_encode([_canonical(row, floats) for row in chunk]))
     return hasher.hexdigest()
 
@@ -88,6 +92,7 @@ class RebuildReport(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a rebuild: digests of the rebuilt tables, and of the live tables for comparison."""
 
     rebuilt: Digests
+    """Digests of the rebuilt tables."""
     live: Digests | None = None
     """The live tables' digests at the same positions; None without live tables."""
 

@@ -24,14 +24,21 @@ from rftd.storage.database.postgres import forbidden
 _LOCK: Final = 0x72667464
 """The key of the advisory lock, shared by the sessions of one database."""
 _POLL_S: Final = 0.25
+"""Seconds between two attempts to take the lock."""
 _SHORTEN_WAIT_MS: Final = 3000
+"""Wait for readers before truncation, in milliseconds per multiple of the write-ahead file's bound
+`STATE_WAL_SIZE_BYTES`.
+"""
 _SHORTEN_WAIT_MOST_MS: Final = 60_000
-_SHORTEN_AGAIN_S: Final = 10.0
+"""Longest wait for readers before truncation, in milliseconds, however long the write-ahead file is."""
+_TRUNCATE_INTERVAL_S: Final = 10.0
+"""Minimum number of seconds between two attempts to truncate the write-ahead file."""
 _HOLDER: Final = """
 SELECT client_addr, pid, backend_start FROM pg_locks JOIN pg_stat_activity USING (pid)
 WHERE locktype = 'advisory' AND objid = :lock AND granted
 AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
+"""Query for the session with the lock."""
 
 
 class SoleWriter:
@@ -41,11 +48,15 @@ class SoleWriter:
     """
 
     def __init__(self, engine: AsyncEngine, *, clock: Clock) -> None:
+        """`engine` is the database, `clock` times the waits."""
         self._engine = engine
         self._clock = clock
         self._connection: AsyncConnection | None = None
+        """The open connection; None without one."""
         self._wal = Path(f"{engine.url.database}-wal") if engine.dialect.name == "sqlite" else None
+        """Write-ahead file of SQLite; None on Postgres."""
         self._shorten_at_s = 0.0
+        """Earliest monotonic time of the next truncation."""
         self.keeps = False
         """True while a connection to a SQLite file is kept between transactions, with its cache, until `close`."""
 
@@ -65,11 +76,11 @@ class SoleWriter:
             # the connection in any case.
             async with self._connection.begin():
                 yield self._connection
-            lengths = self._wal_lengths()
+            lengths = self._wal_excess()
             if lengths > 1 and self._clock.monotonic_s() >= self._shorten_at_s:
-                await self._shorten(self._connection, lengths)
+                await self._truncate_wal(self._connection, lengths)
         except BaseException as error:
-            await self._end(sound=False)
+            await self._end_connection(sound=False)
             if served and isinstance(error, DBAPIError):
                 _explain(error, self._engine)
             elif not served and isinstance(error, DatabaseError):
@@ -85,21 +96,21 @@ class SoleWriter:
         driver = (await self._connection.get_raw_connection()).driver_connection
         return driver is None or bool(driver.is_closed())
 
-    def _wal_lengths(self) -> float:
+    def _wal_excess(self) -> float:
         """Returns the size of the write-ahead file in units of the bound."""
         try:
             return self._wal.stat().st_size / limits.STATE_WAL_SIZE_BYTES if self._wal is not None else 0.0
         except OSError:
             return 0.0  # for example a database in memory
 
-    async def _shorten(self, connection: AsyncConnection, lengths: float) -> None:
+    async def _truncate_wal(self, connection: AsyncConnection, lengths: float) -> None:
         """Truncates the write-ahead file.
 
         SQLite's own checkpoints never wait for readers, so the file would grow for ever under constant reads. This
         checkpoint waits for the present readers, longer the longer the file is, and is tried again later.
         """
         wait_ms = min(round(_SHORTEN_WAIT_MS * lengths), _SHORTEN_WAIT_MOST_MS)
-        self._shorten_at_s = self._clock.monotonic_s() + _SHORTEN_AGAIN_S
+        self._shorten_at_s = self._clock.monotonic_s() + _TRUNCATE_INTERVAL_S
         driver = (await connection.get_raw_connection()).driver_connection
         assert driver is not None
         for statement in (f"busy_timeout={wait_ms}", "wal_checkpoint(TRUNCATE)", BUSY_TIMEOUT):
@@ -108,9 +119,9 @@ class SoleWriter:
 
     async def close(self) -> None:
         """Releases the database; the next transaction reconnects. Idempotent."""
-        await self._end(sound=True)
+        await self._end_connection(sound=True)
 
-    async def _end(self, *, sound: bool) -> None:
+    async def _end_connection(self, *, sound: bool) -> None:
         """Ends the connection; after a failed or cancelled statement, the connection is discarded."""
         connection = self._connection
         self._connection = None

@@ -16,7 +16,7 @@ from rftd.streams.log.envelope import Decoded
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_BEFORE: Final = """SELECT id, forked_step FROM experiments WHERE forked_step IS NOT NULL
+_STEP_BEFORE_SQL: Final = """SELECT id, forked_step FROM experiments WHERE forked_step IS NOT NULL
 UNION ALL SELECT experiment, MAX(first_version) FROM stages WHERE started_offset IS NOT NULL GROUP BY experiment"""
 """The step before the first one that a stage or a fork may plan."""
 _EXECUTED: Final = f"SELECT s.experiment, MAX(s.step) FROM {EXECUTED} s GROUP BY s.experiment"  # noqa: S608 - constants
@@ -44,20 +44,21 @@ class StandingPlans:
             return True
         match event:
             case BatchPlanned():
-                return self._of(experiment).plan(event)
+                return self._planned_of(experiment).plan(event)
             case BatchAbandoned():
-                self._of(experiment).abandon(event)
+                self._planned_of(experiment).abandon(event)
             case StepCompleted():
-                self._of(experiment).complete(event)
+                self._planned_of(experiment).complete(event)
             case StageStarted():
-                self._of(experiment).begin(event.first_version)
+                self._planned_of(experiment).begin(event.first_version)
             case ExperimentForked():
-                self._of(experiment).begin(event.at_step)
+                self._planned_of(experiment).begin(event.at_step)
             case _:
                 pass
         return True
 
-    def _of(self, experiment: UUID) -> PlannedBatches:
+    def _planned_of(self, experiment: UUID) -> PlannedBatches:
+        """Returns the plans of an experiment, empty at first."""
         planned = self.planned.get(experiment)
         if planned is None:
             planned = self.planned[experiment] = PlannedBatches()
@@ -71,13 +72,13 @@ async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, Planned
     def of(id: bytes) -> PlannedBatches:
         return plans.setdefault(UUID(bytes=bytes(id)), PlannedBatches())
 
-    for id, version in await _rows(connection, _BEFORE):
+    for id, version in await _read_rows(connection, _STEP_BEFORE_SQL):
         of(id).begin(version)
-    for id, step in await _rows(connection, _EXECUTED):
+    for id, step in await _read_rows(connection, _EXECUTED):
         planned = of(id)
         planned.furthest = step
         planned.steps.add(step)
-    for id, step, batch, abandoned in await _rows(connection, _STANDING):
+    for id, step, batch, abandoned in await _read_rows(connection, _STANDING):
         planned = of(id)
         if abandoned:
             planned.abandoned.add(UUID(bytes=bytes(batch)))
@@ -87,5 +88,6 @@ async def read_standing_plans(connection: AsyncConnection) -> dict[UUID, Planned
     return plans
 
 
-async def _rows(connection: AsyncConnection, statement: str) -> list[tuple[Any, ...]]:
+async def _read_rows(connection: AsyncConnection, statement: str) -> list[tuple[Any, ...]]:
+    """Returns the rows of a statement as tuples."""
     return [tuple(row) for row in await connection.exec_driver_sql(statement)]

@@ -38,11 +38,16 @@ from rftd.storage.database.tables.base import Row, table_of
 from rftd.streams.log.envelope import Decoded
 
 Value = bytes | str | int | float | bool | None
+"""Content of a column."""
 Values = tuple[Value, ...]
+"""Row in the order of an upsert's columns."""
 Columns = ReadOnlyColumnCollection[str, Any]
+"""Columns by name, in SQL conditions."""
 
 _LOWEST: Final = -(1 << 63)
+"""Smallest number of a column."""
 _HIGHEST: Final = (1 << 63) - 1
+"""Largest number of a column."""
 _INDEXED_SIZE_BYTES: Final = 2000
 """Maximum text size in a key or an index: Postgres refuses entries of more than 2.7 KB."""
 _ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
@@ -52,13 +57,16 @@ _ELEMENTS: Final[dict[type, TypeEngine[Any]]] = {
     float: Double(),
     bool: Boolean(),
 }
+"""Column type on Postgres of each Python type."""
 
 
 class Rule(Enum):
     """The rule for two events owning a column: the first or the last wins."""
 
     FIRST = "first"
+    """The first event wins."""
     LAST = "last"
+    """The last event wins."""
 
 
 class Upsert:
@@ -78,15 +86,26 @@ class Upsert:
         rule: Rule = Rule.FIRST,
         final: tuple[str, Sequence[str]] | None = None,
     ) -> None:
+        """`prefix` begins the names of the columns for partition, offset and time of the owning record; `owns` are the
+        other columns; `final` is a column with the contents after which no later event wins.
+        """
         self.table = table_of(kind)
+        """The written table."""
         self.key: Final = tuple(column.name for column in self.table.primary_key.columns)
+        """Columns of the primary key."""
         self.partition = f"{prefix}_partition"
+        """Column of the owning record's partition."""
         self.offset = f"{prefix}_offset"
+        """Column of the owning record's offset."""
         time = f"{prefix}_ns"
+        """Name of the column for the time of the owning record; kept in `self.time` only if the table has this column.
+        """
         self.time = time if time in self.table.columns else None
         stamps = (self.partition, self.offset, *((time,) if self.time else ()))
         self.owns: Final = (*owns, *stamps)
+        """Columns owned by the event type, stamps included."""
         self.columns: Final = (*self.key, *self.owns)
+        """Key and owned columns, in the order of parameters."""
         assert all(name in self.table.columns for name in self.columns), (self.table.name, self.owns)
         self._rule = rule
         self._final = final
@@ -96,14 +115,21 @@ class Upsert:
         self.kinds: Final = tuple(kinds)
         """The Python types of the columns."""
         self._texts = tuple(i for i, kind in enumerate(kinds) if kind is str)
+        """Indices of text columns."""
         self._reals = tuple(i for i, kind in enumerate(kinds) if kind is float)
+        """Indices of float columns."""
         places = (self.partition, self.offset)
         self._integers = tuple(i for i, kind in enumerate(kinds) if kind is int and self.columns[i] not in places)
+        """Indices of integer columns, without partition and offset."""
         indexed = {*self.key, *(column.name for index in self.table.indexes for column in index.columns)}
         self._indexed = tuple(i for i in self._texts if self.columns[i] in indexed)
+        """Indices of text columns in a key or an index."""
         self._key_of = itemgetter(*(self.columns.index(name) for name in self.key))
+        """Getter of a row's key: a tuple of values, or a single value for a key of one column."""
         self._place_of = itemgetter(self.columns.index(self.partition), self.columns.index(self.offset))
+        """Getter of a row's place in the log, as a tuple of partition and offset."""
         self._final_at = self.columns.index(final[0]) if final else None
+        """Index of the column with final contents; None without one."""
 
     def statement(self, dialect: Dialect) -> str:
         """Returns the SQL text with the parameters `columns` in order: a row on SQLite, columns on Postgres."""
@@ -175,37 +201,41 @@ class Upsert:
         """
         columns: list[Sequence[Any]] = list(zip(*rows, strict=True))  # checking a whole column at once is cheap
         for index in self._integers:
-            integers = _not_null(columns[index])
+            integers = _without_none(columns[index])
             if min(integers, default=0) < _LOWEST or max(integers, default=0) > _HIGHEST:
                 raise OverflowError(f"{self.table.name}.{self.columns[index]} holds 64 bits, not {max(integers)}")
         for index in self._reals:
             if isnan(
-                sum(_not_null(columns[index]))
+                sum(_without_none(columns[index]))
             ):  # one sum instead of a test per value; inf - inf only causes a needless check
-                rows = [row if row[index] == row[index] else _replaced(row, index, None) for row in rows]
+                rows = [row if row[index] == row[index] else _with_replacement(row, index, None) for row in rows]
         for index in self._texts:
-            texts = _not_null(columns[index])
+            texts = _without_none(columns[index])
             if "\x00" in "".join(texts):
-                rows = [_replaced(row, index, _without_nul(row[index])) for row in rows]
+                rows = [_with_replacement(row, index, _without_nul(row[index])) for row in rows]
             # A character takes four bytes of UTF-8 at most: only longer texts must be encoded to be measured.
             if index in self._indexed and max(map(len, texts), default=0) > _INDEXED_SIZE_BYTES // 4:
                 self._check_indexed(rows, index)
         return rows
 
     def _check_indexed(self, rows: list[Values], index: int) -> None:
+        """Raises OverflowError for a text too long for an index."""
         if any(row[index] is not None and len(str(row[index]).encode()) > _INDEXED_SIZE_BYTES for row in rows):
             raise OverflowError(f"{self.table.name}.{self.columns[index]} is longer than any index takes")
 
 
-def _not_null(column: Sequence[Any]) -> Sequence[Any]:
+def _without_none(column: Sequence[Any]) -> Sequence[Any]:
+    """Returns the cells without None."""
     return [cell for cell in column if cell is not None] if None in column else column
 
 
-def _replaced(row: Values, index: int, replacement: Value) -> Values:
+def _with_replacement(row: Values, index: int, replacement: Value) -> Values:
+    """Returns a row with one cell replaced."""
     return (*row[:index], replacement, *row[index + 1 :])
 
 
 def _without_nul(text: Value) -> Value:
+    """Returns a text with NUL characters replaced, which Postgres refuses."""
     return text.replace("\x00", "\ufffd") if isinstance(text, str) else text
 
 
@@ -214,6 +244,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._by_upsert: dict[Upsert, list[Values]] = {}
+        """Rows by statement, in the order of first use."""
 
     def put(self, upsert: Upsert, decoded: Decoded, **row: Value) -> None:
         """Adds one row; the record's position (and time) is filled in."""

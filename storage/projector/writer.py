@@ -25,17 +25,26 @@ from rftd.streams.log.chain import Heads, Mark
 from rftd.streams.log.topics import Partition
 
 _positions: Final = table_of(Positions)
+"""Table of the projections' positions."""
 _STORED: Final = select(_positions.c.stream, _positions.c.partition, _positions.c.next_offset, _positions.c.chain)
+"""Query for the stored positions."""
 _LOCKED: Final = _STORED.with_for_update()
+"""Query for the stored positions under a row lock."""
 _MOVED: Final = (
     update(_positions)
     .where(_positions.c.stream == bindparam("stream_"), _positions.c.partition == bindparam("partition_"))
     .values(next_offset=bindparam("next_offset_"), chain=bindparam("chain_"))
 )
+"""Statement moving a position, on Postgres."""
 _STORED_IN_FILE: Final = 'SELECT stream, "partition", next_offset FROM positions'
-_MOVED_IN_FILE: Final = """INSERT INTO positions (stream, "partition", next_offset, chain) VALUES (?, ?, ?, ?)
+"""Query for the stored positions, on SQLite."""
+_MOVE_POSITION_IN_FILE: Final = """INSERT INTO positions (stream, "partition", next_offset, chain) VALUES (?, ?, ?, ?)
 ON CONFLICT (stream, "partition") DO UPDATE SET next_offset = excluded.next_offset, chain = excluded.chain"""
-_MADE: Final = insert(_positions).values({column.name: bindparam(f"{column.name}_") for column in _positions.columns})
+"""Statement moving a position, on SQLite."""
+_INSERT_POSITION: Final = insert(_positions).values(
+    {column.name: bindparam(f"{column.name}_") for column in _positions.columns}
+)
+"""Statement inserting a position, on Postgres."""
 
 
 class TableWriter:
@@ -43,6 +52,7 @@ class TableWriter:
 
     def __init__(self) -> None:
         self._statements: dict[Upsert, str] = {}
+        """Text of each upsert, built once."""
 
     async def write(self, connection: AsyncConnection, folded: Folded, sent: asyncio.Event) -> None:
         """Moves the positions, and writes the rows. `sent` is set once the database has work to do.
@@ -54,7 +64,7 @@ class TableWriter:
             sent.set()
             await visit(connection, partial(_write_file, folded, statements))
             return
-        await _move(connection, folded)
+        await _move_positions(connection, folded)
         sent.set()  # the waiter's turn comes once the first rows are on their way
         update = StateUpdate(folded.rows)
         await _converse(connection, update.before())
@@ -72,6 +82,7 @@ class TableWriter:
             await connection.exec_driver_sql(statement, tuple(list(column) for column in columns))
 
     def _statement(self, upsert: Upsert, dialect: Dialect) -> str:
+        """Returns the text of an upsert in a dialect."""
         statement = self._statements.get(upsert)
         if statement is None:
             statement = self._statements[upsert] = upsert.statement(dialect)
@@ -83,9 +94,9 @@ def _write_file(folded: Folded, statements: Mapping[Upsert, str], file: sqlite3.
     small statement.
     """
     stored = {Partition(stream, number): offset for stream, number, offset in file.execute(_STORED_IN_FILE)}
-    _check(folded, stored)
+    _check_positions(folded, stored)
     moved = [(*partition, mark.next_offset, mark.chain) for partition, mark in folded.after.items()]
-    file.executemany(_MOVED_IN_FILE, moved)
+    file.executemany(_MOVE_POSITION_IN_FILE, moved)
     update = StateUpdate(folded.rows)
     _converse_with_file(file, update.before())
     for upsert in update.first:
@@ -125,11 +136,11 @@ async def _converse(connection: AsyncConnection, dialogue: Dialogue) -> None:
             step = dialogue.send(rows)
 
 
-async def _move(connection: AsyncConnection, folded: Folded) -> None:
+async def _move_positions(connection: AsyncConnection, folded: Folded) -> None:
     # The rows of the positions are the lock against a second projector on the database, so these rows come first.
     """Moves the stored positions on Postgres, under a row lock."""
     stored = await read_positions(connection, lock=True)
-    _check(folded, {partition: mark.next_offset for partition, mark in stored.items()})
+    _check_positions(folded, {partition: mark.next_offset for partition, mark in stored.items()})
     moved: list[dict[str, object]] = []
     added: list[dict[str, object]] = []
     for partition, mark in folded.after.items():
@@ -143,10 +154,10 @@ async def _move(connection: AsyncConnection, folded: Folded) -> None:
     if moved:
         await connection.execute(_MOVED, moved)
     if added:
-        await connection.execute(_MADE, added)
+        await connection.execute(_INSERT_POSITION, added)
 
 
-def _check(folded: Folded, stored: Mapping[Partition, int]) -> None:
+def _check_positions(folded: Folded, stored: Mapping[Partition, int]) -> None:
     """Raises ConflictError if the positions have changed since the rows were folded."""
     # Checked in addition to the lock against rivals: the lock ends with the session, and a projector without a
     # connection may notice late.

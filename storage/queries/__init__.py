@@ -16,9 +16,9 @@ evaluations   one evaluation, and the log positions of its scores
 signal        whether the newest batches have a learning signal
 step_columns  figures of steps as columns, cached
 thinning      a long series in a few buckets
-worker_counts workers of each role over time
 marks         publications, checkpoints, transitions and lost workers
-courses       the figures of one experiment by step, tokens or time
+courses       the figures of one experiment by step, tokens or time, with its workers over time
+trainer_time  the shares of the trainer's time between two steps
 curve         the rewards of each step, cached
 batches       batches, items, the lineage of a weight version
 experiences   one by one

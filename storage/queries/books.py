@@ -13,15 +13,15 @@ from rftd.storage.queries.rows import fetch
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_HELD: Final = """EXISTS (SELECT 1 FROM leases h WHERE h.id = {lease} AND h.worker = {row}.writer
+_LEASE_HELD: Final = """EXISTS (SELECT 1 FROM leases h WHERE h.id = {lease} AND h.worker = {row}.writer
     AND h.subject = {row}.group_id)"""
 """SQL condition template: the writer of `{row}` held the lease `{lease}`, issued for the group of the rollout."""
-_NONE_BEFORE: Final = f"""NOT EXISTS (SELECT 1 FROM experiences o
+_NO_EARLIER_ANSWER: Final = f"""NOT EXISTS (SELECT 1 FROM experiences o
     WHERE o.group_id = e.group_id AND o.rollout = e.rollout AND o.writer <> e.writer
         AND (((o.produced_partition, o.produced_offset) < {{place}}
-                AND {_HELD.format(row="o", lease="o.lease")})
+                AND {_LEASE_HELD.format(row="o", lease="o.lease")})
             OR ((o.failed_partition, o.failed_offset) < {{place}}
-                AND {_HELD.format(row="o", lease="o.failed_lease")})))"""
+                AND {_LEASE_HELD.format(row="o", lease="o.failed_lease")})))"""
 """SQL condition template on `experiences e`: no explorer with a lease ended the rollout before the position `{place}`.
 """
 _PRODUCED_AT: Final = "(e.produced_partition, e.produced_offset)"
@@ -29,7 +29,7 @@ _PRODUCED_AT: Final = "(e.produced_partition, e.produced_offset)"
 _FAILED_AT: Final = "(e.failed_partition, e.failed_offset)"
 """SQL position in the log of the failure of `experiences e`: partition and offset, comparable in order."""
 
-HELD: Final = _HELD.format(row="e", lease="e.lease")
+LEASE_HELD: Final = _LEASE_HELD.format(row="e", lease="e.lease")
 """SQL condition on `experiences e`: the writer held the lease answered by the record. Anybody with write access to the
 topic can write such a record; without a lease it has no effect.
 """
@@ -38,11 +38,11 @@ MAPPED_ROLLOUTS: Final = 65_536
 """Maximum rollouts in a group's map of members; larger numbers are damage, and fit into no SUBSTR."""
 
 PRODUCED: Final = f"""(e.produced_offset IS NOT NULL AND (e.failed_offset IS NULL OR {_PRODUCED_AT} < {_FAILED_AT})
-    AND {HELD} AND {_NONE_BEFORE.format(place=_PRODUCED_AT)})"""
+    AND {LEASE_HELD} AND {_NO_EARLIER_ANSWER.format(place=_PRODUCED_AT)})"""
 """SQL condition on `experiences e`: the rollout's first terminal event by a holder of its lease was this experience."""
 
 _FAILED: Final = f"""(e.failed_offset IS NOT NULL AND (e.produced_offset IS NULL OR {_FAILED_AT} < {_PRODUCED_AT})
-    AND {_HELD.format(row="e", lease="e.failed_lease")} AND {_NONE_BEFORE.format(place=_FAILED_AT)})"""
+    AND {_LEASE_HELD.format(row="e", lease="e.failed_lease")} AND {_NO_EARLIER_ANSWER.format(place=_FAILED_AT)})"""
 """SQL condition on `experiences e`: the rollout's first terminal event by a holder of its lease was this failure."""
 
 ENDED: Final = f"(e.state IS NOT NULL OR {_FAILED})"

@@ -18,24 +18,27 @@ _COUNTS: Final = """SELECT state, CASE WHEN priority > 0 THEN 1 WHEN priority < 
     COUNT(*) AS count
 FROM experiences WHERE experiment = :experiment AND state IN ('waiting', 'cooling', 'open') AND state <> 'planned'
 GROUP BY 1, 2"""
-"""SQL of a `PlaceCount` for each state and sign."""
+"""SQL of a `PlaceCount` for each state and sign of the priority; `state <> 'planned'`, implied by the list of states,
+names the partial index.
+"""
 
 
 class PlaceCount(msgspec.Struct, frozen=True):
-    """The number of experiences in a state, with priority tags of equal sign."""
+    """The number of an experiment's experiences in one state with priorities of one sign."""
 
     state: str
-    """`waiting` to be planned, `cooling` between two uses, `open` until its group is closed."""
+    """State of the experiences: `waiting` to be planned, `cooling` between uses, `open` until the group is closed."""
     band: int
-    """1 for positive tags, 0 for zero, -1 for negative ones."""
+    """Sign of the experiences' priorities: 1 for positive ones, 0 for zero, -1 for negative ones."""
     count: int
-    """Number of experiences in the state, with tags of the sign."""
+    """Number of experiences in the state with priorities of the sign."""
 
 
 async def count_buffer(connection: AsyncConnection, experiment: UUID) -> list[PlaceCount]:
-    """Returns the number of waiting, cooling and open experiences, as in the books.
+    """Returns the number of an experiment's waiting, cooling and open experiences, by state and sign of the priority.
 
-    Every state is present, with tag zero if empty. Reads the experiences of these states only, by an index.
+    Every state is present: one without experiences as a count of 0 in band 0. Reads the experiences of these states
+    only, by an index.
     """
     rows = await fetch(connection, PlaceCount, _COUNTS, experiment=experiment.bytes)
     return [*rows, *(PlaceCount(state, 0, 0) for state in sorted(set(_STATES) - {row.state for row in rows}))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -18,11 +18,54 @@ from rftd.storage.queries.shares import shares_of
 from rftd.storage.queries.step_columns import ABSENT, TABLE_FIGURES, StepColumns, StepTable
 from rftd.storage.queries.steps import EvalRow, list_evals
 from rftd.storage.queries.thinning import Bands, Column, Grid, banded
-from rftd.storage.queries.worker_counts import Presence, load_times, presence_of
+from rftd.storage.queries.trainer_time import TIME, TIME_COLUMNS, TIMES, trainer_time
 from rftd.streams.figures.step_figures import REWARDS
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+class Presence(NamedTuple):
+    """Sorted times of the starts and of the ends of a role's workers, in nanoseconds."""
+
+    starts: NDArray[np.int64]
+    """Start times of the role's workers, ascending."""
+    ends: NDArray[np.int64]
+    """End times of the role's ended workers, ascending."""
+
+    def living(self, times_ns: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the number of living workers at each time."""
+        started = np.searchsorted(self.starts, times_ns, side="right")
+        return (started - np.searchsorted(self.ends, times_ns, side="right")).astype(np.float64)
+
+
+async def presence_of(connection: AsyncConnection, experiment: UUID) -> dict[str, Presence]:
+    """Returns the starts and ends of the experiment's workers by role."""
+    _, rows = await fetch_raw(
+        connection,
+        """SELECT role, started_ns, COALESCE(stopped_ns, lost_ns) FROM workers
+        WHERE experiment = :experiment AND started_offset IS NOT NULL AND role IS NOT NULL""",
+        experiment=experiment.bytes,
+    )
+    return {
+        role: Presence(
+            np.sort(np.array([start for name, start, _ in rows if name == role], np.int64)),
+            np.sort(np.array([end for name, _, end in rows if name == role and end is not None], np.int64)),
+        )
+        for role in sorted({row[0] for row in rows})
+    }
+
+
+async def load_times(connection: AsyncConnection, experiment: UUID) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Returns the weight versions loaded by explorers, and the mean seconds of each version's loads."""
+    _, rows = await fetch_raw(
+        connection,
+        """SELECT version, AVG(duration_s) FROM activations WHERE experiment = :experiment AND duration_s IS NOT NULL
+        GROUP BY version ORDER BY version""",
+        experiment=experiment.bytes,
+    )
+    return np.array([row[0] for row in rows], np.int64), np.array([row[1] for row in rows], np.float64)
+
 
 REWARD: Final = "reward"
 """Figure of the mean reward, banded by the rewards' minimum, maximum and quantiles in each step."""
@@ -38,7 +81,7 @@ _REWARD_BANDS: Final = tuple(f"{REWARDS}/{name}" for name in ("mean", "min", "ma
 """Names of the step figures behind `REWARD`: mean, minimum, maximum, 10th, 50th and 90th percentile."""
 _NEWEST_EVALS: Final = 8
 """Number of newest evaluations searched for names of figures, in each share of the history."""
-_OWN: Final = (REWARD, RATE, *TABLE_FIGURES)
+_COMMON_FIGURES: Final = (REWARD, RATE, *TABLE_FIGURES)
 """Names of the figures on offer for every experiment."""
 
 
@@ -88,6 +131,8 @@ class Course:
             )
             first, middle, last = (quantile.mean for quantile in quantiles)
             return mean._replace(low=low.low, high=high.high, quantiles=(first, middle, last))
+        if metric in TIMES:
+            return banded(grid, self.at, trainer_time(self.table)[metric])
         if metric == RATE:
             tokens, seconds = self.table.figures["tokens"], self.table.figures["duration_s"]
             rates = np.divide(tokens, seconds, out=np.full(len(tokens), ABSENT), where=seconds > 0)
@@ -136,7 +181,7 @@ async def course_of(
         started_ns=identity.started_ns,
         table=table,
         at=scale.at,
-        names=[*_OWN, *table.names, *held_out, *(f"{WORKERS}{role}" for role in presence), LOADING],
+        names=[*_COMMON_FIGURES, *table.names, *held_out, *(f"{WORKERS}{role}" for role in presence), LOADING, *TIMES],
         points=points,
         presence=presence,
         marks=marks,
@@ -150,7 +195,8 @@ def _step_figures(wanted: set[str], by: str) -> list[str]:
     needed |= set(_REWARD_BANDS) if REWARD in wanted else set()
     needed |= {"tokens", "duration_s"} if RATE in wanted else set()
     needed |= {"tokens"} if by == "tokens" else set()
-    elsewhere = (HELD_OUT, WORKERS, LOADING)
+    needed |= set(TIME_COLUMNS) if needed & set(TIMES) else set()
+    elsewhere = (HELD_OUT, WORKERS, LOADING, TIME)
     return sorted(name for name in needed if name not in (REWARD, RATE) and not name.startswith(elsewhere))
 
 

@@ -63,7 +63,7 @@ def key_of(cursor: str, name: str, order: str, kinds: tuple[type, ...] | None) -
         padded = cursor + "=" * (-len(cursor) % 4)
         decoded = msgpack_decoder(_Cursor).decode(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, msgspec.DecodeError) as error:
-        raise CursorError("this is no cursor of a list", field="cursor") from error
+        raise CursorError("this is not a cursor of a list", field="cursor") from error
     if decoded.form != FORM:
         raise CursorError("the cursor is of another release", field="cursor")
     if decoded.list != name:

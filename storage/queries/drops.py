@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
 _REASONS: Final = 64
-"""Maximum number of codes of failures, and of given-up tasks."""
+"""Maximum number of codes reported for failures, and of those for given-up tasks: the most frequent ones."""
 
 
 class DropReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class DropReason(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     """Share of all decided experiences, trained or dropped."""
     tokens: LengthSummary
-    """Response lengths, to be compared with those trained; above 255 tokens within 1 per cent, here and below."""
+    """Response lengths of the experiences, to be compared with those trained; from 256 tokens on within 1 per cent."""
     examples: list[str]
     """Ids of the newest of these experiences."""
 
@@ -57,7 +57,7 @@ class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     rollouts: int
     """Number of failed rollouts with the code."""
     share: float
-    """Number in proportion to all rollouts of closed groups."""
+    """Share of these rollouts among all rollouts of closed groups, from 0 to 1."""
     reason: str
     """The newest of their reasons."""
     examples: list[str]
@@ -81,9 +81,9 @@ class Drops(msgspec.Struct, frozen=True, kw_only=True):
     """Rollouts that were not trained, beside those that were."""
 
     trained: LengthSummary
-    """Response lengths of experiences planned at least once."""
+    """Response lengths of experiences planned at least once; from 256 tokens on within 1 per cent."""
     dropped: LengthSummary
-    """Response lengths of dropped experiences."""
+    """Response lengths of dropped experiences; from 256 tokens on within 1 per cent."""
     reasons: list[DropReason]
     """Reasons of drops, the most frequent first."""
     undecided: int
@@ -116,6 +116,7 @@ async def drops_of(
     counts = await stage_counts(connection, experiment, stage=stage)
 
     def total(*kinds: str) -> int:
+        """Returns the sum of the counts of these kinds."""
         return sum(row.count for row in counts if row.kind in kinds)
 
     dropped_rows = [row for row in counts if row.kind in (DROPPED, LATE)]
@@ -170,7 +171,10 @@ def _by_code(counts: Iterable[StageCount], kind: str) -> list[tuple[str, int]]:
 async def _examples(
     connection: AsyncConnection, kind: str, reason: str, of_stage: str, limit: int, parameters: dict[str, object]
 ) -> list[str]:
-    """Returns the ids of the newest experiences dropped for a reason."""
+    """Returns the ids of the newest experiences dropped for a reason, at most `limit`; of kind `LATE` for any reason.
+
+    `of_stage` is an SQL condition on the stage, with `{}` for the prefix of its column, or empty.
+    """
     # `state <> 'planned'` names the partial index.
     key = _key_of("NULLIF(e.retired_reason, '')", "retired")
     of_kind = "e.state = 'late'" if kind == LATE else f"e.state = 'retired' AND {key} = :reason"
@@ -196,7 +200,10 @@ async def _failures(
     examples: int,
     parameters: dict[str, object],
 ) -> list[FailureReason]:
-    """Returns the failed rollouts by code."""
+    """Returns the failed rollouts for each code in `counts`, with the newest reason and at most `examples` groups.
+
+    `rollouts` is the number of which shares are taken; `of_stage` is as in `_examples`.
+    """
     failures = []
     for code, number in counts:
         newest = await fetch(
@@ -229,7 +236,9 @@ async def _given_up(
     examples: int,
     parameters: dict[str, object],
 ) -> list[GivenUpTasks]:
-    """Returns the tasks without an experience by code."""
+    """Returns the tasks without an experience for each code in `counts`, with the newest reason and at most `examples`
+    groups; `of_stage` is as in `_examples`.
+    """
     given_up = []
     for code, number in counts:
         newest = await fetch(
@@ -250,5 +259,7 @@ async def _given_up(
 
 
 def _key_of(column: str, default: str = "") -> str:
-    """Returns the SQL of a reason or a code as in the counts."""
+    """Returns the SQL of a reason or a code as in the counts: cut after `REASON_CHARACTERS`, and `default` in place of
+    NULL.
+    """
     return f"SUBSTR(COALESCE({column}, '{default}'), 1, {REASON_CHARACTERS})"

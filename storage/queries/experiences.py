@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.ops.errors import NotFoundError, UsageError
-from rftd.storage.queries.books import COUNTED, GROUP, HELD
+from rftd.storage.queries.books import COUNTED, GROUP, LEASE_HELD
 from rftd.storage.queries.rows import fetch, fetch_one
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, text: s
         connection,
         _ExperienceId,
         f"""SELECT DISTINCT e.id AS id FROM experiences e
-        WHERE e.id BETWEEN :low AND :high AND e.experiment = :experiment AND {HELD} LIMIT {_CANDIDATES}""",
+        WHERE e.id BETWEEN :low AND :high AND e.experiment = :experiment AND {LEASE_HELD} LIMIT {_CANDIDATES}""",
         low=bytes.fromhex(prefix.ljust(32, "0")),
         high=bytes.fromhex(prefix.ljust(32, "f")),
         experiment=experiment.bytes,

@@ -12,7 +12,7 @@ from rftd.streams.folds.failed_tasks import STAGE_ENDED, FailedTask, Try
 from rftd.streams.folds.letters import RecordPlace
 from rftd.streams.log.topics import TASKS
 
-_AT_ONCE: Final = 500
+_GROUPS_PER_QUERY: Final = 500
 """Maximum number of groups in one query for leases."""
 MOST: Final = 10_000
 """Maximum number of failed tasks read, the newest first; the log has the older ones."""
@@ -31,8 +31,8 @@ async def failed_tasks(connection: AsyncConnection) -> list[FailedTask]:
     leases: dict[bytes, list[Any]] = {}
     ids = [bytes(row.id) for row in closed]
     statement = text(_LEASES).bindparams(bindparam("groups", expanding=True))
-    for start in range(0, len(ids), _AT_ONCE):
-        for lease in await connection.execute(statement, {"groups": ids[start : start + _AT_ONCE]}):
+    for start in range(0, len(ids), _GROUPS_PER_QUERY):
+        for lease in await connection.execute(statement, {"groups": ids[start : start + _GROUPS_PER_QUERY]}):
             leases.setdefault(bytes(lease.subject), []).append(lease)
     return [_task(row, leases.get(bytes(row.id), [])) for row in closed]
 

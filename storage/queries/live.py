@@ -17,6 +17,8 @@ class LiveRow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """Id of the experiment."""
+    name: str
+    """Name of the experiment; empty before its submission is in the tables."""
     state: str
     """Present state of the experiment."""
     signal_cause: str | None
@@ -50,6 +52,7 @@ async def live_experiments(connection: AsyncConnection) -> list[LiveRow]:
     return await fetch(
         connection,
         LiveRow,
-        """SELECT id, COALESCE(state, 'submitted') AS state, signal_cause, signal_step FROM experiments
+        """SELECT id, COALESCE(name, '') AS name, COALESCE(state, 'submitted') AS state, signal_cause, signal_step
+        FROM experiments
         WHERE COALESCE(state, '') NOT IN ('completed', 'failed', 'cancelled', 'rejected')""",
     )

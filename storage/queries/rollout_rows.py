@@ -31,7 +31,12 @@ class FailedRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """The position of the plan of a batch on the spine."""
+    """The plan of a batch: its step, and its position on the spine."""
+
+    step: int
+    """Number of the planned step."""
+    executed: bool
+    """True if a trainer executed the batch."""
 
     partition: int
     """Partition of the spine with the plan's record."""
@@ -116,11 +121,13 @@ async def rollouts_of_row(
 
 
 async def plan_of(connection: AsyncConnection, experience: UUID) -> PlanPlace | None:
-    """Returns the position of the plan of the last step planned with an experience; None without one."""
+    """Returns the plan of the last step planned with an experience; None without one."""
     rows = await fetch(
         connection,
         PlanPlace,
-        f"""SELECT b.planned_partition AS partition, b.planned_offset AS "offset" FROM experiences e, batch_items i
+        f"""SELECT b.step, EXISTS (SELECT 1 FROM steps s
+                WHERE s.experiment = b.experiment AND s.step = b.step AND s.batch = b.id) AS executed,
+            b.planned_partition AS partition, b.planned_offset AS "offset" FROM experiences e, batch_items i
             JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
         WHERE e.id = :experience AND {COUNTED} AND i.experience = e.id AND b.experiment = e.experiment
             AND NOT {ABANDONED}

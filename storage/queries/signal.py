@@ -19,7 +19,7 @@ _GRADIENT: Final = "actor/grad_norm"
 
 
 class SignalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the newest batches have a learning signal. A share or norm is null where the step does not record it."""
+    """Learning signal of the newest batches. A share or norm is null where the step does not record it."""
 
     cause: str | None
     """The cause for which nothing is learnt; null while there is a learning signal."""

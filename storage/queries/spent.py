@@ -16,10 +16,10 @@ from rftd.storage.queries.stage_counts import DROPPED, TRAINED, WAITING, stage_c
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-_OF_GROUPS: Final = (TRAINED, WAITING, DROPPED)
+_GROUP_MEMBER_KINDS: Final = (TRAINED, WAITING, DROPPED)
 """Kinds of experiences that are members of closed groups."""
 # CAST: Postgres sums 64-bit integers as numeric, returned by the driver as Decimal.
-_OF_ROWS: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
+_ROW_TOKENS_SQL: Final = f"""SELECT CAST(COALESCE(SUM(u.tokens), 0) AS BIGINT) AS tokens
 FROM (SELECT MAX(t.tokens) AS tokens FROM {EXECUTED} t
     WHERE t.experiment = :experiment AND t.stage = :stage GROUP BY t.step) u"""
 """SQL of the tokens trained by a stage, each step counted once, in the generation with the most tokens."""
@@ -35,8 +35,8 @@ class _Tokens(msgspec.Struct, frozen=True):
 async def spent_tokens(connection: AsyncConnection, experiment: UUID, row_stages: Iterable[int]) -> int:
     """Returns the tokens of closed groups plus the tokens trained by the stages without rollouts, `row_stages`."""
     counts = await stage_counts(connection, experiment)
-    tokens = sum(row.prompt_tokens + row.response_tokens for row in counts if row.kind in _OF_GROUPS)
+    tokens = sum(row.prompt_tokens + row.response_tokens for row in counts if row.kind in _GROUP_MEMBER_KINDS)
     for stage in row_stages:
-        rows = await fetch_one(connection, _Tokens, _OF_ROWS, experiment=experiment.bytes, stage=stage)
+        rows = await fetch_one(connection, _Tokens, _ROW_TOKENS_SQL, experiment=experiment.bytes, stage=stage)
         tokens += 0 if rows is None else rows.tokens
     return tokens

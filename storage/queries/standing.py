@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.storage.queries.books import HELD, ITEM
+from rftd.storage.queries.books import ITEM, LEASE_HELD
 from rftd.storage.queries.counting import EXECUTED
 from rftd.storage.queries.experiments import QUEUE, STEP
 from rftd.storage.queries.rows import fetch, fetch_one
@@ -126,7 +126,7 @@ SELECT x.id, x.parent, x.name, {_NUMBER} AS number, COALESCE(x.state, 'submitted
         AS stage,
     (SELECT MAX(s.started_ns) FROM stages s WHERE s.experiment = x.id AND s.started_offset IS NOT NULL) AS stage_ns,
     {STEP} AS step, x.total_steps,
-    (SELECT e.produced_ns FROM experiences e WHERE e.experiment = x.id AND e.produced_ns IS NOT NULL AND {HELD}
+    (SELECT e.produced_ns FROM experiences e WHERE e.experiment = x.id AND e.produced_ns IS NOT NULL AND {LEASE_HELD}
         ORDER BY e.produced_ns DESC LIMIT 1) AS produced_ns,
     (SELECT a.version FROM weight_versions a WHERE a.experiment = x.id AND a.published_offset IS NOT NULL
         AND (a.version = 0 OR {ON_SPINE.format(version="a.version")})

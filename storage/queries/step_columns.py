@@ -27,10 +27,12 @@ ABSENT: Final = np.inf
 """Stands in a column for a step without the figure; NaN stands for a recorded NaN or infinity, null in the tables."""
 KEPT_NUMBERS: Final = 2_000_000
 """Maximum cached numbers of all columns, 8 bytes each; beyond it, the whole cache is dropped and read again."""
-_AT_ONCE: Final = 1000
+_STEPS_PER_DECODE: Final = 1000
 """Number of steps decoded from JSON at once: a text of about 1 MB."""
 _BASE: Final = ("step", "completed_ns", "items", "tokens", "duration_s", "staleness_mean", "staleness_p95")
 """Columns of a step stored in the tables, in the order of the cached figures before the metrics."""
+PLANNED: Final = "planned_ns"
+"""Column of the time of a step's plan, Unix time in nanoseconds; no figure on offer."""
 TABLE_FIGURES: Final = (*_BASE[2:], "staleness_max")
 """Figures of a step from columns of the tables, in the order of the query; other figures are the trainer's metrics."""
 
@@ -124,7 +126,7 @@ async def _rows(connection: AsyncConnection, experiment: UUID, first: int, last:
     _, rows = await fetch_raw(
         connection,
         f"""SELECT t.step, t.completed_ns, t.items, t.tokens, t.duration_s, b.staleness_mean, b.staleness_p95,
-            b.staleness_max, t.stage, t.metrics
+            b.staleness_max, b.decided_at_ns, t.stage, t.metrics
         FROM {EXECUTED} t LEFT JOIN batches b ON b.id = t.batch
         WHERE t.experiment = :experiment AND t.step BETWEEN :first AND :last ORDER BY t.step, t.generation""",
         experiment=experiment.bytes,
@@ -153,13 +155,14 @@ async def _published(connection: AsyncConnection, experiment: UUID, cached: _Cac
 
 def _extended(cached: _Cached, rows: Sequence[Sequence[Any]]) -> _Cached:
     """Returns the columns with further steps at the end."""
-    trainer_names = [name for name in cached.columns if name not in TABLE_FIGURES]
+    table_names = (*TABLE_FIGURES, PLANNED)
+    trainer_names = [name for name in cached.columns if name not in table_names]
     columns = {name: [column] for name, column in cached.columns.items()}
-    for start in range(0, len(rows), _AT_ONCE):
-        piece = rows[start : start + _AT_ONCE]
+    for start in range(0, len(rows), _STEPS_PER_DECODE):
+        piece = rows[start : start + _STEPS_PER_DECODE]
         for name, column in _decoded([row[-1] for row in piece], trainer_names):
             columns[name].append(column)
-        for number, name in enumerate(TABLE_FIGURES, start=2):
+        for number, name in enumerate(table_names, start=2):
             if name in columns:
                 cells = [ABSENT if row[number] is None else row[number] for row in piece]
                 columns[name].append(np.array(cells, np.float64))

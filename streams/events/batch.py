@@ -17,14 +17,17 @@ class ExperienceItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An experience of a batch: position of the payload, group, staleness and number of the use."""
 
     experience: UUID
+    """Id of the experience."""
     partition: Index
     """The partition of `rftd.experiences`."""
     offset: ExperienceOffset
+    """Offset of the experience's record."""
     group: Index
     """Index in the batch's `groups`."""
     member: Index
     """Index in the group's members."""
     staleness_versions: Difference
+    """(step - 1) minus the oldest weight version of the experience."""
     use: Index
     """Number of the use, from 1."""
 
@@ -35,7 +38,9 @@ class RowItem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dataset: Index
     """Index in the batch's `datasets`."""
     row: Index
+    """Row of the dataset."""
     epoch: Index
+    """Pass over the dataset, from 0."""
 
 
 class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -44,17 +49,22 @@ class GroupRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """
 
     group: UUID
+    """Id of the group."""
     partition: Index
     """The partition of `rftd.tasks`."""
     offset: TaskOffset
+    """Offset of the group's closing."""
 
 
 class ObservedAt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Offset up to which the planner had read a partition before its decision."""
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     next_offset: ReadOffset
+    """Offset of the next record."""
 
 
 @event("batch.planned", stream=topics.EXPERIMENTS, owner=PLANNER)
@@ -62,16 +72,23 @@ class BatchPlanned(Event, frozen=True, kw_only=True):
     """The items of training step `step`, in order. Executed by the trainer exactly as planned."""
 
     batch: UUID
+    """Id of the batch."""
     step: Index
     """The weight version produced by training the batch, counted over the whole experiment."""
     stage: Index
+    """Index of the stage in the specification."""
     experiences: tuple[ExperienceItem, ...] = ()
+    """Experiences to train, in order."""
     rows: tuple[RowItem, ...] = ()
+    """Dataset rows to train, in order."""
     datasets: tuple[str, ...] = ()
     """sha256 of each dataset with rows in the batch."""
     groups: tuple[GroupRef, ...] = ()
+    """Groups of the experiences."""
     observed: tuple[ObservedAt, ...]
+    """Offsets read before the decision."""
     decided_at_ns: Nanoseconds
+    """Clock reading of the decision, in nanoseconds since 1970."""
     incomplete: bool = False
     """True if `max_read_timeout` passed before the batch was full."""
     max_uses: Index = 1
@@ -93,16 +110,22 @@ class BatchAbandoned(Event, frozen=True, kw_only=True):
     """
 
     batch: UUID
+    """Id of the batch."""
     step: Index
+    """Training step, as the weight version made by it."""
     code: str
+    """Code of the error because of which the batch cannot run."""
     reason: str
+    """Reason for the abandonment of the batch, in words for people."""
 
 
 class Uninformative(msgspec.Struct, frozen=True, array_like=True):
     """Rewards of groups without a learning signal."""
 
     lowest: Finite
+    """Lowest mean reward of a group."""
     highest: Finite
+    """Highest mean reward of a group."""
     waiting: Count
     """Experiences waiting for the next batch and not retired."""
 
@@ -114,12 +137,16 @@ class ExperienceRetired(Event, frozen=True, kw_only=True):
     """
 
     experiences: tuple[UUID, ...]
+    """Ids of the experiences."""
     reason: str
     """`stale`, `group_incomplete`, `uninformative` (by the advantage function), `filtered by OPERATOR`, `stage_ended`,
     `capacity`, `collected` (nothing is trained in its stage), `given_up`."""
     uses: Index
+    """Number of plans that have named each of the experiences so far."""
     decided_at_ns: Nanoseconds
+    """Clock reading of the decision, in nanoseconds since 1970."""
     observed: tuple[ObservedAt, ...] = ()
+    """Offsets read before the decision."""
     uninformative: Uninformative | None = None
     """Set only for the reasons `uninformative` and `filtered by OPERATOR`."""
 
@@ -129,9 +156,13 @@ class ExperiencePrioritized(Event, frozen=True, kw_only=True):
     """A new priority tag for the experiences of this group. Written by the controller, on request."""
 
     group: UUID
+    """Id of the group."""
     priority: Finite
+    """Priority tag."""
     by: str = ""
+    """Name of the token used by the person."""
     reason: str = ""
+    """Reason for the new priority tag, as given by the person; empty without one."""
 
 
 @event("experience.given_up", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -142,5 +173,8 @@ class ExperienceGivenUp(Event, frozen=True, kw_only=True):
     """
 
     experience: UUID
+    """Id of the experience."""
     by: str = ""
+    """Name of the token used by the person."""
     reason: str = ""
+    """Reason for giving the experience up, as given by the person; empty without one."""

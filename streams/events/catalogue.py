@@ -39,18 +39,22 @@ class UnknownVersionError(CodecError):
     """The record was written by a newer release of rftd; upgrade readers first."""
 
     code = "RFTD-LOG-007"
+    """Code of the error."""
     remedy = "Upgrade this process."
+    """Fix of the error."""
 
 
-class _Older:
+class _OldVersionDecoder:
     """Decoder of an older version of an event: to a dict, through each upcaster, then typed."""
 
     def __init__(self, definition: Definition, version: int) -> None:
+        """Decodes `version`, older than that of `definition`."""
         self._definition = definition
         self._version = version
 
     def decode(self, value: bytes) -> Event:
         # As plain values until the last step: the versions in between fit no class of this release.
+        """Returns the event, converted to the current version. Raises msgspec.MsgspecError."""
         fields: dict[str, Any] = msgpack_decoder(dict[str, Any]).decode(value)
         for version in range(self._version, self._definition.version):
             fields = self._definition.upcasts[version](fields)
@@ -70,7 +74,7 @@ def definitions() -> list[Definition]:
     return [definition for _, definition in sorted(registered().items())]
 
 
-def resolve(name: str, version: int) -> Definition | _Older:
+def resolve(name: str, version: int) -> Definition | _OldVersionDecoder:
     """Returns the decoder of this version of a type. Raises CodecError for an unknown type or version."""
     definition = definition_named(name)
     if version == definition.version:
@@ -83,4 +87,4 @@ def resolve(name: str, version: int) -> Definition | _Older:
         )
     if any(step not in definition.upcasts for step in range(version, definition.version)):
         raise CodecError(f"no upcaster from {name} v{version} to v{definition.version}")
-    return _Older(definition, version)
+    return _OldVersionDecoder(definition, version)

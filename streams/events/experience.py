@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.streams.events.registry import NOBODY, Event, event
+from rftd.streams.events.task import MemberVerdict
 from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
 from rftd.streams.log.bounds import Count, Finite, Index, Integer, RoleName, Rollouts, Seconds, Temperature
@@ -20,20 +21,28 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Response tokens [start, end) drawn from one weight version; offsets count from the first response token."""
 
     version: Index
+    """Weight version."""
     generation: Index
+    """Generation of the trainer."""
     start: Count
+    """First token of the span."""
     end: Count
+    """Token after the span."""
 
 
 class SamplingSpan(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Response tokens [start, end) drawn with these settings; offsets count from the first response token."""
 
     start: Count
+    """First token of the span."""
     end: Count
+    """Token after the span."""
     temperature: Temperature
     """0: greedy decoding, with log-probabilities at temperature 1."""
     top_p: Finite = 1.0
+    """Nucleus size; 1 keeps every token."""
     top_k: Integer = -1
+    """Number of likeliest tokens kept; -1: all."""
     others: tuple[tuple[str, Finite], ...] = ()
     """Further settings with unusual values, by name, as (min_p, 0.1); a bias as (logit_bias/TOKEN, 2.0)."""
 
@@ -44,7 +53,9 @@ class RunStep(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tokens: Count
     """Tokens of prompt and response, stored after those of the earlier steps."""
     prompt_tokens: Count
+    """Number of prompt tokens of the step."""
     reward: Finite
+    """Reward of the step's sequence, for advantages."""
     step_reward: Finite | None = None
     """The reward of the step itself, if the workflow gives one."""
     state: str = ""
@@ -57,6 +68,7 @@ class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An auxiliary model's answer in a rollout, kept to avoid asking the model again."""
 
     model: str
+    """Name of the model."""
     asked: str
     """The xxh3-128 (hex) of the question: messages and sampling settings."""
     text: str
@@ -64,20 +76,25 @@ class AuxiliaryTurn(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chars: Count
     """The length of the whole answer in characters."""
     tokens: Count
+    """Number of answer tokens."""
     prompt_tokens: Count = 0
+    """Number of prompt tokens."""
 
 
 class RowAnswers(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The answers of auxiliary models about a held-out row, in order of arrival: a judge's answers are its reasons."""
 
     row: Index
+    """Row of the taskset."""
     turns: tuple[AuxiliaryTurn, ...]
+    """The answers, in order of arrival."""
 
 
 class CategoryScore(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Counts and rewards of the answers to held-out rows of one category."""
 
     answers: Count
+    """Number of answers."""
     reward: Finite
     """The sum of the answers' rewards."""
     right: Count
@@ -93,10 +110,15 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     """
 
     experience: UUID
+    """Id of the experience."""
     group: UUID
+    """Id of the group."""
     rollout: Rollouts
+    """Number of the rollout in its group, from 0."""
     stage: Index
+    """Index of the stage in the specification."""
     lease: UUID
+    """Id of the lease."""
     tokens: Array
     """Prompt and response ids; with `steps`, step after step  # [T] u4"""
     prompt_tokens: Count
@@ -106,12 +128,17 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
     logprobs: Array
     """Log-probability of each response token under the weights that drew it  # [T - prompt_tokens] f4"""
     spans: tuple[Span, ...]
+    """Weight versions of the response tokens."""
     reward: Finite
+    """Reward of the rollout."""
     priority: Finite = 0.0
+    """Priority tag given by the workflow."""
     metrics: dict[str, float] = {}
+    """Named parts of the reward and figures of the workflow."""
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
     duration_s: Seconds = 0.0
+    """Duration in seconds."""
     steps: tuple[RunStep, ...] = ()
     """The rollout's steps, trained together; empty for a single sequence."""
     sampling: tuple[SamplingSpan, ...] = ()
@@ -150,17 +177,6 @@ class ExperienceProduced(Event, frozen=True, kw_only=True):
             previous_end = span.end
 
 
-class MemberVerdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The experience pipeline's verdict on one member of a group; the experience keeps the produced reward."""
-
-    reward: Finite
-    """The reward after the pipeline, for advantages."""
-    masked: bool = False
-    """True if none of the experience's tokens is trained."""
-    dropped_by: Integer = -1
-    """Index of the operator that removed the experience, in the stage's pipeline; -1 for a kept experience."""
-
-
 @event("group.processed", stream=topics.EXPERIENCES, owner=NOBODY)
 class GroupProcessed(Event, frozen=True, kw_only=True):
     """The experience pipeline's verdicts on the members of a finished group. Key: the group.
@@ -169,8 +185,11 @@ class GroupProcessed(Event, frozen=True, kw_only=True):
     """
 
     group: UUID
+    """Id of the group."""
     lease: UUID
+    """Id of the lease."""
     stage: Index
+    """Index of the stage in the specification."""
     rollouts: tuple[Rollouts, ...]
     """The members' rollouts, ascending."""
     verdicts: tuple[MemberVerdict, ...] = ()
@@ -179,6 +198,8 @@ class GroupProcessed(Event, frozen=True, kw_only=True):
     """Figures of the operators, by name."""
     reason: str = ""
     """Reason of a failure, with the operator's name; empty if all operators succeeded."""
+    auxiliary: tuple[AuxiliaryTurn, ...] = ()
+    """Answers of auxiliary models to the operators, in the order of arrival."""
 
     def __post_init__(self) -> None:
         if not self.reason and len(self.verdicts) != len(self.rollouts):
@@ -190,11 +211,17 @@ class RolloutFailed(Event, frozen=True, kw_only=True):
     """A rollout ended without an experience, after its retries. Key: the group."""
 
     group: UUID
+    """Id of the group."""
     rollout: Rollouts
+    """Number of the rollout in its group, from 0."""
     stage: Index
+    """Index of the stage in the specification."""
     lease: UUID
+    """Id of the lease."""
     code: str
+    """Code of the error of the rollout's last attempt."""
     reason: str
+    """Text of the error of the rollout's last attempt."""
 
 
 @event("eval.scored", stream=topics.EXPERIENCES, owner=NOBODY)
@@ -202,17 +229,25 @@ class EvalScored(Event, frozen=True, kw_only=True):
     """Scored answers of one eval lease. Key: the eval. The dispatcher folds them into `eval.completed`."""
 
     eval: UUID
+    """Id of the evaluation."""
     lease: UUID
+    """Id of the lease."""
     stage: Index
+    """Index of the stage in the specification."""
     taskset: Index
+    """Index in the stage's `evals`."""
     row_start: Index
+    """First row of the range."""
     version: Index
+    """Weight version of the answers."""
     generation: Index
+    """Generation of the trainer."""
     rewards: Array
     """One score per answer; the answers to one row are adjacent  # [rows * tries] f4"""
     tokens: Array
     """Response length per answer  # [rows * tries] u4"""
     metrics: dict[str, float] = {}
+    """Figures over the answers, by name."""
     reward_parts: dict[str, Finite] = {}
     """The sum of each named part of the rewards; an answer without a part counts 0."""
     auxiliary: tuple[RowAnswers, ...] = ()

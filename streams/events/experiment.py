@@ -15,24 +15,33 @@ from rftd.streams.log.marked import HEADS, HISTORY, START, OwnPath
 from rftd.streams.spec.spec import ExperimentSpec
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+"""Form of a sha256 in hex."""
 
 
 class HeadRef(msgspec.Struct, frozen=True, array_like=True):
     """A remembered head of one partition: the next offset and the chain of the record before."""
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     next_offset: Offset
+    """Offset of the next record."""
     chain: bytes
+    """Chain value of the record before the position."""
 
 
 class LostHead(msgspec.Struct, frozen=True, array_like=True):
     """A remembered head missing from the log, with the survivor remembering it and the present end of the partition."""
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     next_offset: Offset
+    """Offset of the next record."""
     chain: bytes
+    """Chain value of the record before the position."""
     by: str
     """The survivor remembering the head, in words."""
     end: Offset
@@ -48,7 +57,9 @@ class FolderMove(msgspec.Struct, frozen=True, array_like=True):
     """A folder moved by an import, and its new path."""
 
     old: str
+    """Path before the import."""
     new: str
+    """Path after the import."""
 
 
 @event("experiment.submitted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -59,6 +70,7 @@ class ExperimentSubmitted(Event, frozen=True, kw_only=True):
     """
 
     spec: ExperimentSpec
+    """The resolved specification."""
     by: str = ""
     """The name of the submitting token; likewise in every command below."""
     role: str = ""
@@ -76,6 +88,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     """The allow-list: `roots`, `allow_env`, `secrets`, `allow_urls` or `allow_code`."""
     value: str
+    """The allowed name."""
 
 
 @event("experiment.accepted", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -86,6 +99,7 @@ class ExperimentAccepted(Event, frozen=True, kw_only=True):
 
     # The heads of the whole log: the daemon notes them before its first append about the experiment.
     start: Annotated[tuple[HeadRef, ...], START]
+    """Heads of the log before the first record about the experiment, as noted by the daemon."""
     grants: tuple[Grant, ...] = ()
     """The verdict on a submission of any role but the owner; never judged anew, and compared with the configuration at
     each start of workers.
@@ -108,7 +122,9 @@ class RequestRef(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     """The request's type, as far as it is readable; likewise for the other fields."""
     source: str
+    """Source of the request."""
     id: str
+    """Id of the request, given by the source of the request."""
 
 
 @event("experiment.rejected", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -120,8 +136,11 @@ class ExperimentRejected(Event, frozen=True, kw_only=True):
     """
 
     code: str
+    """Code of the error because of which the experiment or the request was rejected."""
     reason: str
+    """Reason for the rejection of the experiment or the request, in words for people."""
     request: RequestRef | None = None
+    """The refused request; None for a submission."""
 
 
 @event("experiment.warned", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -129,6 +148,7 @@ class ExperimentWarned(Event, frozen=True, kw_only=True):
     """A warning for the owner about a changed or ignored setting."""
 
     text: str
+    """Text of the warning."""
 
 
 @event("experiment.prioritized", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -136,8 +156,11 @@ class ExperimentPrioritized(Event, frozen=True, kw_only=True):
     """A new priority set by the owner: of the queued experiments, the one with the highest priority starts first."""
 
     priority: Integer
+    """The new priority; the highest starts first."""
     reason: str = ""
+    """Reason for the new priority, as given by the person; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.annotated", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -153,6 +176,7 @@ class ExperimentAnnotated(Event, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     """The whole set of labels; None leaves them."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -167,7 +191,9 @@ class ExperimentPaused(Event, frozen=True, kw_only=True):
     """
 
     reason: str = ""
+    """Reason for the pause, in words for people; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""
     cause: str = ""
     """The cause; empty for a command. A pause for `disk_full` or `disk_budget` ends once there is more space."""
 
@@ -177,7 +203,9 @@ class ExperimentResumed(Event, frozen=True, kw_only=True):
     """The end of a pause: leases and plans are made again, at once or after a wait in the queue."""
 
     reason: str = ""
+    """Reason for the end of the pause, in words for people; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""
     queued: bool = False
     """True if no run had the experiment, as after a release: it is queued, and then started once more."""
 
@@ -200,7 +228,9 @@ class ExperimentCancelled(Event, frozen=True, kw_only=True):
     """The end of the experiment by its owner; checkpoints, experiences and records stay."""
 
     reason: str = ""
+    """Reason for the cancellation, in words for people; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -213,8 +243,11 @@ class ExperimentFailed(Event, frozen=True, kw_only=True):
     """The failure of the experiment: `code` and `reason` state the cause, and `role` the place of its detection."""
 
     code: str
+    """Code of the error that made the experiment fail."""
     reason: str
+    """Text of the error that made the experiment fail."""
     role: str = ""
+    """Role that detected the failure."""
 
 
 @event("experiment.forked", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -225,7 +258,9 @@ class ExperimentForked(Event, frozen=True, kw_only=True):
     """
 
     parent: UUID
+    """Id of the parent."""
     at_step: Index
+    """Last weight version shared with the parent."""
     checksum: str
     """The checksum of the weights at `at_step`, as in the parent's step.completed; for step 0, of the base model."""
     stage: Index
@@ -254,9 +289,13 @@ class ExperimentArchived(Event, frozen=True, kw_only=True):
     """The move of the experiment's files into an archive; all events stay in the log."""
 
     path: OwnPath
+    """Path of the archive."""
     size_bytes: Bytes
+    """Size of the archive in bytes."""
     sha256: str
+    """The sha256 of the archive, in hex."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.restored", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -266,6 +305,7 @@ class ExperimentRestored(Event, frozen=True, kw_only=True):
     path: OwnPath
     """The archive of the files."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.imported", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -287,7 +327,9 @@ class ExperimentRemoved(Event, frozen=True, kw_only=True):
     """The deletion of the experiment's files; lists omit the experiment, and all events stay in the log."""
 
     reason: str = ""
+    """Reason for the removal of the files, in words for people; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("experiment.payloads_dropped", stream=topics.EXPERIMENTS, owner=CONTROLLER, commanded=True)
@@ -314,9 +356,11 @@ class LossAccepted(Event, frozen=True, kw_only=True):
     """
 
     lost: Annotated[tuple[LostHead, ...], HISTORY]
+    """The lost heads."""
     by: str
     """The deciding person."""
     reason: str = ""
+    """Reason for accepting the loss, as given by the person; empty without one."""
 
 
 @event("stage.started", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -324,8 +368,11 @@ class StageStarted(Event, frozen=True, kw_only=True):
     """The beginning of a stage: its batches may be planned; its first step makes weight version `first_version` + 1."""
 
     stage: Index
+    """Index of the stage in the specification."""
     name: str
+    """Name of the stage."""
     first_version: Index
+    """Weight version before the stage's first step."""
 
 
 @event("stage.completed", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -333,7 +380,9 @@ class StageCompleted(Event, frozen=True, kw_only=True):
     """The end of a stage: all steps of the stage are executed, evaluated and checkpointed."""
 
     stage: Index
+    """Index of the stage in the specification."""
     last_version: Index
+    """Last weight version of the stage."""
 
 
 # Owned by nobody: its writer is about to become the owner of another role, and its own fields decide its effect.
@@ -346,10 +395,15 @@ class Fence(Event, frozen=True, kw_only=True):
     """
 
     role: str
+    """Name of the role."""
     epoch: Epoch
+    """Epoch of the new owner."""
     previous: Epoch
+    """Epoch of the role before the fence."""
     owner: UUID
+    """Id of the new owner."""
     heads: Annotated[tuple[HeadRef, ...], HEADS] = ()
+    """Heads of the whole log before the fence, in the first fence of a takeover; empty in its other fences."""
 
 
 TURNS: Final = (
@@ -375,12 +429,15 @@ class CheckpointChosen(Event, frozen=True, kw_only=True):
     number: Index
     """Number of the choice in its experiment, from 1; a repeated number has no effect."""
     stage: Index
+    """Index of the stage in the specification."""
     version: Index
+    """Weight version."""
     generation: Index
     """The generation of the evaluated weights."""
     figure: str
     """`eval/TASKSET/FIGURE`."""
     value: Finite
+    """Value of the figure."""
     before: Finite | None = None
     """The best value until then, equal to `value` if only other kept checkpoints changed; None without an earlier
     choice.
@@ -396,15 +453,19 @@ class StageStopped(Event, frozen=True, kw_only=True):
     """The early end of a stage, after `last_version` or, if later, the last planned batch."""
 
     stage: Index
+    """Index of the stage in the specification."""
     last_version: Index
+    """Weight version after which the stage ends, unless a later batch was planned already."""
     version: Index
     """The version whose evaluation decided the stop."""
     figure: str
+    """Name of the deciding figure."""
     value: Finite | None
     """The deciding figure; None if it was not a number."""
     cause: str
     """`bound`, `patience` or `rule`."""
     reason: str
+    """Reason for the early end of the stage, in words for people."""
 
 
 @event("signal.lost", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -414,12 +475,15 @@ class SignalLost(Event, frozen=True, kw_only=True):
     number: Index
     """Number of the change (loss or return) in its experiment, from 1; a repeated number has no effect."""
     stage: Index
+    """Index of the stage in the specification."""
     step: Index
     """The first batch without a learning signal; of one that cannot be formed, its step."""
     cause: str
     """A name of `CAUSES` in `streams/folds/signal.py`."""
     reason: str
+    """Cause of the lost learning signal, in words for people."""
     fix: str
+    """Advice on how to regain the learning signal, in words for people."""
 
 
 @event("signal.regained", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -427,5 +491,8 @@ class SignalRegained(Event, frozen=True, kw_only=True):
     """The return of the learning signal with batch `step`."""
 
     number: Index
+    """Number of the change (loss or return) in its experiment, from 1; a repeated number has no effect."""
     stage: Index
+    """Index of the stage in the specification."""
     step: Index
+    """The first batch with a learning signal."""

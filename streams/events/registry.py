@@ -13,11 +13,16 @@ import msgspec
 from rftd.ops.decoding import msgpack_decoder
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
+"""Function converting the fields of one version of an event to those of the next version."""
 
 CONTROLLER: Final = "controller"
+"""Role deciding about an experiment's life."""
 PLANNER: Final = "planner"
+"""Role that plans batches, retires experiences and abandons batches."""
 DISPATCHER: Final = "dispatcher"
+"""Role that leases tasks and evaluations, and closes groups."""
 TRAINER: Final = "trainer"
+"""Role that trains batches, publishes weights and saves checkpoints."""
 NOBODY: Final = ""
 """Owner of records that need no lease: by explorers, by workers about themselves, by any witness of a worker's end."""
 
@@ -27,6 +32,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 C = TypeVar("C", bound=type[Event])
+"""Type of a payload class."""
 
 
 class Definition:
@@ -35,6 +41,9 @@ class Definition:
     def __init__(
         self, kind: type[Event], name: str, version: int, stream: str, owner: str, commanded: bool, anywhere: bool
     ) -> None:
+        """`owner` is the role with the lease for such records; `commanded`: written on a request; `anywhere`: allowed
+        on any partition.
+        """
         self.kind = kind
         self.name = name
         self.version = version
@@ -43,11 +52,15 @@ class Definition:
         self.commanded = commanded
         self.anywhere = anywhere
         self.upcasts: dict[int, Upcast] = {}
+        """Function converting the fields of each older version to the next."""
         self.decode: Callable[[bytes], Event] = msgpack_decoder(kind).decode
+        """Decoder of the current version."""
 
 
 _by_name: dict[str, Definition] = {}
+"""Definitions by type name."""
 _by_kind: dict[type[Event], Definition] = {}
+"""Definitions by payload class."""
 
 
 def event(

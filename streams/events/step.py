@@ -21,6 +21,7 @@ class SpineMark(msgspec.Struct, frozen=True, array_like=True):
     end: Offset
     """The offset after the last record covered."""
     digest: bytes
+    """Digest of the covered records."""
 
 
 EQUAL_GROUPS: Final = "signal/equal_groups"
@@ -56,9 +57,13 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     """Batch `batch` was trained: weight version `step` of generation `generation` exists."""
 
     batch: UUID
+    """Id of the batch."""
     step: Index
+    """Training step, as the weight version made by it."""
     stage: Index
+    """Index of the stage in the specification."""
     generation: Index
+    """Generation of the trainer."""
     checksum: str
     """Over name, dtype, shape and bits of every tensor: by xxh3-128 on a CPU, `bits:...` for tensors on a device."""
     sha256: str | None = None
@@ -68,7 +73,9 @@ class StepCompleted(Event, frozen=True, kw_only=True):
     tokens: Count
     """Tokens with a gradient."""
     duration_s: Seconds
+    """Duration in seconds."""
     metrics: dict[str, float] = {}
+    """Figures of the step, by name."""
     skipped: str = ""
     """Reason for skipping the update, leaving the weights of the previous version; empty for a trained step."""
     spine: Annotated[SpineMark | None, DIGEST] = None
@@ -82,14 +89,21 @@ class EvalCompleted(Event, frozen=True, kw_only=True):
     """The figures of a held-out taskset answered greedily (or by its rollout_args) with one weight version."""
 
     eval: UUID
+    """Id of the evaluation."""
     stage: Index
+    """Index of the stage in the specification."""
     taskset: str
+    """Name of the held-out taskset."""
     version: Index
+    """Weight version."""
     generation: Index
+    """Generation of the trainer."""
     rows: Count
+    """Number of answered rows."""
     score: Finite
     """Mean reward."""
     metrics: dict[str, float] = {}
+    """Figures of the evaluation, by name."""
 
 
 @event("generation.started", stream=topics.EXPERIMENTS, owner=TRAINER)
@@ -103,6 +117,7 @@ class GenerationStarted(Event, frozen=True, kw_only=True):
     generation: Index
     """0 for the first trainer of the experiment."""
     version: Index
+    """Weight version."""
     checkpoint: OwnPath = ""
     """The folder used for resuming; empty for the base model."""
     reason: str = ""

@@ -17,6 +17,7 @@ class FieldChange(msgspec.Struct, frozen=True, array_like=True):
     field: tuple[str | int, ...]
     """The path of keys and indices to the field; empty: the whole file."""
     value: Any
+    """Value of the field."""
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +28,7 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str] = {}
     """The value of each swept field, as written by the user; runs with equal settings differ only in their seed."""
     seed: Integer = 0
+    """Seed of the run."""
     changes: tuple[FieldChange, ...] = ()
     """Every field of the run's file differing from the sweep's, references to a swept field included."""
 
@@ -45,6 +47,7 @@ class SweepSubmitted(Event, frozen=True, kw_only=True):
     """The submission of a sweep by a client. Daemons start the runs, which are experiments, one after the other."""
 
     name: str
+    """Name of the sweep."""
     config: dict[str, Any]
     """The experiment file changed by the runs, normalised like an experiment's file."""
     points: tuple[SweepPoint, ...]
@@ -52,6 +55,7 @@ class SweepSubmitted(Event, frozen=True, kw_only=True):
     at_once: Count
     """Maximum number of concurrent runs."""
     halving: Halving | None = None
+    """Rule stopping settings early; None without one."""
     one_base: bool = False
     """The runs begin with the same weights: the first one evaluates them, and the others are its forks at step 0."""
     by: str = ""
@@ -67,7 +71,9 @@ class SweepRefused(Event, frozen=True, kw_only=True):
     point: Index
     """The run's index in the sweep, from 0."""
     code: str
+    """Code of the error because of which the run was refused."""
     reason: str
+    """Text of the error because of which the run was refused."""
 
 
 class SettingScore(msgspec.Struct, frozen=True, array_like=True):
@@ -86,6 +92,7 @@ class SweepHalved(Event, frozen=True, kw_only=True):
     """A halving: every run of the sweep has reached a weight version, and several settings are stopped there."""
 
     version: Index
+    """Weight version of the halving."""
     stopped: tuple[Index, ...]
     """The first run of each stopped setting."""
     scores: tuple[SettingScore, ...] = ()
@@ -97,4 +104,6 @@ class SweepCancelled(Event, frozen=True, kw_only=True):
     """The end of a sweep: no further run begins, and unfinished ones are cancelled."""
 
     reason: str = ""
+    """Reason for the end of the sweep, in words for people; empty without one."""
     by: str = ""
+    """Name of the token used by the person."""

@@ -6,10 +6,9 @@ from uuid import UUID
 
 import msgspec
 
-from rftd.streams.events.experience import MemberVerdict
 from rftd.streams.events.registry import CONTROLLER, DISPATCHER, NOBODY, Event, event
 from rftd.streams.log import topics
-from rftd.streams.log.bounds import Count, Finite, Index, Milliseconds, Number, Rollouts
+from rftd.streams.log.bounds import Count, Finite, Index, Integer, Milliseconds, Number, Rollouts
 from rftd.streams.log.marked import ExperienceOffset
 
 
@@ -22,18 +21,29 @@ class TaskLeased(Event, frozen=True, kw_only=True):
     """
 
     lease: UUID
+    """Id of the lease."""
     slot: Index
+    """Slot of the worker."""
     worker: UUID
+    """Id of the worker."""
     group: UUID
+    """Id of the group."""
     sequence: Number
     """The group's number in its stage, from 0: the dataset position is a fold of it."""
     stage: Index
+    """Index of the stage in the specification."""
     row: Index
+    """Row of the taskset."""
     epoch: Index
+    """Pass over the dataset, from 0."""
     rollouts: tuple[Rollouts, ...]
+    """Numbers of the leased rollouts."""
     repeat_times: Rollouts
+    """Number of rollouts in the group."""
     attempt: Index
+    """Number of the lease among the leases of its group, from 1."""
     deadline_s: Finite
+    """Seconds without progress after which the lease expires."""
     min_version: Index
     """The lowest weight version for beginning the rollout."""
     pinned: bool = False
@@ -63,6 +73,7 @@ class TasksDrawn(Event, frozen=True, kw_only=True):
     """
 
     stage: Number
+    """Index of the stage in the specification."""
     taskset: Number
     """Index among the stage's tasksets."""
     first: Number
@@ -81,7 +92,9 @@ class TasksOffered(Event, frozen=True, kw_only=True):
     """
 
     stage: Number
+    """Index of the stage in the specification."""
     rows: Count
+    """Number of rows offered so far, counted from the taskset's first row."""
     history: str = ""
     """The id, in hex, of the history with the rows."""
     digest: str = ""
@@ -103,9 +116,11 @@ class TasksAdded(Event, frozen=True, kw_only=True):
     """
 
     stage: Index
+    """Index of the stage in the specification."""
     tasks: tuple[str, ...]
     """JSON objects, each the row of a taskset."""
     by: str = ""
+    """Name of the token used by the person."""
 
 
 @event("tasks.ended", stream=topics.EXPERIMENTS, owner=CONTROLLER)
@@ -117,8 +132,11 @@ class TasksEnded(Event, frozen=True, kw_only=True):
     """
 
     stage: Index
+    """Index of the stage in the specification."""
     by: str = ""
+    """Name of the token used by the person."""
     reason: str = ""
+    """Reason for the end of the queue, as given by the person; empty without one."""
 
 
 @event("eval.leased", stream=topics.TASKS, owner=DISPATCHER)
@@ -126,19 +144,31 @@ class EvalLeased(Event, frozen=True, kw_only=True):
     """A range of rows of a held-out taskset, to be answered by one pinned weight version."""
 
     lease: UUID
+    """Id of the lease."""
     slot: Index
+    """Slot of the worker."""
     worker: UUID
+    """Id of the worker."""
     eval: UUID
+    """Id of the evaluation."""
     stage: Index
+    """Index of the stage in the specification."""
     taskset: Index
     """Index in the stage's `evals`."""
     row_start: Index
+    """First row of the range."""
     row_end: Index
+    """Row after the range."""
     version: Index
+    """Weight version."""
     generation: Index
+    """Generation of the trainer."""
     attempt: Index
+    """Number of the lease among the leases of its range of rows, from 1."""
     deadline_s: Finite
+    """Seconds without progress after which the lease expires."""
     digest: str = ""
+    """The sha256 of the taskset's bytes."""
 
 
 @event("task.expired", stream=topics.TASKS, owner=DISPATCHER)
@@ -146,8 +176,11 @@ class TaskExpired(Event, frozen=True, kw_only=True):
     """A lease (of a group or an eval range) ended without completion, with the reason; the work is leased again."""
 
     lease: UUID
+    """Id of the lease."""
     slot: Index
+    """Slot of the worker."""
     reason: str
+    """Reason for the end of the lease, in words for people."""
     worker_gone: bool = False
     """True if the worker left or died; unless the group was leased alone, not counted as an attempt."""
     excused: bool = False
@@ -168,14 +201,23 @@ class TaskRetried(Event, frozen=True, kw_only=True):
     retry: UUID
     """The new group; its id is derived from the failed one's, so a second request changes nothing."""
     stage: Index
+    """Index of the stage in the specification."""
     sequence: Number
+    """Number of the failed group in the group's stage."""
     row: Index
+    """Row of the taskset."""
     epoch: Index
+    """Pass over the dataset, from 0."""
     repeat_times: Rollouts
+    """Number of rollouts in the group."""
     min_version: Index
+    """Oldest weight version for beginning a rollout."""
     pinned: bool = False
+    """True if rollouts use exactly `min_version`."""
     by: str = ""
+    """Name of the token used by the person."""
     reason: str = ""
+    """Reason for the retry, as given by the person; empty without one."""
 
 
 # Laid out as an array: `limits.GROUP_MEMBERS` of these must fit the record that closes their group.
@@ -183,15 +225,23 @@ class Member(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One experience of a closed group: the position of the payload, reward, priority, length and weight versions."""
 
     experience: UUID
+    """Id of the experience."""
     rollout: Rollouts
+    """Number of the rollout in its group, from 0."""
     partition: Index
     """The partition of `rftd.experiences`."""
     offset: ExperienceOffset
+    """Offset of the experience's record."""
     reward: Finite
+    """Reward of the rollout."""
     priority: Finite
+    """Priority tag of the experience."""
     tokens: Count
+    """Number of tokens, prompt included."""
     oldest_version: Index
+    """Oldest weight version of a response token."""
     newest_version: Index
+    """Newest weight version of a response token."""
 
 
 @event("group.leased", stream=topics.TASKS, owner=DISPATCHER)
@@ -199,14 +249,32 @@ class GroupLeased(Event, frozen=True, kw_only=True):
     """A finished group leased to an explorer, which runs the stage's experience pipeline on it."""
 
     lease: UUID
+    """Id of the lease."""
     slot: Index
+    """Slot of the worker."""
     worker: UUID
+    """Id of the worker."""
     group: UUID
+    """Id of the group."""
     stage: Index
+    """Index of the stage in the specification."""
     members: tuple[Member, ...]
+    """Members of the group."""
     attempt: Index
     """Number of the group's lease for the pipeline, from 1."""
     deadline_s: Finite
+    """Seconds without progress after which the lease expires."""
+
+
+class MemberVerdict(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The experience pipeline's verdict on one member of a group; the experience keeps the produced reward."""
+
+    reward: Finite
+    """The reward after the pipeline, for advantages."""
+    masked: bool = False
+    """True if none of the experience's tokens is trained."""
+    dropped_by: Integer = -1
+    """Index of the operator that removed the experience, in the stage's pipeline; -1 for a kept experience."""
 
 
 @event("group.closed", stream=topics.TASKS, owner=DISPATCHER)
@@ -217,17 +285,25 @@ class GroupClosed(Event, frozen=True, kw_only=True):
     """
 
     group: UUID
+    """Id of the group."""
     sequence: Index
+    """Number of the group in its stage, from 0."""
     stage: Index
+    """Index of the stage in the specification."""
     members: tuple[Member, ...]
+    """Experiences of the group."""
     failed: Rollouts
+    """Number of failed rollouts."""
     code: str = ""
     """The error code of the last failure, if any."""
     reason: str = ""
+    """Reason of the last failure; empty without one."""
     busy_ms: Milliseconds = 0
     """Total milliseconds of its members' rollouts: the basis of time-outs following recent durations."""
     taskset: Index = -1
-    """Index of its taskset, if the rewards of the taskset's rows decide the next draws; else -1."""
+    """Index of its taskset, if the rewards of the taskset's rows decide the next draws, or if a taskset of the stage
+    has an algorithm of its own; else -1.
+    """
     row: Index = -1
     """The row of the taskset, counted from its own first."""
     verdicts: tuple[MemberVerdict, ...] = ()

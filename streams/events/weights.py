@@ -18,8 +18,11 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     """(version, generation) can be loaded; without its step on the spine it has no effect (version 0 is the base)."""
 
     version: Index
+    """Weight version."""
     generation: Index
+    """Generation of the trainer."""
     stage: Index
+    """Index of the stage in the specification."""
     method: str
     """The weight channel of the publication."""
     path: OwnPath
@@ -29,7 +32,9 @@ class WeightsPublished(Event, frozen=True, kw_only=True):
     manifest: str
     """xxh3-128 of the manifest; an explorer echoes it."""
     checksum: str
+    """Checksum of the published bytes."""
     size_bytes: Bytes
+    """Size of the weights in bytes."""
     host: str = ""
     """The machine with the weights in memory; empty if every machine with access to the path can read them."""
     trained: str = ""
@@ -50,8 +55,11 @@ class WeightsRetired(Event, frozen=True, kw_only=True):
     """The deletion of the files of (version, generation); the version can be recomputed from the log."""
 
     version: Index
+    """Retired weight version."""
     generation: Index
+    """Generation of the trainer."""
     reason: str
+    """Reason for the deletion of the weights, in words for people."""
     lost: bool = False
     """True if the files were lost with the memory of a machine, rather than no longer needed: a later version serves.
     """
@@ -62,10 +70,15 @@ class WeightsActivated(Event, frozen=True, kw_only=True):
     """The switch of a worker to (version, generation) for all further generation, with the durations of the switch."""
 
     worker: UUID
+    """Id of the worker."""
     version: Index
+    """Weight version."""
     generation: Index
+    """Generation of the trainer."""
     manifest: str
+    """The xxh3-128 of the manifest."""
     checksum: str
+    """Checksum of the weights."""
     duration_s: Seconds
     """Seconds from the worker's decision to load the weights until rollouts continue with them."""
     transfer_s: Seconds = 0.0
@@ -79,6 +92,7 @@ class WeightsRequested(Event, frozen=True, kw_only=True):
     """The request for newer weights after explorers have finished a window. Written by the dispatcher."""
 
     stage: Index
+    """Index of the stage in the specification."""
     window: Index
     """The window waiting to begin."""
     number: Index
@@ -94,9 +108,13 @@ class WeightsAnswered(Event, frozen=True, kw_only=True):
     """
 
     stage: Index
+    """Index of the stage in the specification."""
     window: Index
+    """Number of the window."""
     number: Index
+    """Number of the answered request among the requests for this window, from 0."""
     version: Index
+    """Weight version."""
 
 
 @event("weights.overdue", stream=topics.EXPERIMENTS, owner=DISPATCHER)
@@ -104,6 +122,7 @@ class WeightsOverdue(Event, frozen=True, kw_only=True):
     """The end of the explorers' wait at a sync point after `sync_timeout`. Written by the dispatcher."""
 
     stage: Index
+    """Index of the stage in the specification."""
     window: Index
     """The window waiting to begin."""
     wanted: Index
@@ -111,7 +130,9 @@ class WeightsOverdue(Event, frozen=True, kw_only=True):
     version: Index
     """The version used by the window instead; -1: the wait continues, as nothing older could be trained."""
     waited_s: Finite
+    """Seconds waited."""
     reason: str
+    """Reason why newer weights did not come in time, in words for people."""
 
 
 def order_of(event: WeightsRequested | WeightsAnswered) -> tuple[int, int, int]:

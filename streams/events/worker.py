@@ -15,12 +15,15 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     """The start of a worker process, written by the worker; its experiment is the envelope's."""
 
     worker: UUID
+    """Id of the worker."""
     role: str
     """`explorer` or `trainer`."""
     slot: Index
     """The worker's partition of `rftd.tasks`; -1 for a trainer."""
     host: str
+    """Name of the machine."""
     pid: Index
+    """Id of the process."""
     process_start_s: Finite
     """The operating system's start time of the process: (host, pid, start time) identifies it for ever."""
     capacity: Count = 0
@@ -36,10 +39,15 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
     """The regular end of a worker; without a code it drained cleanly."""
 
     worker: UUID
+    """Id of the worker."""
     role: str
+    """Role of the worker."""
     slot: Index
+    """Slot of the worker."""
     code: str = ""
+    """Code of the error that ended the worker; empty after a clean end."""
     reason: str = ""
+    """Text of the error that ended the worker; empty after a clean end."""
     memory_peak_bytes: Bytes = 0
     """Maximum memory of its processes at any heartbeat, in bytes; 0 if not reported."""
 
@@ -49,9 +57,13 @@ class WorkerLost(Event, frozen=True, kw_only=True):
     """The end of a worker process as noticed by the supervisor, or a silence of the worker beyond the limit."""
 
     worker: UUID
+    """Id of the worker."""
     role: str
+    """Role of the worker."""
     slot: Index
+    """Slot of the worker."""
     reason: str
+    """Reason for the loss of the worker."""
     memory_bytes: Bytes = 0
     """Memory of its processes at its last heartbeat, in bytes; 0 if unknown."""
 
@@ -61,8 +73,11 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     """Liveness, credits and progress of a worker; never folded into truth."""
 
     worker: UUID
+    """Id of the worker."""
     role: str
+    """Role of the worker."""
     slot: Index
+    """Slot of the worker."""
     state: str
     """The worker's work, or the reason of its wait: one of `WorkerState`, or a state of a newer release."""
     free: Count = 0
@@ -70,8 +85,11 @@ class Heartbeat(Event, frozen=True, kw_only=True):
     leases: tuple[UUID, ...] = ()
     """Unfinished leases with progress since the last heartbeat."""
     version: Index = -1
+    """Weight version in use; -1 before the first."""
     tokens_total: Count = 0
+    """Tokens sampled since the worker's start."""
     rollouts_total: Count = 0
+    """Rollouts ended since the worker's start."""
     memory_bytes: Bytes = 0
     """Memory of its processes in bytes; 0 if not reported."""
     cpu_s: Seconds = 0.0
@@ -88,11 +106,17 @@ class RecordDeadLettered(Event, frozen=True, kw_only=True):
     """A record unusable for a consumer; a pointer, not a copy."""
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     offset: PointerOffset
+    """Offset of the record in the partition."""
     consumer: str
+    """Name of the reader that could not use the record."""
     code: str
+    """Code of the error because of which the consumer could not use the record."""
     reason: str
+    """Text of the error because of which the consumer could not use the record."""
     unreadable: bool = False
     """True if no reader of the release could decode the record, leaving it without effect; readers of a later release
     may.
@@ -107,8 +131,11 @@ class RecordRetried(Event, frozen=True, kw_only=True):
     """
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     offset: PointerOffset
+    """Offset of the record in the partition."""
     event: UUID
     """Id of the other event; derived from the dead letter, so that a second retry changes nothing."""
     by: str = ""
@@ -120,8 +147,12 @@ class RecordDropped(Event, frozen=True, kw_only=True):
     """A person's decision to ignore a dead letter, or a failed task, from now on."""
 
     stream: str
+    """Stream of the partition."""
     partition: Index
+    """Number of the partition."""
     offset: PointerOffset
+    """Offset of the record in the partition."""
     reason: str
+    """Reason for ignoring the dead letter or the failed task, as given by the person."""
     by: str = ""
     """The deciding person."""

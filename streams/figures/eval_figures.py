@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ACCURACY: Final = "accuracy/mean"
+"""Name of the figure of accuracy."""
 TRIES: Final = "tries"
 """Figure with the number of answers per row; absent for one answer."""
 MOST_CATEGORIES: Final = 64
 """Maximum number of categories with figures: the first by name."""
 _RESAMPLES: Final = 1000
+"""Number of bootstrap resamples for an interval."""
 _DRAWN: Final = 4_000_000
 """Maximum number of random numbers for one interval: with many rows, fewer resamples suffice."""
 _FEWEST_RESAMPLES: Final = 100

@@ -20,8 +20,11 @@ _LOSS: Final = ("actor/final_loss", "actor/sft_loss", "actor/pg_loss", "loss")
 _KL: Final = ("actor/kl_loss", "critic/kl", "actor/ppo_kl")
 """To the reference, in the loss or subtracted from the rewards; else to the weights that drew the tokens."""
 _GRADIENT: Final = ("actor/grad_norm",)
+"""Names of the gradient norm, by preference."""
 _LENGTH: Final = ("response_length/mean",)
+"""Names of the mean response length, by preference."""
 _STALENESS: Final = ("staleness_versions/mean",)
+"""Names of the mean staleness, by preference."""
 
 MAIN: Final = (*_REWARD, *_LOSS, *_KL, *_GRADIENT, *_LENGTH)
 """Names of the metrics read by the functions about reward, loss, KL divergence, gradient and length."""

@@ -20,13 +20,16 @@ from rftd.streams.log.topics import EXPERIMENTS, Partition
 UNPACKED: Final = 4096
 """Minimum number of an experiment's newest requests kept unpacked; the maximum is twice as high."""
 ADDED: Final = "tasks.added"
+"""Type of the event adding tasks."""
 _VALUE: Final = struct.Struct("<16sqqH?")
+"""Layout of a packed use, behind its key."""
 
 
 class OlderKeys(msgspec.Struct):
     """The older requests of one experiment with added tasks, packed in sorted rows of 59 bytes."""
 
     runs: list[KeyedRows] = []
+    """Packed rows in sorted runs of falling length."""
 
     def of(self, key: UUID, experiment: UUID) -> Iterator[KeyUse]:
         """Yields the records written by requests with this key, in the order of the log."""
@@ -43,9 +46,10 @@ class OlderKeys(msgspec.Struct):
 
     def pack(self, uses: Sequence[tuple[UUID, KeyUse]]) -> None:
         """Adds uses by their keys, all of this experiment."""
-        self.runs.append(KeyedRows.of([(key, _packed(use)) for key, use in uses]))
+        self.runs.append(KeyedRows.of([(key, _packed_use(use)) for key, use in uses]))
 
 
-def _packed(use: KeyUse) -> bytes:
+def _packed_use(use: KeyUse) -> bytes:
+    """Returns a use as bytes."""
     position = use.position
     return _VALUE.pack(use.event.bytes, use.time_ns, position.offset, position.partition.number, use.effective)

@@ -17,12 +17,14 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.log.topics import REQUESTS, Partition
 
 _VALUE: Final = struct.Struct("<qH16s")
+"""Layout of a packed request, behind its key."""
 
 
 class OpenRequest(msgspec.Struct, frozen=True, gc=False):
     """A request of another program not answered yet: position, request key and digest of the body."""
 
     position: Position
+    """Position of the record in the log."""
     key: UUID | None
     """None for a request without an identity, to be refused."""
     digest: bytes
@@ -33,7 +35,9 @@ class AnsweredRequests(msgspec.Struct):
     """The first request of every key ever used, without limit."""
 
     newest: dict[UUID, OpenRequest] = {}
+    """First requests of the newest keys."""
     older: list[KeyedRows] = []
+    """First requests of older keys, packed."""
 
     def get(self, key: UUID) -> OpenRequest | None:
         """Returns the first request with this key; None without one."""
@@ -56,11 +60,12 @@ class AnsweredRequests(msgspec.Struct):
         self.newest[request.key] = request
         if len(self.newest) >= 2 * UNPACKED:
             oldest = list(self.newest.items())[:UNPACKED]
-            self.older.append(KeyedRows.of([(key, _packed(used)) for key, used in oldest]))
+            self.older.append(KeyedRows.of([(key, _packed_request(used)) for key, used in oldest]))
             for key, _ in oldest:
                 del self.newest[key]
         return request
 
 
-def _packed(request: OpenRequest) -> bytes:
+def _packed_request(request: OpenRequest) -> bytes:
+    """Returns a request as bytes."""
     return _VALUE.pack(request.position.offset, request.position.partition.number, request.digest)

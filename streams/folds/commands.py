@@ -16,7 +16,9 @@ class Commands(msgspec.Struct):
     """Events written by commands, by request key and by event id; of a repeated event, the first counts."""
 
     _of: dict[UUID, list[KeyUse]] = {}
+    """Uses of each request key."""
     _at: dict[UUID, KeyUse] = {}
+    """Use recorded by each event."""
     _adding: dict[UUID, list[tuple[UUID, UUID]]] = {}
     """Key and event of the newest requests adding tasks, by experiment, in the order of its spine."""
     _older: dict[UUID, OlderKeys] = {}
@@ -42,7 +44,7 @@ class Commands(msgspec.Struct):
             newest = self._adding.setdefault(head.experiment, [])
             newest.append((head.correlation, head.id))
             if len(newest) >= 2 * UNPACKED:
-                self._pack(head.experiment, newest[:UNPACKED])
+                self._pack_older(head.experiment, newest[:UNPACKED])
                 del newest[:UNPACKED]
 
     def adopt(self, restored: Commands) -> None:
@@ -64,7 +66,8 @@ class Commands(msgspec.Struct):
             return newest
         return next((use for use in self.of(key) if use.event == event), None)
 
-    def _pack(self, experiment: UUID, requests: list[tuple[UUID, UUID]]) -> None:
+    def _pack_older(self, experiment: UUID, requests: list[tuple[UUID, UUID]]) -> None:
+        """Moves uses that added tasks to the packed ones, given as (key, event)."""
         uses: list[tuple[UUID, KeyUse]] = []
         for key, event in requests:
             use = self._at.pop(event)

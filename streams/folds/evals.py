@@ -18,9 +18,13 @@ class Evaluation(msgspec.Struct):
     """One evaluation: a taskset answered by one weight version, with leases and scores."""
 
     stage: int
+    """Index of the stage in the specification."""
     taskset: int
+    """Index in the stage's `evals`."""
     version: int
+    """Weight version."""
     leases: dict[UUID, task.EvalLeased] = {}
+    """Unfinished leases, by id."""
     attempts: dict[int, int] = {}
     """Number of leases of each range of rows, by first row."""
     scores: dict[int, experience.EvalScored] = {}
@@ -61,16 +65,20 @@ class EarlyScore(NamedTuple):
     """A score read before its lease, from another partition, with the source of its writer."""
 
     source: str
+    """Name of the record's writer."""
     event: experience.EvalScored
+    """The event."""
 
 
 class EvalFold(msgspec.Struct):
     """Evaluations begun and not completed, with scores read before their leases."""
 
     open: dict[UUID, Evaluation] = {}
+    """Unfinished evaluations, by id."""
     early: dict[UUID, list[EarlyScore]] = {}
     """Scores read before their leases, by evaluation; at most those before the counting one."""
     _completed: set[UUID] = set()  # else a score read late would open its evaluation anew
+    """Ids of completed evaluations."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds eval.leased, eval.scored, task.expired and eval.completed."""
@@ -78,10 +86,10 @@ class EvalFold(msgspec.Struct):
         match event:
             case task.EvalLeased():
                 if event.eval not in self._completed:
-                    self._leased(event)
+                    self._fold_lease(event)
             case experience.EvalScored():
                 if event.eval not in self._completed:
-                    self._scored(event, decoded.head.source)
+                    self._fold_scores(event, decoded.head.source)
             case task.TaskExpired():
                 self._expire(event.lease)
             case step.EvalCompleted():
@@ -91,7 +99,8 @@ class EvalFold(msgspec.Struct):
             case _:
                 pass
 
-    def _leased(self, event: task.EvalLeased) -> None:
+    def _fold_lease(self, event: task.EvalLeased) -> None:
+        """Folds a lease of rows; the first lease of an evaluation begins the evaluation."""
         fresh = Evaluation(stage=event.stage, taskset=event.taskset, version=event.version)
         evaluation = self.open.setdefault(event.eval, fresh)
         evaluation.attempts[event.row_start] = max(event.attempt, evaluation.attempts.get(event.row_start, 0))
@@ -116,9 +125,9 @@ class EvalFold(msgspec.Struct):
         if remaining:
             self.early[leased.eval] = remaining
         if first is not None:
-            _score(evaluation, first)
+            _store_scores(evaluation, first)
 
-    def _scored(self, event: experience.EvalScored, source: str) -> None:
+    def _fold_scores(self, event: experience.EvalScored, source: str) -> None:
         """Counts the first score of a range of rows; before its lease is read, the right author is unknown."""
         evaluation = self.open.get(event.eval)
         if evaluation is not None and event.row_start in evaluation.scores:
@@ -127,9 +136,10 @@ class EvalFold(msgspec.Struct):
         if evaluation is None or holder is None:
             self._note_early(EarlyScore(source, _without_texts(event)))
         elif holder == source:
-            _score(evaluation, event)
+            _store_scores(evaluation, event)
 
     def _note_early(self, score: EarlyScore) -> None:
+        """Stores a score read before its lease; of several scores of one writer and lease, the first is stored."""
         scores = self.early.setdefault(score.event.eval, [])
         identity = (score.source, score.event.lease, score.event.row_start)
         # For one writer and lease the first: a transport may repeat the record.
@@ -137,12 +147,13 @@ class EvalFold(msgspec.Struct):
             scores.append(score)
 
     def _expire(self, lease: UUID) -> None:
+        """Ends an expired lease of rows, in whichever open evaluation has it; an unknown lease changes nothing."""
         for evaluation in self.open.values():
             if (leased := evaluation.leases.pop(lease, None)) is not None:
                 evaluation.over[lease] = leased.row_start
 
 
-def _score(evaluation: Evaluation, event: experience.EvalScored) -> None:
+def _store_scores(evaluation: Evaluation, event: experience.EvalScored) -> None:
     """Stores the score of a range of rows; every lease of the rows is over, whichever was read first."""
     evaluation.scores[event.row_start] = _without_texts(event)
     for lease in [id for id, leased in evaluation.leases.items() if leased.row_start == event.row_start]:

@@ -15,12 +15,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """An unfinished lease of rollouts of a group."""
 
     id: UUID
+    """Id of the lease, as given in its `task.leased`."""
     slot: int
+    """Slot of the worker."""
     worker: UUID
+    """Id of the worker."""
     group: UUID
+    """Id of the leased group."""
     attempt: int
+    """Number of the lease among the leases of its group, from 1."""
     deadline_s: float
+    """Seconds without progress after which the lease expires."""
     rollouts: tuple[int, ...]
+    """Numbers of the leased rollouts."""
     alone: bool = False
     """True if the worker had to be without other work."""
     reissue: bool = False
@@ -41,21 +48,28 @@ class RolloutEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     member: task.Member | None = None
     """The experience; None for a failed rollout."""
     duration_ms: int = 0
+    """Duration in milliseconds."""
     code: str = ""
     """Error code of a failed rollout; empty for an experience."""
     reason: str = ""
+    """Text of the failure; empty for an experience."""
 
 
 class Group(msgspec.Struct):
     """One open group. Of several ends of a rollout, the first in the log written by a lease's holder counts."""
 
     id: UUID
+    """Id of the group, shared by all its leases and rollouts."""
     sequence: int = -1
     """Position of the group's task in the dataset's order."""
     stage: int = -1
+    """Index of the stage; -1 before the first lease is read."""
     row: int = -1
+    """Row of the task; -1 before the first lease is read."""
     epoch: int = -1
+    """Epoch of the task; -1 before the first lease is read."""
     repeat_times: int = 0
+    """Number of rollouts; 0 before the first lease is read."""
     attempts: int = 0
     """Number of leases until now, of any rollouts; also the number of the last lease."""
     spent: dict[int, int] = {}
@@ -75,6 +89,7 @@ class Group(msgspec.Struct):
     place: int = -1
     """Position of the group within its window, from 0; -1 without windows."""
     leases: dict[UUID, Lease] = {}
+    """Unfinished leases, by id."""
     members: dict[int, task.Member] = {}
     """Experiences by rollout number."""
     failed: dict[int, tuple[str, str]] = {}
@@ -166,6 +181,7 @@ class Group(msgspec.Struct):
         return self._without_end(lease.rollouts)
 
     def _without_end(self, rollouts: Iterable[int]) -> tuple[int, ...]:
+        """Returns the rollouts that have neither a member nor a failure."""
         if not self.members and not self.failed:
             return tuple(rollouts)
         return tuple(rollout for rollout in rollouts if rollout not in self.members and rollout not in self.failed)

@@ -39,6 +39,7 @@ class GroupFold(msgspec.Struct):
     """All open groups of an experiment, and the dataset position of the next group."""
 
     open: dict[UUID, Group] = {}
+    """Open groups, by id."""
     leases: dict[UUID, Lease] = {}
     """Unfinished leases of open groups, by id."""
     processing: dict[UUID, UUID] = {}
@@ -72,48 +73,53 @@ class GroupFold(msgspec.Struct):
     selection: Selection = msgspec.field(default_factory=Selection)
     """Rows drawn by selectors, and the rewards for their next draws."""
     _short: dict[int, int] = {}
+    """Consecutive closed groups with fewer members than each minimum."""
     _short_stage: int = -1
+    """Index of the stage of the groups counted in `_short`; -1 before the first count."""
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
+    """Ids of closed groups."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds an event of the tasks or experiences streams, task.retried, or tasks.drawn."""
         event = decoded.event
         match event:
             case experience.ExperienceProduced():
-                self._produced(event, decoded)
+                self._fold_experience(event, decoded)
             case task.TaskLeased():
-                self._leased(event, decoded)
+                self._fold_lease(event, decoded)
             case task.TasksOffered():
                 task.note_offer(self.offers, event)
             case task.TasksDrawn():
                 self.selection.draw(event)
             case task.GroupClosed():
-                self._close(event, decoded)
+                self._fold_closing(event, decoded)
             case task.TaskExpired():
                 self._expire(event)
             case task.TaskRetried():
-                self._retried(event, decoded)
+                self._fold_retry(event, decoded)
             case experience.RolloutFailed():
-                self._failed(event, decoded)
+                self._fold_failure(event, decoded)
             case task.GroupLeased() | experience.GroupProcessed():
-                self._process(event, decoded)
+                self._fold_processing(event, decoded)
 
     def offered_rows(self, stage: int) -> int:
         """Returns the number of tasks offered until now in a stage whose tasks arrive during the run."""
         return self.offers[stage].rows if stage in self.offers else 0
 
-    def _group(self, id: UUID, decoded: Decoded) -> Group | None:
+    def _open_group(self, id: UUID, decoded: Decoded) -> Group | None:
+        """Returns the group with this id, opened if unknown; None for a closed group."""
         group = self.open.get(id)
         if group is None and not self._closed.holds(decoded.head.experiment, id):
             group = self.open[id] = Group(id)
         return group
 
-    def _leased(self, event: task.TaskLeased, decoded: Decoded) -> None:
+    def _fold_lease(self, event: task.TaskLeased, decoded: Decoded) -> None:
+        """Folds a lease of rollouts."""
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
         if event.window >= 0:
             begun = GroupWindow(event.window, event.place, event.min_version)
             self.windows[event.stage] = max(begun, self.windows.get(event.stage, begun))
-        group = self._group(event.group, decoded)
+        group = self._open_group(event.group, decoded)
         if group is None:
             return
         new = self._begin(group, event)
@@ -131,11 +137,14 @@ class GroupFold(msgspec.Struct):
             early = group.hand_out_early(event.lease) if group.early else ()
         else:
             early = ()
-        self._hold(group, event, decoded, new=new)
+        self._add_lease(group, event, decoded, new=new)
         for rollout, end in early:
-            self._settle(group, rollout, end)
+            self._count_end(group, rollout, end)
 
-    def _hold(self, group: Group, event: task.TaskLeased, decoded: Decoded, *, new: bool) -> None:
+    def _add_lease(self, group: Group, event: task.TaskLeased, decoded: Decoded, *, new: bool) -> None:
+        """Adds the lease to its group, unless it is known or has expired; `new`: the group's size was unknown
+        before.
+        """
         if event.lease in self.leases:
             return
         # Its expiry was read before: a transport may repeat the lease long after.
@@ -156,7 +165,7 @@ class GroupFold(msgspec.Struct):
             leased_ns=decoded.head.time_ns,
         )
         group.leases[event.lease] = self.leases[event.lease] = lease
-        self._charge(lease.worker, len(group.left_of(lease)))
+        self._add_load(lease.worker, len(group.left_of(lease)))
         if lease.alone:
             self.alone[lease.id] = lease.worker
         self._place(group, new=new)
@@ -186,9 +195,10 @@ class GroupFold(msgspec.Struct):
         if lease.alone:
             del self.alone[lease.id]
         if not group.terminal:
-            self._charge(lease.worker, -len(group.left_of(lease)))
+            self._add_load(lease.worker, -len(group.left_of(lease)))
 
-    def _charge(self, worker: UUID, rollouts: int) -> None:
+    def _add_load(self, worker: UUID, rollouts: int) -> None:
+        """Adds rollouts to a worker's load, or subtracts them."""
         remaining = self.load.get(worker, 0) + rollouts
         if remaining:
             self.load[worker] = remaining
@@ -201,14 +211,15 @@ class GroupFold(msgspec.Struct):
         # both.
         for lease in group.leases.values():
             if rollout in lease.rollouts:
-                self._charge(lease.worker, -1)
+                self._add_load(lease.worker, -1)
         if group.terminal:
             self.loose.add(group.id)
         elif self.loose and group.id in self.loose:
             self._place(group)
 
-    def _retried(self, event: task.TaskRetried, decoded: Decoded) -> None:
-        group = self._group(event.retry, decoded)
+    def _fold_retry(self, event: task.TaskRetried, decoded: Decoded) -> None:
+        """Folds a retry: a new group in place of a failed one."""
+        group = self._open_group(event.retry, decoded)
         if group is None:
             return
         new = self._begin(group, event)
@@ -219,6 +230,7 @@ class GroupFold(msgspec.Struct):
 
     def _expire(self, event: task.TaskExpired) -> None:
         # A lease lies before its end, in the same partition: an unknown one is over, or its group is closed.
+        """Ends a lease without completion, and decides whether the lease counts as an attempt."""
         lease = self.leases.get(event.lease)
         if lease is None:
             if (processed := self.processing.pop(event.lease, None)) is not None:
@@ -238,8 +250,9 @@ class GroupFold(msgspec.Struct):
             if not event.excused:
                 group.lost_with.add(lease.worker)
 
-    def _process(self, event: task.GroupLeased | experience.GroupProcessed, decoded: Decoded) -> None:
-        group = self._group(event.group, decoded)
+    def _fold_processing(self, event: task.GroupLeased | experience.GroupProcessed, decoded: Decoded) -> None:
+        """Folds a lease or an answer of the experience pipeline."""
+        group = self._open_group(event.group, decoded)
         if group is None:
             return
         processing = self._processing_of(group)
@@ -253,12 +266,14 @@ class GroupFold(msgspec.Struct):
             self.processing.pop(event.lease, None)
 
     def _processing_of(self, group: Group) -> Processing:
+        """Returns the pipeline's work on a group, begun if new."""
         if group.processing is None:
             group.processing = Processing()
         return group.processing
 
-    def _produced(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
-        group = self._group(event.group, decoded)
+    def _fold_experience(self, event: experience.ExperienceProduced, decoded: Decoded) -> None:
+        """Folds an experience."""
+        group = self._open_group(event.group, decoded)
         if group is None or not group.expects(event.rollout):
             return
         oldest, newest = experience.versions_of(event.spans)
@@ -277,8 +292,9 @@ class GroupFold(msgspec.Struct):
         duration_ms = max(1, round(event.duration_s * 1000))
         self._answer(group, event.rollout, RolloutEnd(event.lease, decoded.head.source, member, duration_ms))
 
-    def _failed(self, event: experience.RolloutFailed, decoded: Decoded) -> None:
-        group = self._group(event.group, decoded)
+    def _fold_failure(self, event: experience.RolloutFailed, decoded: Decoded) -> None:
+        """Folds a failed rollout."""
+        group = self._open_group(event.group, decoded)
         if group is None or not group.expects(event.rollout):
             return
         end = RolloutEnd(event.lease, decoded.head.source, code=event.code, reason=event.reason)
@@ -292,9 +308,10 @@ class GroupFold(msgspec.Struct):
         if holder is None:
             group.note_early(rollout, end)
         elif holder == end.source:
-            self._settle(group, rollout, end)
+            self._count_end(group, rollout, end)
 
-    def _settle(self, group: Group, rollout: int, end: RolloutEnd) -> None:
+    def _count_end(self, group: Group, rollout: int, end: RolloutEnd) -> None:
+        """Records the counting end of a rollout, which may replace an earlier choice."""
         failed_before = rollout in group.failed
         ended_before = failed_before or rollout in group.members
         group.settle(rollout, end)
@@ -302,8 +319,9 @@ class GroupFold(msgspec.Struct):
         if not ended_before:
             self._ended(group, rollout)
 
-    def _close(self, event: task.GroupClosed, decoded: Decoded) -> None:
+    def _fold_closing(self, event: task.GroupClosed, decoded: Decoded) -> None:
         # A close repeated in the log changes nothing: batches rest on the first.
+        """Closes a group: ends the group's leases, and counts the group's tokens and rewards."""
         if not self._closed.first(decoded.head.experiment, event.group):
             return
         self.next_sequence[event.stage] = max(self.next_sequence.get(event.stage, 0), event.sequence + 1)
@@ -330,6 +348,7 @@ class GroupFold(msgspec.Struct):
 
     def _count_recent(self, event: task.GroupClosed) -> None:
         # Every close of an experiment is in one partition, so "recent", and "in a row" below, have one meaning.
+        """Adds a closed group to the newest ones of its stage."""
         if event.stage != self.recent_stage:
             self.recent_stage, self.closed_in_stage, self.recent = event.stage, 0, []
         self.closed_in_stage += 1
@@ -341,6 +360,7 @@ class GroupFold(msgspec.Struct):
         return self._short.get(minimum, 0) if stage == self._short_stage else 0
 
     def _count_short(self, event: task.GroupClosed) -> None:
+        """Counts consecutive groups with too few members, for each minimum up to the group's size."""
         if event.stage != self._short_stage:
             self._short_stage, self._short = event.stage, {}
         members = len(event.members)

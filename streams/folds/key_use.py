@@ -36,10 +36,15 @@ class KeyUse(msgspec.Struct, frozen=True, gc=False):
     """An event written by a command under a request key."""
 
     event: UUID
+    """Id of the event."""
     type: str
+    """Type of the event."""
     experiment: UUID | None
+    """Id of the experiment."""
     time_ns: int
+    """Time of the record, in nanoseconds since 1970."""
     position: Position
+    """Position of the record in the log."""
     effective: bool
     """False if a fence voided the event."""
 

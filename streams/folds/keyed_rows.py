@@ -11,6 +11,7 @@ import msgspec
 from rftd.streams.folds.ranges import Ascending
 
 _KEY_SIZE_BYTES: Final = 16
+"""Bytes of a key."""
 
 
 class KeyedRows(msgspec.Struct, frozen=True):
@@ -19,20 +20,21 @@ class KeyedRows(msgspec.Struct, frozen=True):
     lows: Ascending
     """The last 64 bits of each key, as a number."""
     rows: bytes
+    """Rows as bytes, one after another, each a key of 16 bytes and a value."""
 
     @classmethod
     def of(cls, contents: Sequence[tuple[UUID, bytes]]) -> KeyedRows:
         """Packs values with their keys; all values must have equal length."""
         lows = Ascending()
         rows = bytearray()
-        for key, content in sorted(contents, key=lambda keyed: _low(keyed[0])):
-            lows.append(_low(key))
+        for key, content in sorted(contents, key=lambda keyed: _low_bits(keyed[0])):
+            lows.append(_low_bits(key))
             rows += key.bytes + content
         return cls(lows=lows, rows=bytes(rows))
 
     def find(self, key: UUID) -> Iterator[bytes]:
         """Yields every value packed under a key."""
-        low = _low(key)
+        low = _low_bits(key)
         size_bytes = len(self.rows) // max(1, len(self.lows))
         number = self.lows.at_least(low)
         while number < len(self.lows) and self.lows[number] == low:
@@ -42,5 +44,6 @@ class KeyedRows(msgspec.Struct, frozen=True):
             number += 1
 
 
-def _low(key: UUID) -> int:
+def _low_bits(key: UUID) -> int:
+    """Returns the last 64 bits of a key."""
     return key.int & ((1 << 64) - 1)

@@ -18,14 +18,18 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
 HOME = Partition(topics.DEADLETTERS, 0)
+"""Partition of all dead letters."""
 
 
 class RecordPlace(NamedTuple):
     """Position of the record behind a dead letter, or of the group.closed of a failed task."""
 
     stream: str
+    """Stream of the partition."""
     partition: int
+    """Number of the partition."""
     offset: int
+    """Offset of the record in the partition."""
 
     def __str__(self) -> str:
         return f"{self.stream}/{self.partition}@{self.offset}"
@@ -35,12 +39,17 @@ class Letter(msgspec.Struct, frozen=True, kw_only=True):
     """The first dead letter about a record: position, consumer, code and reason."""
 
     place: RecordPlace
+    """Position of the record."""
     consumer: str
+    """Name of the reader that could not use the record."""
     code: str
     """Error code of the reader that could not use the record."""
     reason: str
+    """Text of the error."""
     unreadable: bool
+    """True if no reader of the release could decode the record."""
     reported_ns: int
+    """Time of the report, in nanoseconds since 1970."""
 
 
 class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +60,11 @@ class LetterDecision(msgspec.Struct, frozen=True, kw_only=True):
     by: str
     """Name of the person."""
     reason: str
+    """Reason given by the person."""
     event: UUID | None
     """The event taking effect instead of the record."""
     decided_ns: int
+    """Time of the decision, in nanoseconds since 1970."""
 
 
 class Letters:
@@ -61,12 +72,15 @@ class Letters:
 
     def __init__(self) -> None:
         self.letters: dict[RecordPlace, Letter] = {}
+        """First report about each record."""
         self.verdicts: dict[RecordPlace, LetterDecision] = {}
+        """Counting verdict on each letter."""
         self.commands = Commands()
         """Uses of request keys for dropping letters."""
         self.next_offset = 0
         """The next offset of the stream to read."""
         self._fences = FenceView()
+        """Owner of each role, to ignore voided records."""
 
     async def catch_up(self, log: EventLog) -> None:
         """Reads everything up to the stream's present end."""

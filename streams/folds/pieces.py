@@ -21,21 +21,28 @@ _MANY: Final = 8 * ENTRIES
 """Containers with more entries than this have small ones, so each entry counts as 1."""
 
 T = TypeVar("T", bound=msgspec.Struct)
+"""Type of the fold."""
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+"""Encoder of pieces."""
 
 
 class _Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A container of the fold, or the fold without its large containers."""
+
     path: tuple[str, ...]
+    """Names of the fields leading to the container."""
     entries: msgspec.Raw
+    """Entries of the container, encoded."""
 
 
 _pieces: Final = msgpack_decoder(_Piece)
+"""Decoder of pieces."""
 
 
 def pieces_of(fold: msgspec.Struct) -> Iterator[bytes]:
     """Yields the fold's pieces, in order; the fold must not change meanwhile."""
     large: list[tuple[tuple[str, ...], Any]] = []
-    yield _encoder.encode(_without_large(fold, (), large))
+    yield _encoder.encode(_split_large(fold, (), large))
     for path, container in large:
         remaining = iter(container.items() if isinstance(container, dict) else container)
         at_once = ENTRIES if len(container) > _MANY else max(1, ENTRIES * len(container) // _weight_of(container))
@@ -66,13 +73,14 @@ def from_pieces(pieces: Iterable[bytes], kind: type[T]) -> T:
     return fold
 
 
-def _without_large(struct: Any, path: tuple[str, ...], large: list[tuple[tuple[str, ...], Any]]) -> Any:
+def _split_large(struct: Any, path: tuple[str, ...], large: list[tuple[tuple[str, ...], Any]]) -> Any:
+    """Returns the struct with large containers emptied, and appends (path, container) of each to `large`."""
     changed: dict[str, Any] = {}
     for name in struct.__struct_fields__:
         field = getattr(struct, name)
         # A frozen struct, like an event, is one value, and encoded whole.
         if isinstance(field, msgspec.Struct) and not field.__struct_config__.frozen:
-            if (smaller := _without_large(field, (*path, name), large)) is not field:
+            if (smaller := _split_large(field, (*path, name), large)) is not field:
                 changed[name] = smaller
         elif isinstance(field, dict | set | list) and (len(field) > ENTRIES or _weight_of(field) > ENTRIES):
             changed[name] = type(field)()
@@ -86,6 +94,7 @@ def _weight_of(container: Any) -> int:
 
 
 def _weight(value: Any) -> int:
+    """Returns the number of entries of a value, its inner containers counted with their lengths."""
     if isinstance(value, msgspec.Struct):
         inner = (getattr(value, name) for name in value.__struct_fields__)
         return 1 + sum(len(container) for container in inner if isinstance(container, dict | list | set | tuple))
@@ -96,4 +105,5 @@ def _weight(value: Any) -> int:
 
 @cache
 def _hints(kind: Hashable) -> dict[str, Any]:
+    """Returns the types of a class's fields."""
     return get_type_hints(cast(Any, kind))

@@ -15,7 +15,9 @@ class PipelineAnswer(NamedTuple):
     """The verdicts on a group, with the source of their writer."""
 
     source: str
+    """Name of the record's writer."""
     event: experience.GroupProcessed
+    """Verdicts of the pipeline on the group's members, or the reason of a failure."""
 
 
 class Processing(msgspec.Struct):

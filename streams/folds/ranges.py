@@ -15,13 +15,16 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.log.group_id import place_of_group
 
 _NUMBER_SIZE_BYTES: Final = 8
+"""Bytes of one number in the encoded ranges."""
 
 
 class Ranges(msgspec.Struct):
     """A set of integers stored as intervals [start, end), small for sets with few gaps."""
 
     starts: list[int] = []
+    """First number of each interval, ascending."""
     ends: list[int] = []
+    """Number after each interval."""
 
     def __contains__(self, number: int) -> bool:
         index = bisect_right(self.starts, number) - 1
@@ -70,6 +73,7 @@ class Ascending(msgspec.Struct):
     """A list of ascending integers, at eight bytes each in this machine's byte order."""
 
     octets: bytearray = msgspec.field(default_factory=bytearray)
+    """The numbers as bytes."""
 
     def __len__(self) -> int:
         return len(self.octets) // _NUMBER_SIZE_BYTES
@@ -97,7 +101,9 @@ class ClosedGroups(msgspec.Struct):
     """Ids of closed groups: by stage and sequence if the id encodes them, otherwise as ids."""
 
     by_stage: dict[int, Ranges] = {}
+    """Sequences of closed groups, by stage."""
     others: set[UUID] = set()
+    """Ids that encode no sequence."""
 
     def holds(self, experiment: UUID | None, id: UUID) -> bool:
         """True if the group is closed."""
@@ -130,6 +136,7 @@ class Versions(msgspec.Struct):
     """A set of (version, generation), stored as intervals of versions for each generation."""
 
     by_generation: dict[int, Ranges] = {}
+    """Versions of each generation."""
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         versions = self.by_generation.get(key[1])
@@ -155,7 +162,9 @@ class Recent(msgspec.Struct):
     """The newest ids of one partition's events."""
 
     newer: set[UUID] = set()
+    """Ids added since the last rotation."""
     older: set[UUID] = set()
+    """Ids added before the last rotation, to be dropped at the next rotation."""
 
     def __contains__(self, id: UUID) -> bool:
         return id in self.newer or id in self.older
@@ -176,9 +185,11 @@ class PlannedBatches(msgspec.Struct):
     """Steps with a plan that was not abandoned, known from the spine alone and thus alike in every process."""
 
     steps: Ranges = msgspec.field(default_factory=Ranges)
+    """Steps with a plan that was not abandoned, trained ones included."""
     newest: dict[int, UUID] = {}
     """Batch ids of the newest steps, by step."""
     abandoned: set[UUID] = set()
+    """Ids of abandoned batches."""
     furthest: int = 0
     """Last trained step."""
     before: int = 0

@@ -21,10 +21,13 @@ class BufferEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Index entry of an experience that may be planned, now or after its cooldown; its payload stays in the log."""
 
     member: task.Member
+    """Reward, lengths and versions of the experience."""
     group: batch.GroupRef
+    """Position of the event that closed the experience's group."""
     index: int
     """Index of the experience among the members of its group, from 0."""
     stage: int
+    """Index of the stage in the specification."""
     group_size: int
     """Number of members of its group, without those removed by the experience pipeline."""
     sequence: int
@@ -47,10 +50,13 @@ class BufferBooks(msgspec.Struct):
     """Counts that always balance: produced = waiting + cooling + planned + retired."""
 
     produced: int = 0
+    """Number of experiences of closed groups."""
     planned: int = 0
     """Number of experiences that have been planned and will not be again."""
     retired: dict[str, int] = {}
+    """Number of retired experiences by reason."""
     failed_rollouts: int = 0
+    """Number of failed rollouts of closed groups."""
 
 
 class Ahead(msgspec.Struct, frozen=True):
@@ -59,10 +65,13 @@ class Ahead(msgspec.Struct, frozen=True):
     gone: bool = False
     """True if the experience was retired, or planned for the last time."""
     uses: int = 0
+    """Number of the last planned use."""
     eligible_at_ns: int = 0
+    """End of the cooldown after the last planned use, in nanoseconds since 1970."""
 
 
 _NONE_AHEAD: Final = Ahead()
+"""State of an experience not named by any plan or retirement."""
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -86,18 +95,23 @@ class ReplayBuffer(msgspec.Struct):
     group_sizes: dict[int, int] = {}
     """Number of waiting experiences by the size of their group."""
     books: BufferBooks = msgspec.field(default_factory=BufferBooks)
+    """Counts of experiences."""
     given_up: dict[UUID, str] = {}
     """Experiences that the planner has to retire (their payload is lost), with the reason."""
     planned_in_stage: dict[int, int] = {}
     """Number of experiences planned at least once, by stage."""
     _ahead: dict[UUID, Ahead] = {}
+    """Plans and retirements of experiences whose group is not read yet."""
     _items: dict[UUID, dict[UUID, Item]] = {}
     """The items of batches that may still be abandoned, by batch."""
     _stage_of: dict[UUID, int] = {}
+    """Stage of each batch that may be abandoned."""
     _priorities: dict[UUID, float] = {}
     """Changed priority tags, by group."""
     _closed: ClosedGroups = msgspec.field(default_factory=ClosedGroups)
+    """Ids of closed groups."""
     _batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
+    """Steps with a plan."""
     _recent: Recent = msgspec.field(default_factory=Recent)
     """Ids of the newest events retiring or tagging experiences, so that a repeated one is ignored."""
 
@@ -122,28 +136,28 @@ class ReplayBuffer(msgspec.Struct):
         """Folds an event of groups, plans or retirements; returns the experiences that it changed."""
         event = decoded.event
         if isinstance(event, StepCompleted):
-            self._completed(event)
+            self._fold_step(event)
             return {}
-        if not self._new(decoded):
+        if not self._is_new(decoded):
             return {}
         match event:
             case task.GroupClosed():
-                return self._close(event, decoded)
+                return self._fold_closing(event, decoded)
             case batch.BatchPlanned():
-                return self._planned(event)
+                return self._fold_plan(event)
             case batch.ExperienceRetired():
-                return self._retired(event)
+                return self._fold_retirement(event)
             case batch.ExperiencePrioritized():
-                return self._prioritized(event)
+                return self._fold_priority(event)
             case batch.BatchAbandoned():
-                return self._abandoned(event)
+                return self._fold_abandoned(event)
             case batch.ExperienceGivenUp():
                 self.given_up.setdefault(event.experience, event.reason)
                 return {}
             case _:
                 return {}
 
-    def _new(self, decoded: Decoded) -> bool:
+    def _is_new(self, decoded: Decoded) -> bool:
         """False for an event already folded."""
         event = decoded.event
         match event:
@@ -158,7 +172,8 @@ class ReplayBuffer(msgspec.Struct):
             case _:
                 return False
 
-    def _close(self, event: task.GroupClosed, decoded: Decoded) -> Changes:
+    def _fold_closing(self, event: task.GroupClosed, decoded: Decoded) -> Changes:
+        """Adds the experiences of a closed group, with the pipeline's rewards."""
         size = len(event.members)
         self.books.produced += size
         self.books.failed_rollouts += event.failed
@@ -177,13 +192,13 @@ class ReplayBuffer(msgspec.Struct):
             buffered_by_id[id] = msgspec.structs.replace(buffered, member=member, dropped_by=verdict.dropped_by)
         # Plans lie in another partition than groups, so a batch may be read before its groups.
         if self._ahead:
-            return {id: self._late(buffered) for id, buffered in buffered_by_id.items()}
+            return {id: self._enter_late(buffered) for id, buffered in buffered_by_id.items()}
         if buffered_by_id:
             self.waiting.update(buffered_by_id)
             _count(self.group_sizes, size, len(buffered_by_id))
         return buffered_by_id
 
-    def _late(self, buffered: BufferEntry) -> BufferEntry | None:
+    def _enter_late(self, buffered: BufferEntry) -> BufferEntry | None:
         """Enters an experience possibly named before by plans and retirements."""
         id = buffered.member.experience
         ahead = self._ahead.pop(id, _NONE_AHEAD)
@@ -206,20 +221,22 @@ class ReplayBuffer(msgspec.Struct):
             _count(self.group_sizes, buffered.group_size, 1)
         return buffered
 
-    def _leave(self, experience: UUID) -> BufferEntry | None:
+    def _take_out(self, experience: UUID) -> BufferEntry | None:
+        """Removes and returns a waiting or cooling experience; None if it is neither."""
         buffered = self.waiting.pop(experience, None)
         if buffered is None:
             return self.cooling.pop(experience, None)
         _count(self.group_sizes, buffered.group_size, -1)
         return buffered
 
-    def _planned(self, event: batch.BatchPlanned) -> Changes:
+    def _fold_plan(self, event: batch.BatchPlanned) -> Changes:
+        """Moves the experiences of a plan to the cooling experiences, or out of the buffer after their last use."""
         batch_items: dict[UUID, Item] = {}
         again: dict[UUID, BufferEntry | None] = {}
         for planned_item in event.experiences:
             id = planned_item.experience
             last = planned_item.use >= event.max_uses > 0
-            buffered = self._leave(id)
+            buffered = self._take_out(id)
             if buffered is None:
                 self._ahead[id] = Ahead(last, planned_item.use, event.eligible_at_ns)
                 batch_items[id] = Item(None, planned_item.use, last)
@@ -235,22 +252,24 @@ class ReplayBuffer(msgspec.Struct):
         self._stage_of[event.batch] = event.stage
         return {**dict.fromkeys(batch_items), **again}
 
-    def _completed(self, event: StepCompleted) -> None:
+    def _fold_step(self, event: StepCompleted) -> None:
         """Drops the items kept for the case of an abandoned batch; the batch was executed."""
         self._batches.complete(event)
         self._items.pop(event.batch, None)
         self._stage_of.pop(event.batch, None)
 
-    def _retired(self, event: batch.ExperienceRetired) -> Changes:
+    def _fold_retirement(self, event: batch.ExperienceRetired) -> Changes:
+        """Removes retired experiences, and counts them by reason."""
         for experience in event.experiences:
             self.given_up.pop(experience, None)
-            if self._leave(experience) is None:
+            if self._take_out(experience) is None:
                 ahead = self._ahead.get(experience, _NONE_AHEAD)
                 self._ahead[experience] = msgspec.structs.replace(ahead, gone=True)
         self.books.retired[event.reason] = self.books.retired.get(event.reason, 0) + len(event.experiences)
         return dict.fromkeys(event.experiences)
 
-    def _prioritized(self, event: batch.ExperiencePrioritized) -> Changes:
+    def _fold_priority(self, event: batch.ExperiencePrioritized) -> Changes:
+        """Changes the priority tag of a group's experiences, in planned batches too."""
         self._priorities[event.group] = event.priority
         changes: dict[UUID, BufferEntry] = {}
         # A search through all experiences: a person tags a group once in a while, and an index would cost every close.
@@ -268,7 +287,7 @@ class ReplayBuffer(msgspec.Struct):
                     batch_items[experience] = msgspec.structs.replace(batch_item, entry=buffered)
         return changes
 
-    def _abandoned(self, event: batch.BatchAbandoned) -> Changes:
+    def _fold_abandoned(self, event: batch.BatchAbandoned) -> Changes:
         """Returns the batch's items to their earlier state, unless used by a later batch or retired since."""
         batch_items = self._items.pop(event.batch, None)
         if batch_items is None:
@@ -284,13 +303,14 @@ class ReplayBuffer(msgspec.Struct):
                     batch_item.entry, batch_item.entry.uses, batch_item.entry.eligible_at_ns
                 )
             elif (now := self.cooling.get(experience)) is not None and now.uses == batch_item.use:
-                self._leave(experience)
+                self._take_out(experience)
                 changes[experience] = self._enter(now, batch_item.use - 1, 0)
         # The books count plans, not the items' present state: the whole batch is subtracted.
         self._book(self._stage_of.pop(event.batch), batch_items, -1)
         return changes
 
     def _return_ahead(self, experience: UUID, batch_item: Item) -> None:
+        """Undoes the plan of an experience whose group is not read yet."""
         back = Ahead(uses=batch_item.use - 1)
         if back.uses:
             self._ahead[experience] = back

@@ -26,7 +26,9 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     """The answer to a refused request: position and time of the refusal."""
 
     position: Position
+    """Position of the record in the log."""
     time_ns: int
+    """Time of the record, in nanoseconds since 1970."""
 
 
 class Requests(msgspec.Struct):
@@ -68,7 +70,7 @@ class Requests(msgspec.Struct):
         used = request.key is not None and any(use.effective for use in commands.of(request.key))
         # The answer may have been read first, from another partition: then it belongs to the key's first request.
         if not used or self.answered.first(request).digest != request.digest:
-            self._open(position_text, request, brings_tasks=event.brings_tasks)
+            self._add_open(position_text, request, brings_tasks=event.brings_tasks)
 
     def has_room(self, partition: int) -> bool:
         """True if the partition has far fewer open requests than allowed, so that reading may continue."""
@@ -81,7 +83,7 @@ class Requests(msgspec.Struct):
         if isinstance(event, ExperimentRejected):
             if event.request is not None:
                 position = Position(decoded.partition, decoded.offset)
-                self._refused(event.request.place, Refusal(position, head.time_ns))
+                self._fold_refusal(event.request.place, Refusal(position, head.time_ns))
             return
         if isinstance(event, ExperimentAccepted) and head.experiment is not None:
             self.submitted.pop(head.experiment, None)
@@ -89,7 +91,7 @@ class Requests(msgspec.Struct):
             return
         if isinstance(event, ExperimentSubmitted) and head.experiment is not None:
             self.submitted[head.experiment] = head.correlation
-        self._settle(head.correlation)
+        self._close_equal(head.correlation)
 
     def cut_off(self) -> list[OpenRequest]:
         """Returns the requests of submissions without acceptance in the log: a crash came between, or the other half is
@@ -98,7 +100,8 @@ class Requests(msgspec.Struct):
         used = (self.answered.get(key) for key in self.submitted.values())
         return [request for request in used if request is not None]
 
-    def _refused(self, position_text: str, refusal: Refusal) -> None:
+    def _fold_refusal(self, position_text: str, refusal: Refusal) -> None:
+        """Closes a refused request; the position of a request not read yet is remembered."""
         if position_text in self.open:
             self._close(position_text)
         else:
@@ -112,7 +115,8 @@ class Requests(msgspec.Struct):
         by_time = sorted(self.refused, key=lambda refusal: (refusal.time_ns, refusal.position))
         return [refusal.position for refusal in by_time[-REMEMBERED:]]
 
-    def _settle(self, key: UUID) -> None:
+    def _close_equal(self, key: UUID) -> None:
+        """Closes the open requests of a key with the body of the key's first request."""
         positions = self.places.get(key)
         if not positions:
             return
@@ -122,7 +126,8 @@ class Requests(msgspec.Struct):
         ]:
             self._close(position_text)
 
-    def _open(self, position_text: str, request: OpenRequest, *, brings_tasks: bool) -> None:
+    def _add_open(self, position_text: str, request: OpenRequest, *, brings_tasks: bool) -> None:
+        """Adds an open request; `brings_tasks` is True if the request adds tasks to a queue."""
         self.open[position_text] = request
         if not brings_tasks:
             self.commands[position_text] = None
@@ -132,6 +137,7 @@ class Requests(msgspec.Struct):
             self.places.setdefault(request.key, []).append(position_text)
 
     def _close(self, position_text: str) -> None:
+        """Removes an open request."""
         request = self.open.pop(position_text)
         self.commands.pop(position_text, None)
         self.counts[request.position.partition.number] -= 1

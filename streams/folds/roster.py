@@ -15,13 +15,17 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True):
     """A departed worker, with the error or reason of its end."""
 
     role: str
+    """Role of the worker."""
     slot: int
+    """Slot of the worker; negative for a trainer."""
     code: str = ""
     """The code of the error that ended the worker, if it reported one."""
     reason: str = ""
+    """Reason of the end."""
     lost: bool = False
     """True if the supervisor recorded the end, and not the worker itself."""
     host: str = ""
+    """Machine of the worker."""
     pid: int = -1
     """The worker's process; -1 if its start was never read."""
 
@@ -30,7 +34,9 @@ class Roster(msgspec.Struct):
     """Workers by id; a stopped or lost worker never comes back under the old id."""
 
     live: dict[UUID, worker.WorkerStarted] = {}
+    """Live workers, by id."""
     gone: dict[UUID, Gone] = {}
+    """Departed workers, by id."""
     last_of: dict[str, Gone] = {}
     """The worker that departed last, by role."""
 
@@ -45,13 +51,16 @@ class Roster(msgspec.Struct):
             case worker.WorkerStopped():
                 # Reports of a worker declared lost before count for nothing: the slot may be another worker's.
                 departure = Gone(role=event.role, slot=event.slot, code=event.code, reason=event.reason)
-                self._leave(event.worker, departure)
+                self._record_departure(event.worker, departure)
             case worker.WorkerLost():
-                self._leave(event.worker, Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True))
+                self._record_departure(
+                    event.worker, Gone(role=event.role, slot=event.slot, reason=event.reason, lost=True)
+                )
             case _:
                 pass
 
-    def _leave(self, id: UUID, departure: Gone) -> None:
+    def _record_departure(self, id: UUID, departure: Gone) -> None:
+        """Moves a worker to the departed workers; of several departures of a worker, the first counts."""
         if (started := self.live.pop(id, None)) is not None:
             departure = msgspec.structs.replace(departure, host=started.host, pid=started.pid)
         if id in self.gone:

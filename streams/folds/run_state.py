@@ -27,6 +27,7 @@ class KeptCheckpoints(msgspec.Struct):
     kept: dict[tuple[int, int], CheckpointCommitted] = {}
     """Events by (step, generation), in the order of commits."""
     _deleted: set[tuple[int, int]] = set()
+    """Deleted (step, generation)."""
     count: int = 0
     """Number of checkpoints ever committed, each counted once."""
     _committed: dict[tuple[int, int], set[UUID]] = {}
@@ -53,17 +54,24 @@ class SpineParts(msgspec.Struct, kw_only=True):
     """The folds of three partitions: the part of a snapshot used by trainer and explorers."""
 
     spine: Spine
+    """Fold of the spine."""
     weights: Weights
+    """Fold of announced weights."""
     committed: KeptCheckpoints
+    """Fold of checkpoints."""
 
 
 class RunParts(SpineParts, kw_only=True):
     """All folds of one experiment, as written in a daemon's snapshots."""
 
     groups: GroupFold
+    """Fold of open groups."""
     replay_buffer: ReplayBuffer
+    """Fold of waiting experiences."""
     evals: EvalFold
+    """Fold of evaluations."""
     roster: Roster
+    """Fold of workers."""
 
 
 class RunState:
@@ -83,12 +91,19 @@ class RunState:
         """
         self.experiment = experiment
         self.spine = Spine()
+        """Fold of the spine."""
         self.groups = GroupFold()
+        """Fold of open groups."""
         self.replay_buffer = ReplayBuffer()
+        """Fold of waiting experiences."""
         self.weights = Weights()
+        """Fold of announced weights."""
         self.evals = EvalFold()
+        """Fold of evaluations."""
         self.roster = Roster()
+        """Fold of workers."""
         self.committed = KeptCheckpoints()
+        """Fold of checkpoints."""
         self.touched: dict[UUID, BufferEntry | None] | None = None
         """Experiences changed in the replay buffer since the index last read them, with their present entries; None
         without an index.
@@ -134,7 +149,7 @@ class RunState:
                 (self.evals if isinstance(decoded.event, EvalScored) else self.groups).apply(decoded)
             case topics.TASKS:
                 self.groups.apply(decoded)
-                self._keep_books(decoded)
+                self._fold_into_buffer(decoded)
                 self.evals.apply(decoded)
             case topics.EXPERIMENTS:
                 self.spine.apply(decoded)
@@ -143,7 +158,7 @@ class RunState:
                     return
                 self.groups.apply(decoded)
                 self.replay_buffer.begin(self.spine.batches.before)
-                self._keep_books(decoded)
+                self._fold_into_buffer(decoded)
                 self.evals.apply(decoded)
             case topics.WEIGHTS:
                 self.weights.apply(decoded)
@@ -159,7 +174,8 @@ class RunState:
                 if self._on_sign_of_life is not None and isinstance(decoded.event, Heartbeat):
                     self._on_sign_of_life(decoded.event)
 
-    def _keep_books(self, decoded: Decoded) -> None:
+    def _fold_into_buffer(self, decoded: Decoded) -> None:
+        """Folds an event into the replay buffer, and records the changed experiences."""
         changed = self.replay_buffer.apply(decoded)
         if self.touched is not None:
             self.touched.update(changed)

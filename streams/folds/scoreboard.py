@@ -27,8 +27,11 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.streams.spec.stage_parts import MAX, STOP, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
 
 BOUND: Final = "bound"
+"""Cause: a figure crossed a configured bound."""
 PATIENCE: Final = "patience"
+"""Cause: several evaluations were no better than the best."""
 RULE: Final = "rule"
+"""Cause: a rule on a figure applied."""
 _ROUNDED: Final = 1e-9
 """Tolerance for rounding: from 0.5 to 0.4 is a fall of 20 %, although 0.5 - 0.4 is computed as less than 0.1."""
 
@@ -37,8 +40,11 @@ class Ranked(msgspec.Struct, frozen=True):
     """A weight version with the figure by which checkpoints are ranked."""
 
     version: int
+    """Weight version."""
     generation: int
+    """Generation of the trainer."""
     value: float
+    """Value of the figure by which checkpoints are ranked."""
 
 
 class EvalVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +75,9 @@ class Scoreboard(msgspec.Struct):
     """Evaluation figures of the current stage, with decisions not yet recorded by the controller."""
 
     stage: int = -1
+    """Index of the current stage; -1 before the first."""
     first_version: int = 0
+    """Weight version before the stage's first step."""
     through: dict[str, int] = {}
     """Step of the stage up to which evaluations are folded, by taskset; -1 before the first."""
     waiting: dict[int, dict[str, EvalCompleted]] = {}
@@ -89,6 +97,7 @@ class Scoreboard(msgspec.Struct):
     pause: EvalVerdict | None = None
     """A decision to pause the experiment, not recorded yet; None without one."""
     stopped: bool = False
+    """True once the stop is recorded."""
     number: int = 0
     """Number of chosen checkpoints until now."""
     told: int = 0
@@ -129,20 +138,20 @@ class Scoreboard(msgspec.Struct):
         if event.stage != self.stage or through is None or step <= through:
             return
         self.waiting.setdefault(step, {}).setdefault(event.taskset, event)
-        while (following := self._following(event.taskset, spec)) in self.waiting:
+        while (following := self._next_step(event.taskset, spec)) in self.waiting:
             completed = self.waiting[following].pop(event.taskset, None)
             if completed is None:
                 return
             if not self.waiting[following]:
                 del self.waiting[following]
             self.through[event.taskset] = following
-            self._take(completed, spec.trainer.by_evaluation)
+            self._fold_evaluation(completed, spec.trainer.by_evaluation)
 
     def unsettled(self, spec: StageSpec) -> int | None:
         """Returns the stage's first step whose evaluation is still to come and may decide something; None
         without one.
         """
-        following = (self._following(taskset, spec) for taskset in self.through)
+        following = (self._next_step(taskset, spec) for taskset in self.through)
         return min((step for step in following if step is not None), default=None)
 
     def keeps(self, version: int, spec: StageSpec) -> bool:
@@ -180,20 +189,22 @@ class Scoreboard(msgspec.Struct):
         elif isinstance(event, ExperimentWarned):
             self.lacking = [name for name in self.lacking if name not in event.text]
 
-    def _following(self, taskset: str, spec: StageSpec) -> int | None:
+    def _next_step(self, taskset: str, spec: StageSpec) -> int | None:
+        """Returns the step of the taskset's next evaluation; None if the taskset has no further evaluation."""
         return next_eval_step(spec, self.through[taskset])
 
-    def _take(self, event: EvalCompleted, decisions: ByEvaluation) -> None:
+    def _fold_evaluation(self, event: EvalCompleted, decisions: ByEvaluation) -> None:
+        """Ranks the version, counts idle evaluations and applies rules, by the figures of one evaluation."""
         figure_values = {figure: self._value(figure, event) for figure in _figures_of(event, decisions)}
         best = decisions.best
         early_stop = decisions.early_stop
         if best is not None and best.figure in figure_values:
-            self._rank(event, figure_values[best.figure], best.figure, best.mode, best.keep)
+            self._rank_version(event, figure_values[best.figure], best.figure, best.mode, best.keep)
         if early_stop is not None and early_stop.figure in figure_values:
-            self._wait(event, figure_values[early_stop.figure], early_stop)
+            self._count_idle(event, figure_values[early_stop.figure], early_stop)
         for number, rule in enumerate(decisions.rules):
             if rule.figure in figure_values:
-                self._apply(event, figure_values[rule.figure], number, rule)
+                self._apply_rule(event, figure_values[rule.figure], number, rule)
 
     def _value(self, figure: FigureSpec, event: EvalCompleted) -> float | None:
         """Returns the value of a figure; None for a missing or non-finite value. A missing figure is noted once."""
@@ -205,7 +216,10 @@ class Scoreboard(msgspec.Struct):
             self.lacking.append(figure.name)
         return figure_value if figure_value is not None and math.isfinite(figure_value) else None
 
-    def _rank(self, event: EvalCompleted, value: float | None, figure: FigureSpec, mode: str, keep: int) -> None:
+    def _rank_version(
+        self, event: EvalCompleted, value: float | None, figure: FigureSpec, mode: str, keep: int
+    ) -> None:
+        """Ranks a version among the `keep` best; a changed ranking is a choice to be recorded."""
         if event.version == self.first_version:
             self.base = value  # its checkpoint, if there is one, belongs to the stage before
             return
@@ -233,27 +247,27 @@ class Scoreboard(msgspec.Struct):
         )
         self.unwritten.append(choice)
 
-    def _wait(self, event: EvalCompleted, value: float | None, early_stop: EarlyStopSpec) -> None:
+    def _count_idle(self, event: EvalCompleted, value: float | None, early_stop: EarlyStopSpec) -> None:
         """Counts consecutive evaluations no better than the best one; a value that is not a number is no better."""
         bound = early_stop.bound
-        if value is not None and bound is not None and not _better(bound, value, early_stop.mode):
-            self._stop(EvalVerdict(cause=BOUND, version=event.version, value=value, against=bound))
+        if value is not None and bound is not None and not _is_better(bound, value, early_stop.mode):
+            self._set_stop(EvalVerdict(cause=BOUND, version=event.version, value=value, against=bound))
         margin = early_stop.min_delta
-        if value is not None and (self.best is None or _better(value, self.best, early_stop.mode, margin)):
+        if value is not None and (self.best is None or _is_better(value, self.best, early_stop.mode, margin)):
             self.best = value
             self.behind = 0
             return
         self.behind += 1
         if early_stop.patience and self.behind >= early_stop.patience:
-            self._stop(EvalVerdict(cause=PATIENCE, version=event.version, value=value, against=self.best))
+            self._set_stop(EvalVerdict(cause=PATIENCE, version=event.version, value=value, against=self.best))
 
-    def _apply(self, event: EvalCompleted, value: float | None, number: int, rule: RuleSpec) -> None:
+    def _apply_rule(self, event: EvalCompleted, value: float | None, number: int, rule: RuleSpec) -> None:
         """Applies a rule to a value: once at a crossing of its threshold, and again only after a crossing back."""
         if value is None:
             return
         watch = self.watches[number]
-        against = _against(rule, watch)
-        crossed = against is not None and _crossed(rule, value, against)
+        against = _reference(rule, watch)
+        crossed = against is not None and _is_crossed(rule, value, against)
         if rule.kind in ("falls_by", "rises_by"):
             higher = watch.extreme is None or (value > watch.extreme) == (rule.kind == "falls_by")
             # After an application, changes are measured from the present value: a resuming person has seen the fall.
@@ -261,12 +275,12 @@ class Scoreboard(msgspec.Struct):
         if crossed and watch.armed:
             verdict = EvalVerdict(cause=RULE, rule=number, version=event.version, value=value, against=against)
             if rule.then == STOP:
-                self._stop(verdict)
+                self._set_stop(verdict)
             else:
                 self.pause = self.pause or verdict
         watch.armed = not crossed
 
-    def _stop(self, verdict: EvalVerdict) -> None:
+    def _set_stop(self, verdict: EvalVerdict) -> None:
         """Sets the stop; the first of several counts."""
         if not self.stopped:
             self.stop = self.stop or verdict
@@ -283,18 +297,22 @@ def stopped(spec: ExperimentSpec, event: StageStopped, *, first_version: int, pl
 
 
 def _figures_of(event: EvalCompleted, decisions: ByEvaluation) -> Iterator[FigureSpec]:
+    """Yields the configured figures of the evaluated taskset."""
     return (figure for figure in decisions.figures if figure.taskset == event.taskset)
 
 
-def _better(value: float, than: float, mode: str, by: float = 0.0) -> bool:
+def _is_better(value: float, than: float, mode: str, by: float = 0.0) -> bool:
+    """True if `value` is better than `than` by more than `by`."""
     return value > than + by if mode == MAX else value < than - by
 
 
-def _against(rule: RuleSpec, watch: RuleWatch) -> float | None:
+def _reference(rule: RuleSpec, watch: RuleWatch) -> float | None:
+    """Returns the reference of a rule: its extreme so far, or its threshold."""
     return watch.extreme if rule.kind in ("falls_by", "rises_by") else rule.threshold
 
 
-def _crossed(rule: RuleSpec, value: float, against: float) -> bool:
+def _is_crossed(rule: RuleSpec, value: float, against: float) -> bool:
+    """True if a value meets the rule's condition against its reference."""
     share = rule.threshold * abs(against) * (1 - _ROUNDED)
     match rule.kind:
         case "falls_by":

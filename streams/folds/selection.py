@@ -23,6 +23,7 @@ class DrawnTasks(msgspec.Struct, frozen=True):
     first: int
     """Number of the first row among all rows drawn from the taskset, from 0."""
     rows: tuple[int, ...]
+    """The drawn rows, in order."""
 
     def row_at(self, draw_number: int) -> int | None:
         """Returns the row drawn as number `draw_number`; None if another draw has it."""
@@ -56,6 +57,7 @@ class Selection(msgspec.Struct):
     draws: dict[tuple[int, int], DrawnTasks] = {}
     """Newest draw."""
     rewards: dict[tuple[int, int], Rewards] = {}
+    """Rewards by stage and taskset."""
 
     def draw(self, event: TasksDrawn) -> None:
         """Folds a draw; a repeated or late one changes nothing."""

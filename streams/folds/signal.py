@@ -19,18 +19,23 @@ from rftd.streams.events.step import ANSWERS_CUT, ANSWERS_EMPTY, EQUAL_GROUPS, P
 NOT_FINITE: Final = "not_finite"
 """The step was skipped because its loss, gradient or input was not finite."""
 ALL_PROMPTS_CUT: Final = "prompts_cut"
+"""Every prompt is too long, and none is trained."""
 ALL_ANSWERS_CUT: Final = "answers_cut"
 """Every answer reached its length limit, and none is trained, or every group has equal rewards."""
 ALL_ANSWERS_EMPTY: Final = "answers_empty"
+"""Every answer is empty."""
 NO_TOKENS: Final = "no_tokens"
 """No token was trained, for a mixture of the causes above."""
 LEARNING_RATE_ZERO: Final = "learning_rate_zero"
+"""The learning rate is zero."""
 SOLVED: Final = "solved"
 """All rewards of every group are equal, and every answer is right: the task is learned, and nothing is wrong."""
 REWARDS_EQUAL: Final = "rewards_equal"
+"""All rewards of every group are equal."""
 ADVANTAGE_ZERO: Final = "advantage_zero"
 """The advantage of every trained token is zero, although rewards differ."""
 GRADIENT_ZERO: Final = "gradient_zero"
+"""The gradient is zero."""
 FILTERED: Final = "filtered"
 """Every group is left out as uninformative, so no batch is formed."""
 ROLLOUTS_FAILED: Final = "rollouts_failed"
@@ -74,12 +79,15 @@ class SignalChange(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Number of the change in its experiment, from 1."""
     stage: int
+    """Index of the stage."""
     step: int
+    """Step of the first batch with the changed signal or cause."""
     cause: str
     """Cause of the loss; empty if the signal is back."""
     detail: str = ""
     """Text of a skipped step; empty otherwise."""
     lowest: float = 0.0
+    """Lowest mean reward of a group."""
     highest: float = 0.0
     """The lowest and the highest mean reward of a group."""
 
@@ -88,7 +96,9 @@ class Streak(msgspec.Struct, frozen=True):
     """Consecutive batches of one kind: kind, number of batches and first step."""
 
     kind: str = ""
+    """Kind of the batches."""
     batches: int = 0
+    """Number of batches."""
     step: int = 0
     """The first of them."""
 
@@ -115,6 +125,7 @@ class Signal(msgspec.Struct):
     told: int = 0
     """Number of the last change recorded by the controller."""
     undeclared: list[SignalChange] = []
+    """Changes not recorded by the controller yet."""
     lost: SignalLost | None = None
     """The recorded loss, until a step ends it; None without one."""
     filtered: int = 0
@@ -146,7 +157,7 @@ class Signal(msgspec.Struct):
         lost at the pause at the latest.
         """
         cause = self._cause_of(event, last=last)
-        idle = _idle(cause)
+        idle = _is_fault(cause)
         self.idle_batches = self.idle_batches + 1 if idle else 0
         self.same = self.same.followed(cause, event.step)
         self.health = self.health.followed("idle" if idle else "well", event.step)
@@ -170,7 +181,7 @@ class Signal(msgspec.Struct):
         batches = self.filtered // batch
         if batches < FILTERED_BATCHES or batches == former_batches:
             return
-        solved = groups.lowest >= self._right
+        solved = groups.lowest >= self._right_reward
         self.idle_batches = 0 if solved else batches
         change = SignalChange(
             number=self.number + 1,
@@ -180,7 +191,7 @@ class Signal(msgspec.Struct):
             lowest=groups.lowest,
             highest=groups.highest,
         )
-        self._note(change)
+        self._add_change(change)
 
     def declared(self, event: SignalLost | SignalRegained) -> None:
         """Folds a loss or return recorded by the controller; a repeated event changes nothing."""
@@ -194,25 +205,27 @@ class Signal(msgspec.Struct):
             self.cause = event.cause if isinstance(event, SignalLost) else ""
 
     @property
-    def _right(self) -> float:
+    def _right_reward(self) -> float:
+        """Returns the reward of a right answer, as far as known."""
         return _RIGHT if self.best is None else self.best
 
     def _judge(self, event: StepCompleted, idle_batches: int) -> None:
         """Changes the cause if consecutive batches agree on another one; `idle_batches` idle batches are a loss."""
         same_cause = self.same
         health = self.health
-        if _idle(same_cause.kind):
+        if _is_fault(same_cause.kind):
             # Batches of a loss share idleness, possibly of different causes; once the signal is lost, the exact cause
             # counts.
-            streak = same_cause if _idle(self.cause) else health
+            streak = same_cause if _is_fault(self.cause) else health
             if streak.batches >= idle_batches:
-                self._change(same_cause.kind, streak.step, event)
+                self._note_change(same_cause.kind, streak.step, event)
         elif same_cause.batches >= SOLVED_BATCHES:
-            self._change(same_cause.kind, same_cause.step, event)
-        elif _idle(self.cause) and health.batches >= STEADY_BATCHES:
-            self._change("", health.step, event)
+            self._note_change(same_cause.kind, same_cause.step, event)
+        elif _is_fault(self.cause) and health.batches >= STEADY_BATCHES:
+            self._note_change("", health.step, event)
 
-    def _change(self, cause: str, step: int, event: StepCompleted) -> None:
+    def _note_change(self, cause: str, step: int, event: StepCompleted) -> None:
+        """Notes a change to this cause (empty: the signal is back), from batch `step` on."""
         figures = event.metrics
         change = SignalChange(
             number=self.number + 1,
@@ -223,9 +236,10 @@ class Signal(msgspec.Struct):
             lowest=figures.get("group_advantages/reward_mean/min", 0.0),
             highest=figures.get("group_advantages/reward_mean/max", 0.0),
         )
-        self._note(change)
+        self._add_change(change)
 
-    def _note(self, change: SignalChange) -> None:
+    def _add_change(self, change: SignalChange) -> None:
+        """Adds a change to be recorded, unless the cause is the present one."""
         if change.cause != self.cause:
             self.cause = change.cause
             self.number = change.number
@@ -241,18 +255,18 @@ class Signal(msgspec.Struct):
         # A schedule may end at zero: a zero in the last step stops nothing.
         if figures.get("actor/lr") == 0 and not last:
             return LEARNING_RATE_ZERO
-        if _flat(figures):
+        if _has_no_advantages(figures):
             if figures.get(EQUAL_GROUPS) != 1:
                 return ADVANTAGE_ZERO
             lowest = figures.get("group_advantages/reward_mean/min", 0.0)
-            if lowest >= self._right - _ROUNDED:
+            if lowest >= self._right_reward - _ROUNDED:
                 return SOLVED
             return _without_tokens(figures) or REWARDS_EQUAL
         norms = [figures[name] for name in ("actor/grad_norm", "critic/grad_norm") if name in figures]
         return GRADIENT_ZERO if norms and not any(norms) else ""
 
 
-def _idle(cause: str) -> bool:
+def _is_fault(cause: str) -> bool:
     """True for a fault; a solved task is none."""
     return cause not in ("", SOLVED)
 
@@ -269,7 +283,7 @@ def _without_tokens(figures: dict[str, float]) -> str:
     return ""
 
 
-def _flat(figures: dict[str, float]) -> bool:
+def _has_no_advantages(figures: dict[str, float]) -> bool:
     """True if the advantage of every trained token is zero, and nothing else is trained beside rollouts."""
     highest = figures.get("critic/advantages/max")
     lowest = figures.get("critic/advantages/min")

@@ -25,15 +25,21 @@ from rftd.streams.log.fencing import FenceOwner
 from rftd.streams.log.topics import TOPICS, Partition
 
 P = TypeVar("P", bound=msgspec.Struct)
+"""Type of the fold's parts."""
 
 VERSION: Final = 1
 """To be raised with every change of the folds' shape or meaning, from 0.1.0 on."""
 
 _MAGIC: Final = b"rftd-fold"
+"""First bytes of a snapshot."""
 _VERSION_SIZE_BYTES: Final = 16
+"""Bytes of the version."""
 _HEAD_SIZE_BYTES: Final = len(_MAGIC) + _VERSION_SIZE_BYTES + 32
+"""Bytes before the first piece: magic, version and sha256."""
 _LENGTH_SIZE_BYTES: Final = 4
+"""Bytes of a piece's length."""
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+"""Encoder of the first piece."""
 
 
 class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
@@ -44,6 +50,7 @@ class Snapshot(msgspec.Struct, Generic[P], kw_only=True):
     marks: tuple[HeadRef, ...]
     """Next offset of each partition, with the chain of the record before it (empty if none was read)."""
     fences: tuple[FenceOwner, ...]
+    """Owner of each role at the positions."""
     parts: P
     """The fold's containers."""
 
@@ -73,8 +80,11 @@ class _FirstPiece(msgspec.Struct, kw_only=True):
     """The first piece: subject, positions and fences."""
 
     experiment: UUID | None
+    """Experiment of the fold; None for the complete log."""
     marks: tuple[HeadRef, ...]
+    """Positions of the partitions."""
     fences: tuple[FenceOwner, ...]
+    """Owner of each role at the positions."""
 
 
 def pack(snapshot: Snapshot[P]) -> bytes:
@@ -106,7 +116,7 @@ def unpack(content: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
     try:
         if version != b"%016d" % VERSION and parts is not Nothing:
             raise CodecError(f"it is of version {version.decode(errors='replace')}, and this release reads {VERSION}")
-        pieces = _cut(payload)
+        pieces = _cut_pieces(payload)
         first_piece = msgpack_decoder(_FirstPiece).decode(next(pieces, b""))
         fold = from_pieces(pieces if parts is not Nothing else (b"\x80",), parts)
     except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError) as error:
@@ -115,11 +125,13 @@ def unpack(content: bytes, kind: type[Snapshot[P]]) -> Snapshot[P]:
 
 
 def _parts_of(kind: type[Snapshot[P]]) -> type[P]:
+    """Returns the type of the parts in a snapshot type."""
     (parts,) = kind.__args__  # type: ignore[attr-defined]
     return parts  # type: ignore[no-any-return]
 
 
-def _cut(payload: memoryview) -> Iterator[bytes]:
+def _cut_pieces(payload: memoryview) -> Iterator[bytes]:
+    """Yields the pieces of a payload. Raises CodecError for an incomplete one."""
     start = 0
     while start < len(payload):
         end = start + _LENGTH_SIZE_BYTES

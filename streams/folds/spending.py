@@ -23,6 +23,7 @@ BUDGET: Final = "budget"
 UNSEEN: Final = "unseen"
 """Cause of the pause after `limits.unseen_days` without a reader."""
 _LOOKS: Final = (ExperimentSubmitted, ExperimentPrioritized, ExperimentStarted, ExperimentSeen)
+"""Types of events at which the time without a look by a person begins anew."""
 
 
 class Spending(msgspec.Struct):

@@ -25,13 +25,21 @@ class Status(StrEnum):
     """State of an experiment, from `submitted` to one of four final states."""
 
     SUBMITTED = "submitted"
+    """Submitted, and not accepted or rejected yet."""
     QUEUED = "queued"
+    """Accepted, waiting for a slot."""
     RUNNING = "running"
+    """Accepted and started: leases and plans are made."""
     PAUSED = "paused"
+    """Paused by a person or a cause."""
     COMPLETED = "completed"
+    """Every stage is done."""
     FAILED = "failed"
+    """Ended by an error."""
     CANCELLED = "cancelled"
+    """Ended by a person."""
     REJECTED = "rejected"
+    """Refused at the submission."""
 
     @property
     def ended(self) -> bool:
@@ -43,15 +51,20 @@ class Kept(StrEnum):
     """Where an experiment's files are: in its folder, in an archive, or removed."""
 
     HERE = "here"
+    """In the experiment's folder."""
     ARCHIVED = "archived"
+    """In an archive."""
     REMOVED = "removed"
+    """Deleted for good; no event brings the files back."""
 
 
 class Plan(NamedTuple):
     """A planned batch and the offset of its event on the spine."""
 
     event: batch.BatchPlanned
+    """Event with the planned batch and its step."""
     offset: int
+    """Offset of the plan on the spine."""
 
 
 class Spine(msgspec.Struct):
@@ -64,6 +77,7 @@ class Spine(msgspec.Struct):
     code: str = ""
     """Error code of a failed or rejected experiment; empty otherwise."""
     reason: str = ""
+    """Reason of the status, in words."""
     cause: str = ""
     """Cause of an automatic pause, as in experiment.paused; empty otherwise."""
     released: bool = False
@@ -107,7 +121,9 @@ class Spine(msgspec.Struct):
     first_versions: dict[int, int] = {}
     """Weight version at the beginning of each stage, by index."""
     stage_started_ns: int = 0
+    """Time of the current stage's start, Unix time in nanoseconds; 0 before the first stage."""
     stage_completed: bool = False
+    """True once the current stage is completed."""
     planned: int = 0
     """Last step with a plan."""
     plan_offsets: dict[int, int] = {}
@@ -135,17 +151,23 @@ class Spine(msgspec.Struct):
     mark: step.SpineMark | None = None
     """Digest of the spine recorded in the newest step; None before one."""
     evaluated: set[UUID] = set()
+    """Ids of completed evaluations."""
     request: weights.WeightsRequested | None = None
     """Newest request of explorers for weights; None before one."""
     overdue: dict[tuple[int, int], int] = {}
     """Version used after a window waited too long for its weights, by (stage, window); -1 for none."""
     queues: TaskQueues = msgspec.field(default_factory=TaskQueues)
+    """Task queues of the stages."""
     _queued: Recent = msgspec.field(default_factory=Recent)
     """Ids of the newest folded events of task queues, so that a repeated one is ignored."""
     batches: PlannedBatches = msgspec.field(default_factory=PlannedBatches)
+    """Steps with a plan that was not abandoned, by which a plan of any step but the next is ignored."""
     signal: Signal = msgspec.field(default_factory=Signal)
+    """The learning signal."""
     scores: Scoreboard = msgspec.field(default_factory=Scoreboard)
+    """Evaluation figures, and the decisions following from them."""
     spending: Spending = msgspec.field(default_factory=Spending)
+    """Use of the budgets."""
     _lived: set[UUID] = set()
     """Ids of folded life events, so that a repeated one is ignored."""
 
@@ -175,26 +197,26 @@ class Spine(msgspec.Struct):
                     batch_size = max(1, self.stage_spec().experiences_per_step)
                     self.signal.retired(event, stage=self.stage, step=self.planned + 1, batch=batch_size)
             case CheckpointChosen() | StageStopped():
-                self._decide(event)
+                self._fold_decision(event)
             case experiment.SignalLost() | experiment.SignalRegained():
                 self.signal.declared(event)
             case step.StepCompleted():
-                self._step(event)
+                self._fold_step(event)
             case step.GenerationStarted():
-                self._take_up(event)
+                self._fold_generation(event)
             case step.EvalCompleted():
-                self._evaluate(event)
+                self._fold_evaluation(event)
             case weights.WeightsRequested():
                 if self.request is None or weights.order_of(event) > weights.order_of(self.request):
                     self.request = event
             case weights.WeightsOverdue():
                 self.overdue.setdefault((event.stage, event.window), event.version)
             case task.TasksAdded() | task.TasksEnded():
-                self._queue(event, decoded)
+                self._fold_queue(event, decoded)
             case _:
                 # An experiment never submitted has no life.
                 if self.spec is not None or isinstance(event, experiment.ExperimentSubmitted):
-                    self._live(decoded)
+                    self._fold_life_once(decoded)
 
     @property
     def recorded_ns(self) -> int:
@@ -245,17 +267,19 @@ class Spine(msgspec.Struct):
         """True if the life event with this id was folded."""
         return id in self._lived
 
-    def _take_up(self, event: step.GenerationStarted) -> None:
+    def _fold_generation(self, event: step.GenerationStarted) -> None:
         # A repeated or older generation must not set the version back.
+        """Folds a new generation of the trainer, which resumed from the version in the event."""
         if event.generation <= self.generation:
             return
         self.generation = event.generation
         self.version = event.version
         self.environment = event.environment
         if event.checksum:
-            self._begin(event.version, event.generation, event.checksum)
+            self._set_first_checksum(event.version, event.generation, event.checksum)
 
-    def _step(self, event: step.StepCompleted) -> None:
+    def _fold_step(self, event: step.StepCompleted) -> None:
+        """Folds a trained step, once per generation."""
         if event.spine is not None and (self.mark is None or event.spine.end > self.mark.end):
             self.mark = event.spine
         # The first record counts; the mark above is taken from any, for it only states the part read.
@@ -278,33 +302,35 @@ class Spine(msgspec.Struct):
             self.version = event.step
             self.plans.pop(event.step, None)
 
-    def _begin(self, version: int, generation: int, checksum: str) -> None:
+    def _set_first_checksum(self, version: int, generation: int, checksum: str) -> None:
+        """Records the checksum of the weights with which a fork or a generation begins."""
         self.checksums[version, generation] = self.begun[version, generation] = checksum
 
-    def _too_late(self, event: Event) -> bool:
+    def _is_too_late(self, event: Event) -> bool:
         """True for an event without effect: nothing leaves an end, and nothing brings removed files back."""
         if isinstance(event, experiment.ExperimentArchived | experiment.ExperimentRestored):
             return self.kept is Kept.REMOVED
         return self.ended and isinstance(event, experiment.TURNS)
 
-    def _live(self, decoded: Decoded) -> None:
+    def _fold_life_once(self, decoded: Decoded) -> None:
+        """Folds a life event, unless it was folded before or comes too late."""
         if decoded.head.id in self._lived:
             return
         self._lived.add(decoded.head.id)
-        if not self._too_late(decoded.event):
-            self._life(decoded)
+        if not self._is_too_late(decoded.event):
+            self._apply_life(decoded)
             self.signal.lived(decoded.event)
 
-    def _life(self, decoded: Decoded) -> None:
+    def _apply_life(self, decoded: Decoded) -> None:
         event = decoded.event
         former_state = (self.status, self.cause)
         match event:
             case experiment.ExperimentSubmitted():
-                self._submit(event)
+                self._fold_submission(event)
             case experiment.ExperimentPrioritized():
                 self.priority = event.priority
             case experiment.ExperimentForked() if self.spec is not None and event.fits(self.spec):
-                self._fork(event)
+                self._fold_fork(event)
             case experiment.ExperimentAccepted():
                 self.start = event.start
                 self.grants = event.grants
@@ -316,13 +342,13 @@ class Spine(msgspec.Struct):
                 self.kept = Kept.HERE
                 self.payloads_dropped = False
             case experiment.PayloadsDropped():
-                self._drop_payloads(event)
+                self._fold_dropped_payloads(event)
             case experiment.ExperimentRemoved():
                 self.kept = Kept.REMOVED
             case experiment.ExperimentRejected():
-                self._end(Status.REJECTED, event.code, event.reason)
+                self._set_end(Status.REJECTED, event.code, event.reason)
             case experiment.ExperimentStarted() | experiment.ExperimentResumed():
-                self._go_on(queued=isinstance(event, experiment.ExperimentResumed) and event.queued)
+                self._end_pause(queued=isinstance(event, experiment.ExperimentResumed) and event.queued)
             case experiment.ExperimentReleased():
                 self.released = self.status is Status.PAUSED
             case experiment.ExperimentPaused():
@@ -330,13 +356,13 @@ class Spine(msgspec.Struct):
                 self.reason = event.reason
                 self.pauses += bool(event.cause)
             case experiment.ExperimentCancelled():
-                self._end(Status.CANCELLED, "", event.reason)
+                self._set_end(Status.CANCELLED, "", event.reason)
             case experiment.ExperimentCompleted():
-                self._end(Status.COMPLETED, "", "")
+                self._set_end(Status.COMPLETED, "", "")
             case experiment.ExperimentFailed():
-                self._end(Status.FAILED, event.code, event.reason)
+                self._set_end(Status.FAILED, event.code, event.reason)
             case experiment.StageStarted() if self.spec is not None and 0 <= event.stage < len(self.spec.stages):
-                self._start(event, decoded.head.time_ns)
+                self._fold_stage_start(event, decoded.head.time_ns)
             case experiment.StageCompleted():
                 self.stage_completed = True
             case _:
@@ -347,7 +373,8 @@ class Spine(msgspec.Struct):
         if (self.status, self.cause) != former_state:
             self.status_ns = decoded.head.time_ns
 
-    def _start(self, event: experiment.StageStarted, time_ns: int) -> None:
+    def _fold_stage_start(self, event: experiment.StageStarted, time_ns: int) -> None:
+        """Folds the start of a stage."""
         self.stage = event.stage
         self.first_version = self.first_versions[event.stage] = event.first_version
         self.batches.begin(event.first_version)
@@ -355,20 +382,24 @@ class Spine(msgspec.Struct):
         self.stage_completed = False
         self.scores.begin(event.stage, event.first_version, self.stage_spec(), self.forked)
 
-    def _evaluate(self, event: step.EvalCompleted) -> None:
+    def _fold_evaluation(self, event: step.EvalCompleted) -> None:
+        """Folds a completed evaluation."""
         self.evaluated.add(event.eval)
         if self.stage >= 0:
             self.scores.evaluated(event, self.stage_spec())
 
-    def _decide(self, event: CheckpointChosen | StageStopped) -> None:
+    def _fold_decision(self, event: CheckpointChosen | StageStopped) -> None:
+        """Folds a chosen checkpoint or an early stop."""
         if self.spec is not None:
             self.spec = self.scores.written(event, self.spec, self.planned)
 
-    def _queue(self, event: task.TasksAdded | task.TasksEnded, decoded: Decoded) -> None:
+    def _fold_queue(self, event: task.TasksAdded | task.TasksEnded, decoded: Decoded) -> None:
+        """Folds added tasks or the end of a queue, once."""
         if self.spec is not None and self._queued.first(decoded.head.id):
             self.spec = self.queues.take(event, decoded.offset, self.spec, self.planned, self.first_versions)
 
-    def _submit(self, event: experiment.ExperimentSubmitted) -> None:
+    def _fold_submission(self, event: experiment.ExperimentSubmitted) -> None:
+        """Folds a submission; the submission of the other half is joined to the first half."""
         spec = event.spec
         if self.spec is None:
             self.spec = spec
@@ -387,13 +418,14 @@ class Spine(msgspec.Struct):
                 self.late_half = LateHalf(config=spec.config, moves=event.moves)
             self.halves |= halves_of(spec)
 
-    def _go_on(self, *, queued: bool) -> None:
+    def _end_pause(self, *, queued: bool) -> None:
         """Ends the pause, with its cause and reason."""
         self.status = Status.QUEUED if queued else Status.RUNNING
         self.cause = self.reason = ""
         self.released = False
 
-    def _drop_payloads(self, event: experiment.PayloadsDropped) -> None:
+    def _fold_dropped_payloads(self, event: experiment.PayloadsDropped) -> None:
+        """Records which payloads were dropped."""
         through_step = event.through_step
         if through_step == 0:
             self.payloads_dropped = True
@@ -401,7 +433,7 @@ class Spine(msgspec.Struct):
                 through_step = self.furthest  # for good: no archive will have them
         self.payloads_dropped_through = max(self.payloads_dropped_through, through_step)
 
-    def _fork(self, event: experiment.ExperimentForked) -> None:
+    def _fold_fork(self, event: experiment.ExperimentForked) -> None:
         """Folds the shared history, as if stages, plans and steps had been read here.
 
         The stage of `at_step` has to be started here, unless the stage ends there.
@@ -413,11 +445,12 @@ class Spine(msgspec.Struct):
         self.batches.begin(event.at_step)
         self.decided_at_ns = event.decided_at_ns
         # Generation -1: the parent's weights, of any of its generations.
-        self._begin(event.at_step, -1, event.checksum)
+        self._set_first_checksum(event.at_step, -1, event.checksum)
         ends = event.first_versions[event.stage] + self.spec.stages[event.stage].total_steps == event.at_step
         self.stage = event.stage if ends else event.stage - 1
         self.first_version = self.first_versions.get(self.stage, 0)
         self.stage_completed = self.stage >= 0
 
-    def _end(self, status: Status, code: str, reason: str) -> None:
+    def _set_end(self, status: Status, code: str, reason: str) -> None:
+        """Sets a final status with its code and reason."""
         self.status, self.code, self.reason = status, code, reason

@@ -20,12 +20,17 @@ class RecordedSweep(msgspec.Struct, kw_only=True):
     """A sweep as recorded in the log, with refusals, halvings and cancellation."""
 
     id: UUID
+    """Id of the sweep."""
     submitted: SweepSubmitted
+    """The submission."""
     submitted_ns: int
+    """Time of the submission, in nanoseconds since 1970."""
     refused: dict[int, SweepRefused] = {}
     """Refused runs, by index."""
     cancelled: SweepCancelled | None = None
+    """The cancellation; None without one."""
     halved: list[SweepHalved] = []
+    """The halvings, in order."""
 
     @property
     def name(self) -> str:
@@ -86,6 +91,7 @@ class Sweeps(msgspec.Struct):
     """The sweeps by id, in the order of the log."""
 
     by_id: dict[UUID, RecordedSweep] = {}
+    """The sweeps by id."""
 
     def apply(self, decoded: Decoded) -> None:
         """Folds an effective event of a sweep; a repeated one changes nothing."""

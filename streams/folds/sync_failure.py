@@ -20,6 +20,7 @@ class SyncFailure(StrEnum):
 OTHER: Final = "other"
 """Label of a reason unknown to this release, reported by a newer worker."""
 _REASONS: Final = frozenset(reason.value for reason in SyncFailure)
+"""Reasons known to this release; any other reason is counted as `OTHER`."""
 
 
 def label_of_failure(reason: str) -> str:

@@ -52,6 +52,7 @@ class TaskQueues(msgspec.Struct):
     """The queues of tasks of an experiment's stages, by stage."""
 
     by_stage: dict[int, TaskQueue] = {}
+    """Queues by stage."""
 
     def of(self, stage: int) -> TaskQueue:
         """Returns the queue of a stage; an empty one before the first addition."""

@@ -41,12 +41,12 @@ class Weights(msgspec.Struct):
         event = decoded.event
         match event:
             case weights.WeightsPublished():
-                self._follow(decoded.head.epoch)
-                self._publish(event, decoded.head)
+                self._note_epoch(decoded.head.epoch)
+                self._fold_publication(event, decoded.head)
             case weights.WeightsRetired():
-                self._follow(decoded.head.epoch)
+                self._note_epoch(decoded.head.epoch)
                 if decoded.head.epoch == self._epoch:
-                    self._retire((event.version, event.generation))
+                    self._fold_retirement((event.version, event.generation))
                 if event.lost:
                     self.lost.add(event.version)
             case weights.WeightsActivated():
@@ -58,12 +58,14 @@ class Weights(msgspec.Struct):
             case _:
                 pass
 
-    def _follow(self, epoch: int) -> None:
+    def _note_epoch(self, epoch: int) -> None:
+        """Forgets the retirements of older trainers once a newer one writes."""
         if epoch > self._epoch:
             self._epoch = epoch
             self._retired_by_it = Versions()
 
-    def _publish(self, event: weights.WeightsPublished, head: Head) -> None:
+    def _fold_publication(self, event: weights.WeightsPublished, head: Head) -> None:
+        """Folds an announcement of weights, unless the announcement repeats an older one."""
         key = event.version, event.generation
         announcements = self._announced.get(key, ())
         if head.id in announcements:
@@ -78,7 +80,8 @@ class Weights(msgspec.Struct):
         self.published[key] = event
         self._announced[key] = {head.id, *announcements}
 
-    def _retire(self, key: tuple[int, int]) -> None:
+    def _fold_retirement(self, key: tuple[int, int]) -> None:
+        """Folds a retirement; lower versions never announced count as retired too."""
         if key in self.retired:
             return
         version, generation = key

@@ -33,7 +33,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 """Hosts of this machine."""
 _TIMEOUT_S: Final = 60.0
 """Time limit in seconds for each part of the checks of `rftd doctor`."""
-_LOOK_S: Final = 20.0
+DOCTOR_TIMEOUT_S: Final = 20.0
 """Maximum seconds `rftd doctor` searches a long log for missing offsets; `rftd verify` reads all of them."""
 _POLL_MS: Final = 200
 """Longest wait of one poll, in milliseconds."""
@@ -150,7 +150,7 @@ async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
     """
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            missing, searched, total = await missing_records(settings, within_s=_LOOK_S)
+            missing, searched, total = await missing_records(settings, within_s=DOCTOR_TIMEOUT_S)
     except (RftdError, TimeoutError):
         return []  # without topics; other faults are reported elsewhere
     diagnoses = [
@@ -163,7 +163,7 @@ async def _of_records(settings: KafkaSettings) -> list[Diagnosis]:
         for partition, (first, end) in missing
     ]
     if searched < total:
-        progress = f"searched {searched:,} of {total:,} offsets for gaps within {_LOOK_S:g} s"
+        progress = f"searched {searched:,} of {total:,} offsets for gaps within {DOCTOR_TIMEOUT_S:g} s"
         diagnoses.append(Diagnosis("records", "ok", progress, "`rftd verify` reads all of them"))
     return diagnoses
 

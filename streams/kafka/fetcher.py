@@ -25,11 +25,11 @@ TIMEOUT_S: Final = 30.0
 """Seconds after the start of a wait from which a poll without any record fails the read."""
 PRIMED_RECORDS: Final = 2000
 """Number of records before its start in which a subscription looks for ids repeated later."""
-_AT_ONCE: Final = limits.FETCH_RECORDS
+_MAX_POLL_RECORDS: Final = limits.FETCH_RECORDS
 """Maximum number of records of one poll of the consumer."""
 _SKIP_RECORDS: Final = 256
 """Maximum number of records skipped by reading on; beyond that, a seek is cheaper."""
-_LEAST_AT_ONCE: Final = 64
+_MIN_POLL_RECORDS: Final = 64
 """Records of one poll for a read of fewer: the others wait for the next read."""
 _BACK: Final = 16
 """Factor between two steps back in the search for a partition's last record."""
@@ -126,7 +126,7 @@ class Fetcher:
             else:
                 self._streams[partition] = self._streams.pop(partition)  # the newest is last
                 await self._pass(partition, stream, start)
-            await self._fill({partition: end}, min(_AT_ONCE, max(max_records, _LEAST_AT_ONCE)))
+            await self._fill({partition: end}, min(_MAX_POLL_RECORDS, max(max_records, _MIN_POLL_RECORDS)))
             records = stream.take(max_records, max_size_bytes)
             if stream.size_bytes < _BUFFER_SIZE_BYTES and stream.next < end:
                 self._resume(partition)
@@ -135,11 +135,11 @@ class Fetcher:
             return records
 
     async def stretch(self, partition: Partition, start: int, end: int) -> IdWindow:
-        """Reads the records of [start, end), and returns a window with their ids, of at most the newest
-        `WINDOW_RECORDS`.
-        """
+        """Reads the records of [start, end), and returns a window with the ids of all of them."""
         async with self._turn:
             stream = await self._begin(partition, start)
+            # One poll may bring records beyond the end, whose ids must not push out those asked for.
+            stream.window = IdWindow(end - start + _MAX_POLL_RECORDS)
             while stream.next < end:
                 await self._fill({partition: end})
                 if not stream.take(limits.APPEND_RECORDS, limits.FETCH_SIZE_BYTES):
@@ -223,7 +223,7 @@ class Fetcher:
                 break
         stream.next = max(start, stream.next)
 
-    async def _fill(self, ends: Mapping[Partition, int], at_once: int = _AT_ONCE) -> None:
+    async def _fill(self, ends: Mapping[Partition, int], at_once: int = _MAX_POLL_RECORDS) -> None:
         """Returns once each of these streams has a record or has read everything below its end."""
         assert self._consumer is not None
         deadline_s = self._clock.monotonic_s() + TIMEOUT_S

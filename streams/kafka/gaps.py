@@ -21,7 +21,7 @@ from rftd.streams.kafka.records import Duplicates
 from rftd.streams.log.envelope import Stretch
 from rftd.streams.log.topics import Partition
 
-_LOOK_SIZE_BYTES: Final = limits.MIB
+_GAP_READ_SIZE_BYTES: Final = limits.MIB
 """Size of the read that looks into a gap."""
 _READ_UNCOMMITTED: Final = 0  # in Kafka's protocol
 """Kafka's number of the isolation level that also shows records of open and aborted transactions."""
@@ -92,12 +92,12 @@ class Gaps:
         client = self._offsets.client
         name = self._names.kafka(partition)
         leader = client.cluster.leader_for_partition(name)
-        topics = [(name.topic, [(name.partition, start, _LOOK_SIZE_BYTES)])]
+        topics = [(name.topic, [(name.partition, start, _GAP_READ_SIZE_BYTES)])]
         try:
             if leader in (None, -1):
                 await client.force_metadata_update()
                 return None
-            answer = await client.send(leader, FetchRequest(0, 0, _LOOK_SIZE_BYTES, _READ_UNCOMMITTED, topics))
+            answer = await client.send(leader, FetchRequest(0, 0, _GAP_READ_SIZE_BYTES, _READ_UNCOMMITTED, topics))
             ((_, ((_, error, *_, batch_bytes),)),) = answer.topics
             return None if error else _transactional_in(MemoryRecords(batch_bytes))
         except (kafka.KafkaError, OSError, TimeoutError):

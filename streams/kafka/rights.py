@@ -30,17 +30,17 @@ _BITS: Final = {READ: 3, WRITE: 4, DESCRIBE: 8, DESCRIBE_CONFIGS: 10}
 """Kafka's number of each operation, and its bit in a broker's report."""
 _EVERYBODY: Final = (DESCRIBE, DESCRIBE_CONFIGS, READ)
 """Operations needed by every role on every topic."""
-_NOT_TOLD: Final = -(1 << 31)
+_RIGHTS_NOT_REPORTED: Final = -(1 << 31)
 """The broker's value for rights that it does not report."""
 _FORBIDDEN: Final = 29
 """Kafka's number of the error for a forbidden topic."""
 
-_OF_WORKERS: Final = frozenset({topics.WORKERS, topics.HEARTBEATS})
+_WORKER_STREAMS: Final = frozenset({topics.WORKERS, topics.HEARTBEATS})
 """Streams to which every worker appends."""
 WRITES: Final[Mapping[str, frozenset[str]]] = {
     "daemon": frozenset(topics.TOPICS),
-    "trainer": _OF_WORKERS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
-    "explorer": _OF_WORKERS | {topics.EXPERIENCES, topics.WEIGHTS},
+    "trainer": _WORKER_STREAMS | {definition.stream for definition in definitions() if definition.owner == TRAINER},
+    "explorer": _WORKER_STREAMS | {topics.EXPERIENCES, topics.WEIGHTS},
 }
 """Streams written by each role; a daemon's user writes all, because it may also run workers."""
 
@@ -88,7 +88,7 @@ async def allowed_operations(admin: AIOKafkaAdminClient, prefix: str) -> Allowed
     for code, name, _internal, _partitions, bits in answer.topics:
         if code == _FORBIDDEN:
             allowed[name] = frozenset()
-        elif code == 0 and bits != _NOT_TOLD:
+        elif code == 0 and bits != _RIGHTS_NOT_REPORTED:
             allowed[name] = frozenset(operation for operation, bit in _BITS.items() if bits >> bit & 1)
     return allowed
 

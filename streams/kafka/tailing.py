@@ -110,7 +110,7 @@ RETRY_S: Final = 0.5
 """Pause after a failed poll."""
 MOMENT_S: Final = 2.0
 """Seconds for which an open transaction is not reported: most end sooner."""
-_AT_ONCE: Final = limits.FETCH_RECORDS
+_MAX_POLL_RECORDS: Final = limits.FETCH_RECORDS
 """Maximum number of records of one poll."""
 
 
@@ -216,7 +216,7 @@ class Tailing:
         for partition, paused in self._pressure.changes(self._next):
             change = self._consumer.pause if paused else self._consumer.resume
             change(self._names.kafka(partition))
-        batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=_AT_ONCE)
+        batches = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=_MAX_POLL_RECORDS)
         for name, messages in batches.items():
             partition = self._names.ours(name)
             due = self._gaps.look(partition, self._next[partition], messages)

@@ -33,13 +33,17 @@ BROKER_TIME: Final = "LogAppendTime"
 """The value of `TIMESTAMP_TYPE` for times given by the broker."""
 POLL_S: Final = 0.02
 """Pause between two looks for a created topic."""
-DEAD_ASKED: Final = 50
+MAX_REQUESTS_TO_DEAD_BROKERS: Final = 50
 """Maximum number of consecutive requests to brokers that the cluster still lists, but that are dead."""
 _EXISTS: Final = 36
 """Kafka's number of the error for an existing topic."""
-_REPLICA_AWAY: Final = 9
+_REPLICA_NOT_AVAILABLE: Final = 9
 """Kafka's number of the error for an unavailable replica."""
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
+_DELETION_S: Final = 60.0
+"""Maximum seconds until the brokers have deleted all topics."""
+_DELETION_POLL_INTERVAL_S: Final = 0.05
+"""Seconds between two looks at the topics left."""
 _FOREVER: Final = "-1"
 """The value of a retention without a limit."""
 
@@ -182,10 +186,15 @@ async def log_id(settings: KafkaSettings) -> str:
 
 
 async def delete_topics(settings: KafkaSettings) -> None:
-    """Deletes the log's topics with all records; for tests and benchmarks only."""
+    """Deletes the log's topics with all records, and waits until the brokers name them no more; for tests and
+    benchmarks only.
+    """
     admin = await _start(settings)
     try:
         await admin.delete_topics([settings.prefix + name for name in TOPICS])
+        async with asyncio.timeout(_DELETION_S):
+            while await _describe(admin, settings):  # noqa: ASYNC110 - brokers announce nothing
+                await asyncio.sleep(_DELETION_POLL_INTERVAL_S)
     except (kafka.KafkaError, OSError, TimeoutError) as error:
         raise translate(error, settings) from error
     finally:
@@ -211,7 +220,7 @@ async def _describe(admin: AIOKafkaAdminClient, settings: KafkaSettings) -> dict
     for answer in await _from_live_broker(lambda: admin.describe_topics(names)):
         partition_states = answer["partitions"]
         if answer["error_code"] == 0 and all(
-            partition_state["error_code"] in (0, _REPLICA_AWAY) for partition_state in partition_states
+            partition_state["error_code"] in (0, _REPLICA_NOT_AVAILABLE) for partition_state in partition_states
         ):
             fewest = min((len(partition_state["replicas"]) for partition_state in partition_states), default=0)
             described[answer["topic"]] = _TopicState(len(partition_states), fewest)
@@ -323,7 +332,7 @@ async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, di
 
 async def _from_live_broker(ask: Callable[[], Awaitable[T]]) -> T:
     """Returns a live broker's answer: aiokafka asks one of the brokers named last by the cluster, and only once."""
-    for _ in range(DEAD_ASKED):
+    for _ in range(MAX_REQUESTS_TO_DEAD_BROKERS):
         try:
             return await ask()
         except (kafka.NodeNotReadyError, kafka.KafkaConnectionError):

@@ -12,7 +12,8 @@ chain           the hash chain and remembered heads
 log             `EventLog`, the contract of every backend
 requests        requests of other programs, written as records of the topic of requests
 deadletters     records with no effect: foreign, misplaced or unreadable
-fencing         epochs of roles in a partition
+role            a leased role: acquired by a fence, appends read back, FencedError for a replaced owner
+fencing         epochs of roles in a partition: the records of a replaced owner have no effect
 effective       from a record to the event folded by every reader
 start           the beginning of an experiment in the log
 group_id        the id of a group, with stage and sequence in its digits
@@ -21,7 +22,6 @@ spine_digest    a digest of the spine, carried by steps and checkpoints
 announcement    a digest of the newest announcement of weights, carried by steps
 feed            delivery of records; a record counts as read once its handler returned
 follower        reads partitions into a fold
-role            a leased role: fenced, with appends read back
 append_retry    appends waiting for space
 decision        a decided event and its partition
 lost_records    remembered heads missing from the log
@@ -31,6 +31,6 @@ backend         `LogUrl`, the address of a log, and `LogBackend`, the interface 
 admission       the checks of an append before any write, and the bounded queue
 tail            heads, a small ring of the newest records, and the subscriptions shared by all backends
 
-A new kind of log: an `EventLog` in a folder of its own beside this one, and one line in `backend` (or an entry point of
-a package); tests/contract/test_event_log.py is its test.
+A new kind of log: an `EventLog` and a `LogBackend` in a folder beside this one, and one line in `backend` (or an entry
+point of a package), without a change in daemon/; tests/contract/test_event_log.py is its test.
 """

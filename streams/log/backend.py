@@ -83,7 +83,8 @@ BACKENDS: Final = Plugins[LogBackend](
         "kafka": "rftd.streams.kafka.backend:KafkaBackend",
     },
 )
-"""The kinds of logs, by the scheme of their URLs."""
+"""The kinds of logs known by a URL, by its scheme. The embedded log of a daemon without a URL is opened by
+`rftd.daemon.serve.log_source`."""
 
 
 def log_url(text: str) -> LogUrl:

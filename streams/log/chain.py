@@ -16,14 +16,14 @@ from rftd.streams.log.topics import Partition
 GENESIS: Final = bytes(16)
 """Chain before the first record of a partition."""
 
-_HELD_SIZE_BYTES: Final = 2047
+_GIL_HELD_SIZE_BYTES: Final = 2047
 """Maximum size of a piece that hashlib hashes without releasing Python's lock."""
 _RELEASED_SIZE_BYTES: Final = 128 * 1024
 """Minimum size of a value hashed as one piece, with the lock released; smaller ones are cut to keep the lock."""
 # hashlib releases Python's lock for 2048 bytes and more, and a busy event loop gives it back after 5 ms only: for every
 # record, the log's writer would wait a thousand times longer than it hashes.
 
-_AT_ONCE_SIZE_BYTES: Final = _HELD_SIZE_BYTES - len(GENESIS) - 4
+_ONE_PIECE_SIZE_BYTES: Final = _GIL_HELD_SIZE_BYTES - len(GENESIS) - 4
 """Upper bound of a record hashed as one piece: below it, a call costs more than a copy."""
 
 
@@ -41,19 +41,19 @@ Heads = dict[Partition, Mark]
 def link(previous: bytes, head: bytes, value: bytes) -> bytes:
     """Computes the chain after a record: blake2b-16(previous ‖ len(head) as u32 little-endian ‖ head ‖ value)."""
     # The length separates head and value: without it, bytes could move between them without changing the digest.
-    if len(head) + len(value) <= _AT_ONCE_SIZE_BYTES:
+    if len(head) + len(value) <= _ONE_PIECE_SIZE_BYTES:
         whole = b"".join((previous, len(head).to_bytes(4, "little"), head, value))
         return blake2b(whole, digest_size=16).digest()
     digest = blake2b(previous, digest_size=16)
     digest.update(len(head).to_bytes(4, "little"))
     digest.update(head)
     # A large value takes long enough to let others have the lock; a medium one is hashed in pieces that keep the lock.
-    if len(value) <= _HELD_SIZE_BYTES or len(value) >= _RELEASED_SIZE_BYTES:
+    if len(value) <= _GIL_HELD_SIZE_BYTES or len(value) >= _RELEASED_SIZE_BYTES:
         digest.update(value)
     else:
         with memoryview(value) as view:
-            for start in range(0, len(value), _HELD_SIZE_BYTES):
-                digest.update(view[start : start + _HELD_SIZE_BYTES])
+            for start in range(0, len(value), _GIL_HELD_SIZE_BYTES):
+                digest.update(view[start : start + _GIL_HELD_SIZE_BYTES])
     return digest.digest()
 
 

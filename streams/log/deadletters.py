@@ -25,7 +25,7 @@ from rftd.streams.log.topics import Partition, may_hold, partition_of
 
 _HOME: Final = Partition(topics.DEADLETTERS, 0)
 """The partition of all dead letters."""
-_OF_EXPERIMENTS: Final = {*topics.KEYED, topics.TASKS, topics.EXPERIENCES}
+_EXPERIMENT_STREAMS: Final = {*topics.KEYED, topics.TASKS, topics.EXPERIENCES}
 """The streams in which every record has to name an experiment."""
 
 
@@ -78,7 +78,7 @@ def check_route(head: Head, record: Record) -> None:
     if definition.stream != stream:
         raise CodecError(f"{head.type} belongs in {definition.stream}", where=place(record))
     if head.experiment is None:
-        if stream in _OF_EXPERIMENTS:
+        if stream in _EXPERIMENT_STREAMS:
             raise CodecError(f"{head.type} of no experiment", where=place(record))
     # Keyed streams alone: tasks and experiences lie by slot and by group, in any experiment's partition.
     elif not may_hold(record.partition, head.experiment):

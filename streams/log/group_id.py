@@ -18,7 +18,7 @@ _SEQUENCES: Final = 1 << 48
 _STAGES: Final = 1 << 12
 """Stages have to be below this number."""
 # In Python `-` binds closer than `<<`, `<<` closer than `&`, and `&` closer than `|`.
-_TAKEN: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
+_DERIVED_BITS: Final = (1 << 48) - 1 << 80 | (1 << 14) - 1 << 48
 """Bits of the id taken from the derived id."""
 _FIXED: Final = 8 << 76 | 2 << 62
 """The version and the variant of a UUID of this form."""
@@ -39,7 +39,7 @@ def group_id(experiment: UUID, stage: int, sequence: int) -> UUID:
     # Numbers too large for the digits have the derived id alone.
     if not (0 <= sequence < _SEQUENCES and 0 <= stage < _STAGES):
         return plain
-    return UUID(int=plain.int & _TAKEN | _FIXED | stage << 64 | sequence)
+    return UUID(int=plain.int & _DERIVED_BITS | _FIXED | stage << 64 | sequence)
 
 
 def place_of_group(experiment: UUID | None, id: UUID) -> GroupPlace | None:

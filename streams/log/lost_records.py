@@ -188,7 +188,7 @@ def bereaves(loss: Loss, experiment: UUID, *, start: Iterable[HeadRef], accepted
     """
     if loss.partition not in partitions_of(experiment) or loss.head.ref in accepted:
         return False
-    return heads_of(start).get(loss.partition, _NOTHING).next_offset < loss.head.end
+    return heads_of(start).get(loss.partition, _EMPTY_HEAD).next_offset < loss.head.end
 
 
 def unsettled(losses: Iterable[Loss], lives: Sequence[Life]) -> Iterator[tuple[Loss, list[UUID]]]:
@@ -259,7 +259,7 @@ def loss_error(losses: Sequence[Loss], name: str) -> LogLossError:
     )
 
 
-_NOTHING = Mark(0, GENESIS)
+_EMPTY_HEAD = Mark(0, GENESIS)
 """The head of a partition without records."""
 _TRUTH = frozenset(TRUTH)
 """The partitions that a loss may concern."""
@@ -289,5 +289,5 @@ async def _missing(log: EventLog, heads: Heads) -> list[HeadRef]:
 
 def _loss(ref: HeadRef, by: str, ends: Mapping[Partition, Mark]) -> Loss:
     """Describes a missing head, with the present end of its partition."""
-    end = ends.get(Partition(ref.stream, ref.partition), _NOTHING).next_offset
+    end = ends.get(Partition(ref.stream, ref.partition), _EMPTY_HEAD).next_offset
     return Loss(LostHead(ref.stream, ref.partition, ref.next_offset, ref.chain, by, end))

@@ -23,8 +23,8 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.log.start import start_of_experiment
 from rftd.streams.log.topics import Partition
 
-AT_ONCE: Final = 128
-"""Number of records rewritten per transaction."""
+RECORDS_PER_REWRITE: Final = 128
+"""Maximum number of records that `drop_all` rewrites in one transaction; `drop_at` rewrites any number."""
 _PRODUCED: Final = definition_of(ExperienceProduced)
 """Definition of `experience.produced`, the only type of event with payloads."""
 
@@ -34,7 +34,7 @@ class PayloadLog(Protocol):
     """A log whose records can be rewritten: the embedded log. On Kafka a record never changes."""
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Replaces the values of records: with values lacking the payload (`thin`), or with the original values.
+        """Replaces the values of records, by offset: by ones lacking the payload if `thin`, else by the original ones.
 
         Raises LogCorruptError for a value not covered by the record's link in the hash chain.
         """
@@ -50,28 +50,29 @@ class PayloadLog(Protocol):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """Counts of an operation dropping or restoring payloads."""
+    """The outcome of dropping payloads, or of restoring them: counts of records and bytes, which can be added."""
 
     records: int
     """Number of records changed."""
     size_bytes: int
     """Bytes removed from the records by dropping, or added by restoring."""
     before: int = 0
-    """Number of records already without payload."""
+    """Number of records that already lacked their payload before a drop; 0 after restoring."""
 
     def __add__(self, other: Dropped) -> Dropped:
+        """Returns the sum of two outcomes, count by count."""
         return Dropped(self.records + other.records, self.size_bytes + other.size_bytes, self.before + other.before)
 
 
-NOTHING: Final = Dropped(0, 0)
+NOTHING_DROPPED: Final = Dropped(0, 0)
 """Counts of an operation that changed nothing."""
 
 
 async def drop_all(log: EventLog, experiment: UUID) -> Dropped:
     """Drops the payloads of all experiences of an experiment; does nothing on a log that cannot."""
     if not isinstance(log, PayloadLog):
-        return NOTHING
-    dropped = NOTHING
+        return NOTHING_DROPPED
+    dropped = NOTHING_DROPPED
     starts = await start_of_experiment(log, experiment)
     for partition in _experiences():
         async for records in _chunks(log, partition, starts.get(partition, 0)):
@@ -82,11 +83,11 @@ async def drop_all(log: EventLog, experiment: UUID) -> Dropped:
 async def drop_at(log: EventLog, positions: Iterable[tuple[int, int]]) -> Dropped:
     """Drops the payload of the experiences at these positions, (partition, offset) of their stream."""
     if not isinstance(log, PayloadLog):
-        return NOTHING
+        return NOTHING_DROPPED
     offsets: dict[Partition, list[int]] = {}
     for number, offset in positions:
         offsets.setdefault(Partition(topics.EXPERIENCES, number), []).append(offset)
-    dropped = NOTHING
+    dropped = NOTHING_DROPPED
     for partition, chosen_offsets in offsets.items():
         records = [
             record for offset in sorted(chosen_offsets) for record in await log.read(partition, offset, max_records=1)
@@ -101,7 +102,7 @@ async def bring_back(log: EventLog, partition: Partition, values: Mapping[int, b
     Raises LogCorruptError for a value other than the record's original.
     """
     if not isinstance(log, PayloadLog):
-        return NOTHING
+        return NOTHING_DROPPED
     thin: dict[int, bytes] = {}
     size_bytes = 0
     for offset, whole_value in values.items():
@@ -134,7 +135,9 @@ def worth_it(whole_bytes: int, thin_bytes: int) -> bool:
 
 
 def without_payload(value: ExperienceProduced) -> ExperienceProduced:
-    """Returns the experience with its arrays reduced to their sha256."""
+    """Returns the experience with each array reduced to its dtype, shape and sha256; empty and already dropped arrays
+    stay as they are.
+    """
     return msgspec.structs.replace(value, **{name: array.dropped() for name, array in value.arrays.items()})
 
 
@@ -144,11 +147,11 @@ def _experiences() -> list[Partition]:
 
 
 async def _chunks(log: EventLog, partition: Partition, start: int) -> AsyncIterator[list[Record]]:
+    """Yields the records of a partition from offset `start` to its end, in lists of at most `RECORDS_PER_REWRITE`."""
     # The present head: later records belong to experiments under way.
-    """Yields the records of a partition from `start` to its present end, `AT_ONCE` at most together."""
     head = (await log.heads()).get(partition)
     end = head.next_offset if head is not None else 0
-    while start < end and (records := await log.read(partition, start, max_records=AT_ONCE)):
+    while start < end and (records := await log.read(partition, start, max_records=RECORDS_PER_REWRITE)):
         start = records[-1].offset + 1
         yield records
 
@@ -160,8 +163,8 @@ def _is_of(record: Record, experiment: UUID) -> bool:
 
 
 def _produced(record: Record) -> ExperienceProduced | None:
-    """Decodes the experience of a record; None for another type, and for an older version, with another layout of
-    fields.
+    """Returns the experience decoded from a record; None for another type of event, another version of this type, with
+    another layout of fields, and a record that cannot be decoded.
     """
     head = head_of(record)
     if head is None or (head.type, head.version) != (_PRODUCED.name, _PRODUCED.version):
@@ -171,8 +174,10 @@ def _produced(record: Record) -> ExperienceProduced | None:
 
 
 async def _drop(log: PayloadLog, partition: Partition, records: Iterable[Record]) -> Dropped:
-    """Removes the payloads of these records where that makes them shorter, or where their artifact is deleted; returns
-    the counts.
+    """Removes the payloads of these records in one transaction, and returns the counts.
+
+    Unchanged are records without an experience or a payload, and those that would not get shorter, unless their arrays
+    lie in artifacts, which are deleted.
     """
     thin: dict[int, bytes] = {}
     size_bytes = 0

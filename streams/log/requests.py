@@ -21,7 +21,7 @@ from rftd.streams.log.envelope import Record
 
 TYPES: Final = "rftd.experiment."
 """The prefix of every request's type: `rftd.experiment.submit`."""
-_OF_TASKS: Final = (f"{TYPES}add_tasks", f"{TYPES}end_tasks")
+_QUEUE_REQUEST_TYPES: Final = (f"{TYPES}add_tasks", f"{TYPES}end_tasks")
 """Types of requests about the tasks of a queue."""
 SPECVERSION: Final = "1.0"
 """The supported version of CloudEvents."""
@@ -86,7 +86,7 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
         """True for a request adding tasks or ending a queue: such requests stay in order, and commands may overtake
         them.
         """
-        return self.shown("type") in _OF_TASKS
+        return self.shown("type") in _QUEUE_REQUEST_TYPES
 
     @property
     def digest(self) -> bytes:

@@ -47,7 +47,7 @@ class ReadOnlyLog(EventLog):
 
     async def check_heads(self, remembered: Heads) -> None:
         """Returns if `remembered` is empty: nobody can remember heads of such a view."""
-        assert not remembered, "nothing can be remembered of these records"
+        assert not remembered, "these records are read-only: nothing can be stored about them"
 
     async def truncate(self, partition: Partition, before_offset: int) -> None:
         """Raises an error: the log is read-only."""

@@ -16,8 +16,11 @@ from rftd.ops.decoding import UNREADABLE, msgpack_decoder
 from rftd.ops.errors import ArchiveError
 
 FORMAT: Final = "rftd-experiment"
+"""Name of the format in a manifest."""
 FORMAT_VERSION: Final = 1
+"""Version of the format in a manifest."""
 MANIFEST: Final = "manifest.json"
+"""Name of the manifest in an export."""
 MANIFEST_SIZE_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of a manifest to read: it is held in memory, and a file names its own size."""
 

@@ -46,7 +46,9 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import joined
 
 RETRIES: Final = 8
+"""Maximum attempts of one append."""
 _WAIT_S: Final = 0.1
+"""Seconds before the second attempt; each later wait is twice as long."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +279,7 @@ async def _append(log: EventLog, drafts: Sequence[Draft], clock: Clock) -> list[
 BATCH_RECORDS: Final = 1024
 """Number of records per append: each costs a commit, and its records are in memory twice."""
 BATCH_SIZE_BYTES: Final = limits.FETCH_SIZE_BYTES
+"""Maximum bytes of records per append."""
 
 
 class Merge:

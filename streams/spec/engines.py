@@ -24,15 +24,21 @@ class EngineNeeds(msgspec.Struct, frozen=True, kw_only=True):
     devices: Index = 0
     """Number of GPUs exclusive to one engine; 0: none are assigned, and the engine uses the machine's visible ones."""
     tensor_parallel_size: Index = 1
+    """Number of devices that share each layer's matrices."""
     pipeline_parallel_size: Index = 1
+    """Number of devices that share the layers."""
     data_parallel_size: Index = 1
+    """Number of copies of the model within one engine."""
     enable_expert_parallel: bool = False
+    """Divides the experts of a mixture among devices; False: each device has all experts."""
     gpu_memory_utilization: Finite = 0.9
     """Maximum share of each device's memory for weights and cache together."""
     enforce_eager: bool = False
-    """True: neither compile nor record graphs; slower, and sooner ready."""
+    """Disables compilation and CUDA graphs of the engine: slower, but ready sooner."""
     enable_prefix_caching: bool = True
+    """Shares the cache of equal prompt prefixes between requests."""
     enable_chunked_prefill: bool = True
+    """Computes long prompts in chunks, together with decode steps of other requests."""
     max_num_seqs: Index = 0
     """Maximum number of requests in one pass; 0: as many as the explorer runs at once."""
     max_num_batched_tokens: Index = 0
@@ -56,9 +62,9 @@ class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     """The namespace of the experiment's actors; empty: PROJECT/NAME."""
     timeline: bool = False
-    """True: write the cluster's trace when the workers have ended."""
+    """Writes the cluster's trace after the workers' end."""
     logs_by_node: bool = False
-    """True: store each log in a folder named after the node."""
+    """Stores each log in a folder named after the node."""
 
 
 MOMENTS: Final = "the optimizer's moments"
@@ -69,18 +75,24 @@ class MemoryNeed(msgspec.Struct, frozen=True, kw_only=True):
     """One part of a worker's memory on its device, such as weights or cache."""
 
     what: str
+    """Name of the part."""
     size_bytes: Bytes
+    """Size of the part in bytes."""
 
 
 class WorkerMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Expected memory of a stage's workers on one device, as estimated at acceptance."""
 
     role: str
+    """Role of the workers."""
     stage: str
+    """Name of the stage."""
     workers: Index
     """Number of workers sharing the device."""
     device: str
+    """Name of the device."""
     device_bytes: Bytes
+    """Memory of the device in bytes."""
     needs: tuple[MemoryNeed, ...]
     """The parts of one worker's memory."""
 
@@ -103,19 +115,27 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     path: InputPath = ""
     """Folder of the model, for an engine; empty for a service."""
     max_model_len: Index = 0
+    """Maximum length of prompt and answer together, in tokens."""
     max_prompt_tokens: Index = 0
+    """Maximum length of a prompt, in tokens."""
     max_response_tokens: Index = 0
     """Maximum length of an answer, also of a service's."""
     chat_template: str | None = None
+    """Chat template; None: the one of the model's tokenizer."""
     enable_thinking: bool | None = None
     """A variable of the chat template; None: not passed."""
     trust_remote_code: bool = False
+    """True if the engine may run Python code from the model's folder."""
     temperature: Finite = 1.0
     """Default for requests that set none; likewise `top_p` and `top_k`."""
     top_p: Finite = 1.0
+    """Default share of probability sampled from."""
     top_k: Integer = -1
+    """Default number of likeliest tokens sampled from; -1: all."""
     dtype: str = "float32"
+    """Number format of the weights."""
     threads: Index = 1
+    """Number of threads for computing, or `ALL`."""
     engines: Index = 1
     """Number of engines per explorer; each rollout uses the least busy one."""
     concurrency: Index = 16
@@ -123,6 +143,7 @@ class AuxiliarySpec(msgspec.Struct, frozen=True, kw_only=True):
     engine_args: dict[str, Any] = {}
     """Arguments of the engine, or of the service (`workers.rollout.auxiliary.service_arguments`)."""
     needs: EngineNeeds = EngineNeeds()
+    """Devices and memory of each engine."""
     model_name: str = ""
     """Name of the model in requests to the service."""
     base_url: str = ""
@@ -145,7 +166,7 @@ class ReachSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What an experiment may access, decided at its submission and enforced by every worker."""
 
     restricted: bool = False
-    """True for submitters other than the owner: only public addresses and granted variables are allowed."""
+    """True if only public addresses and granted variables are allowed, as for every submitter except the owner."""
     addresses: tuple[str, ...] = ()
     """Hosts, as HOST or HOST:PORT, allowed although they are on this machine or its networks."""
     secrets: dict[str, tuple[str, ...]] = {}
@@ -195,7 +216,9 @@ class ServingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Address of the HTTP server in explorers: an IP address and a port (0: any free one)."""
 
     address: str
+    """IP address on which the server listens."""
     port: Index
+    """Port on which the server listens; 0: any free one."""
 
 
 SERVE_KEY: Final = "RFTD_SERVE_KEY"

@@ -31,6 +31,7 @@ from rftd.streams.spec.sections import (
     Synchronizer,
 )
 from rftd.streams.spec.stage_parts import ByEvaluation, CorrectionSpec, OperatorSpec, TrackerSpec, UpdatesSpec
+from rftd.streams.spec.task_pipeline import TaskPipelineSpec
 
 # A default gives the meaning of logs written before the field existed: it never changes, whatever new experiments get.
 # Events write every field out.
@@ -102,6 +103,12 @@ class TasksetSpec(Spec, frozen=True, kw_only=True):
     """sha256 of the dataset's bytes, filled in likewise: a worker with another dataset must refuse."""
     queue: bool = False
     """No dataset: its rows are `tasks.added` of the log, added while the experiment runs."""
+    algorithm: str = ""
+    """The algorithm of its groups; empty: the stage's."""
+    advantage: str = ""
+    """The advantage function of its groups; empty: the stage's."""
+    advantage_args: dict[str, Any] = {}
+    """Arguments of `advantage`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -309,6 +316,8 @@ class StageSpec(Spec, frozen=True, kw_only=True):
     max_read_timeout_s: Finite = 1800.0
     pipeline: tuple[OperatorSpec, ...] = ()
     """Operators on the experiences of each finished group, in order, before the group is closed."""
+    task_pipeline: TaskPipelineSpec | None = None
+    """The pipeline with the rows of the first taskset as result; of the dataset, in a `train` stage."""
     policy: PolicySpec = PolicySpec()
     synchronizer: Synchronizer = Synchronizer(sync_method="checkpoint")
     turns: bool = False

@@ -178,20 +178,22 @@ EXPLORER: Final = "explorer"
 """The role of explorers."""
 TRAINER: Final = "trainer"
 """The role of the trainer."""
-HALF_OF: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
+HALF_BY_ROLE: Final = {EXPLORER: EXPLORE, TRAINER: TRAIN}
 """Half of the experiment in which each role of a worker works."""
-ROLES: Final = frozenset(HALF_OF)
+ROLES: Final = frozenset(HALF_BY_ROLE)
 """The roles fixed by halves."""
-_OF_ONE: Final = frozenset(("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits"))
+_INDEPENDENT_FIELDS: Final = frozenset(
+    ("half", "config", "warnings", "labels", "priority", "memory", "log_level", "limits")
+)
 """Fields that may differ between the submissions."""
-_OF_ONE_FILE: Final = ("mode", "priority", "labels", "limits")
-"""Keys of the experiment file that a joined file has only from the former submission: mode, and keys of `_OF_ONE`."""
-_OF_TASKS: Final = (
+_EXPLORE_FILE_KEYS: Final = ("mode", "priority", "labels", "limits")
+"""Keys of a joined file taken only from the former submission: mode, and keys of `_INDEPENDENT_FIELDS`."""
+_EXPLORE_STAGE_FIELDS: Final = (
     *("taskset", "more_tasksets", "evals", "eval_interval", "eval_on_startup", "eval_at_end"),
     *("batch_size", "rollout", "auxiliary"),
 )
 """Fields of a stage fixed by the explore half for a train half without tasks."""
-_OF_TRAINING: Final = (
+_TRAINER_ALGORITHM_FIELDS: Final = (
     *("optimizer", "policy_loss", "policy_loss_args", "kl_penalty", "kl_penalty_args", "kl_penalty_place"),
     *("kl_loss", "kl_loss_args", "entropy_loss", "entropy_loss_args", "loss_agg_mode", "loss_scale_factor"),
     "correction",
@@ -320,8 +322,10 @@ def _agreed(former: ExperimentSpec, half: ExperimentSpec, *, settled: bool) -> t
 
 def _own(merged: dict[str, Any], former_config: dict[str, Any]) -> dict[str, Any]:
     """Returns the merged file with the mode and the other free keys of the former submission."""
-    own_config = {key: setting for key, setting in merged.items() if key in former_config or key not in _OF_ONE_FILE}
-    own_config |= {key: former_config[key] for key in _OF_ONE_FILE if key in former_config}
+    own_config = {
+        key: setting for key, setting in merged.items() if key in former_config or key not in _EXPLORE_FILE_KEYS
+    }
+    own_config |= {key: former_config[key] for key in _EXPLORE_FILE_KEYS if key in former_config}
     stages, former_stages = merged.get("stages"), former_config.get("stages")
     if isinstance(stages, list) and isinstance(former_stages, list) and len(stages) == len(former_stages):
         own_config["stages"] = [
@@ -336,7 +340,7 @@ def _trained_by(stage: StageSpec, train: StageSpec, *, settled: bool) -> StageSp
     """
     if settled:
         return stage
-    training_fields = {name: getattr(train.algorithm, name) for name in _OF_TRAINING}
+    training_fields = {name: getattr(train.algorithm, name) for name in _TRAINER_ALGORITHM_FIELDS}
     algorithm: AlgorithmSpec = msgspec.structs.replace(stage.algorithm, **training_fields)
     return msgspec.structs.replace(stage, trainer=train.trainer, algorithm=algorithm)
 
@@ -348,7 +352,7 @@ def _explored_by(stage: StageSpec, explore: StageSpec) -> StageSpec:
     # The trainer compares the explorers' dtype with its own.
     rollout = msgspec.structs.replace(explore.rollout, dtype=stage.rollout.dtype)
     if stage.taskset is None:
-        fixed = {name: getattr(explore, name) for name in _OF_TASKS}
+        fixed = {name: getattr(explore, name) for name in _EXPLORE_STAGE_FIELDS}
         return msgspec.structs.replace(stage, **(fixed | {"rollout": rollout}))
     return msgspec.structs.replace(stage, rollout=rollout, auxiliary=explore.auxiliary)
 
@@ -378,7 +382,7 @@ def difference(first: ExperimentSpec, second: ExperimentSpec) -> Disagreement | 
     there is none.
     """
     # Each half has the reach granted to its own names; the whole has both.
-    names = (name for name in ExperimentSpec.__struct_fields__ if name not in (*_OF_ONE, "reach"))
+    names = (name for name in ExperimentSpec.__struct_fields__ if name not in (*_INDEPENDENT_FIELDS, "reach"))
     return next(
         (
             disagreement

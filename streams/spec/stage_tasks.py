@@ -78,19 +78,6 @@ def _row_at(index: int, rows: int, key: int) -> int:
             return index
 
 
-class RowOrder(NamedTuple):
-    """Order of the rows of one dataset: the arguments of `locate`."""
-
-    rows: int
-    """Number of rows."""
-    selector: str
-    """Name of the order, such as `random`."""
-    seed: int
-    """Seed of a random order."""
-    draw: int = 1
-    """Number of different rows drawn at a time by the order `random`."""
-
-
 class DatasetTurn(NamedTuple):
     """The dataset used at one position among several, and the position within that dataset."""
 
@@ -112,18 +99,6 @@ def turn_at(sequence: int, sizes: tuple[int, ...]) -> DatasetTurn:
     turns, numbers = _turns(sizes, epoch)
     dataset = int(turns[index])
     return DatasetTurn(dataset, epoch * sizes[dataset] + int(numbers[index]))
-
-
-def locate_among(sequence: int, orders: tuple[RowOrder, ...]) -> tuple[int, int]:
-    """Returns (row, epoch) of position `sequence` among several datasets, with rows numbered through.
-
-    Each dataset keeps its own order over its turns. Raises ConfigError for a selector not in `SELECTORS`.
-    """
-    sizes = tuple(order.rows for order in orders)
-    dataset, dataset_place = turn_at(sequence, sizes)
-    rows, selector, seed, draw = orders[dataset]
-    row, epoch = locate(dataset_place, rows=rows, selector=selector, seed=seed, draw=draw)
-    return sum(sizes[:dataset]) + row, epoch
 
 
 @lru_cache(maxsize=2)
@@ -230,11 +205,6 @@ def located(stage: StageSpec, turn: DatasetTurn) -> tuple[int, int]:
     draw = draw_size(stage, taskset)
     row, epoch = locate(turn.place, rows=taskset.rows, selector=taskset.selector, seed=taskset.seed, draw=draw)
     return sum(earlier.rows for earlier in tasksets[: turn.dataset]) + row, epoch
-
-
-def task_at(stage: StageSpec, sequence: int) -> tuple[int, int]:
-    """Returns (row, epoch) of the group at position `sequence`. Raises ConfigError if a selector draws the rows."""
-    return located(stage, turn_of(stage, sequence))
 
 
 def draw_size(stage: StageSpec, taskset: TasksetSpec) -> int:

@@ -10,6 +10,9 @@ writer      the one thread owning the store, and its bounded queue
 reader      reads on a pool of threads
 heads_file  the heads remembered by the log itself, outside its database
 check       start-up verification, and the offline scans of the hash chain and of the index of ids
+lock_file   the lock limiting a data folder to one daemon
+gil_yield   short pauses of a saturated event loop, so that the log's threads run
 log         `SqliteLog`, composed of the above
 view        `SqliteView`, the same file read-only, for tools
+socket/     the same log for other processes of this machine, over a Unix socket
 """

@@ -138,7 +138,7 @@ def _integrity(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-_AT_ONCE: Final = 8192
+_IDS_PER_LOOKUP: Final = 8192
 """Number of records whose ids are looked up together."""
 _ERRORS: Final = 20
 """Maximum number of SQLite's findings reported: a damaged page yields hundreds."""
@@ -181,7 +181,7 @@ def _missing(connection: apsw.Connection, part_row: StoredPart, end: int) -> Ite
     """Yields the records below `end` missing from the index or indexed at another position; a run is one line."""
     first_offset = last_offset = -1
     start = part_row.start.next_offset
-    statement = f"SELECT id, off FROM p{part_row.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_AT_ONCE}"  # noqa: S608
+    statement = f"SELECT id, off FROM p{part_row.id} WHERE off >= ? AND off < ? ORDER BY off LIMIT {_IDS_PER_LOOKUP}"  # noqa: S608
     while start < end and (rows := list(connection.execute(statement, (start, end)))):
         start = rows[-1][1] + 1
         locations = _places(connection, sorted(id for id, _ in rows))
@@ -210,8 +210,8 @@ def _stretch(part_row: StoredPart, first: int, last: int) -> Iterator[str]:
 def _places(connection: apsw.Connection, ids: list[bytes]) -> dict[bytes, int]:
     """Returns the packed locations of those of these ids that are in the index."""
     locations: dict[bytes, int] = {}
-    for start in range(0, len(ids), schema.ROWS_AT_ONCE):
-        chunk = ids[start : start + schema.ROWS_AT_ONCE]
+    for start in range(0, len(ids), schema.ROWS_PER_STATEMENT):
+        chunk = ids[start : start + schema.ROWS_PER_STATEMENT]
         rows: list[Any] = connection.execute(schema.FIND_IDS[len(chunk)], chunk).fetchall()
         locations.update(rows)
     return locations

@@ -36,8 +36,8 @@ class IdIndex:
         recent = self._recent
         locations = {id: recent[id] for id in ids if id in recent}
         unknown = sorted(set(ids).difference(locations))  # sorted: neighbours share a page
-        for start in range(0, len(unknown), schema.ROWS_AT_ONCE):
-            chunk = unknown[start : start + schema.ROWS_AT_ONCE]
+        for start in range(0, len(unknown), schema.ROWS_PER_STATEMENT):
+            chunk = unknown[start : start + schema.ROWS_PER_STATEMENT]
             rows: list[Any] = self._connection.execute(schema.FIND_IDS[len(chunk)], chunk).fetchall()
             locations.update(rows)
         return locations
@@ -52,20 +52,20 @@ class IdIndex:
             self._recent.pop(id, None)
 
     def settle(self, ends: Mapping[int, int]) -> None:
-        """Moves the ids in memory to the table once there are `schema.INDEXED_AT_ONCE` of them; otherwise does nothing.
+        """Moves the ids in memory to the table once they number `schema.IDS_PER_INDEXING`; otherwise does nothing.
 
         `ends` are the next offsets by partition id; the table then holds every id of records below its partition's end.
         """
-        if len(self._recent) < schema.INDEXED_AT_ONCE:
+        if len(self._recent) < schema.IDS_PER_INDEXING:
             return
         connection = self._connection
         rows = sorted(self._recent.items())  # by id: neighbours go to the same page
         # One transaction for ids and ends: an end ahead of its ids would make records unknown, for ever. After a crash
         # before it, the rows above the old ends fill the memory again.
         with connection:
-            whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
-            for start in range(0, whole, schema.ROWS_AT_ONCE):
-                chunk = rows[start : start + schema.ROWS_AT_ONCE]
+            whole = len(rows) - len(rows) % schema.ROWS_PER_STATEMENT
+            for start in range(0, whole, schema.ROWS_PER_STATEMENT):
+                chunk = rows[start : start + schema.ROWS_PER_STATEMENT]
                 connection.execute(schema.ADD_IDS, tuple(flatten.from_iterable(chunk)))
             connection.executemany(schema.ADD_ID, rows[whole:])
             connection.executemany(schema.MOVE_INDEXED, ends.items())

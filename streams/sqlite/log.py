@@ -175,12 +175,12 @@ class SqliteLog:
 def _open(
     folder: Path, point: Callable[[str], None], refuse_loss: bool, lock: LockFile | None
 ) -> tuple[Store, LockFile]:
-    """Locks the folder, then opens and checks the store; on an error the lock is released."""
-    make_durable_folder(folder)
-    refuse_network_file_system(folder)
-    lock = lock or LockFile(folder)  # before any access to the database: opening it recovers the write-ahead log
+    """Locks the folder, then opens and checks the store; on any error the lock is released."""
     store: Store | None = None
     try:
+        make_durable_folder(folder)
+        refuse_network_file_system(folder)
+        lock = lock or LockFile(folder)  # before any access to the database: opening it recovers the write-ahead log
         path = folder / schema.FILE_NAME
         store = Store(path, point)
         # On the opening thread, before the first append: a log without its end must not grow a new one.
@@ -188,6 +188,7 @@ def _open(
     except BaseException:
         if store is not None:
             store.close()
-        lock.release()
+        if lock is not None:
+            lock.release()
         raise
     return store, lock

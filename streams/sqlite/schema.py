@@ -41,14 +41,14 @@ never waits.
 """
 GIVEN_BACK_PAGES: Final = 256
 """Maximum number of unused pages returned to the file system by one call of `Store.give_back`."""
-INDEXED_AT_ONCE: Final = 8192
+IDS_PER_INDEXING: Final = 8192
 """Number of ids collected in memory before they are moved to the table `ids`."""
 PLACE_BITS: Final = 44
 """A location in `ids` is partition id << 44 | offset."""
 
 ROW_WIDTH: Final = 8
 """Number of columns of a record's row."""
-ROWS_AT_ONCE: Final = 32
+ROWS_PER_STATEMENT: Final = 32
 """Rows of one INSERT, and ids of one look-up: each statement hands Python's lock over, so fewer are better."""
 
 CREATE: Final = """
@@ -74,13 +74,13 @@ ADD_PART: Final = "INSERT INTO part VALUES(?, ?, ?, 0, ?, 0)"
 """Adds a partition."""
 FIND_IDS: Final = tuple(
     "SELECT id, place FROM ids WHERE id IN (MANY)".replace("MANY", ", ".join("?" * count))
-    for count in range(ROWS_AT_ONCE + 1)
+    for count in range(ROWS_PER_STATEMENT + 1)
 )
 """Statements finding several ids, by the number of ids."""
 ADD_ID: Final = "INSERT OR IGNORE INTO ids VALUES(?, ?)"
 """Adds an id to the index."""
-ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_AT_ONCE)
-"""Adds `ROWS_AT_ONCE` ids to the index."""
+ADD_IDS: Final = "INSERT OR IGNORE INTO ids VALUES" + ", ".join(["(?, ?)"] * ROWS_PER_STATEMENT)
+"""Adds `ROWS_PER_STATEMENT` ids to the index."""
 REMOVE_ID: Final = "DELETE FROM ids WHERE id = ?"
 """Removes an id from the index."""
 _INDEXED: Final = "SELECT part, off FROM indexed"
@@ -107,7 +107,7 @@ class Statements:
 
         self.create = over(_CREATE_ROWS)
         self.add_one = over("INSERT INTO ROWS VALUES") + row
-        self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_AT_ONCE)
+        self.add_many = over("INSERT INTO ROWS VALUES") + ", ".join([row] * ROWS_PER_STATEMENT)
         self.last = over("SELECT off, chain, end_size FROM ROWS ORDER BY off DESC LIMIT 1")
         self.at = over("SELECT off, chain, end_size FROM ROWS WHERE off = ?")
         self.range = over(_RANGE)

@@ -312,7 +312,7 @@ class Store:
         return _WrittenPart(max(used, default=0) + 1, Mark(0, GENESIS), 0)
 
     def _known(self, ids: Sequence[bytes]) -> dict[bytes, Position]:
-        """Returns the first positions of those ids already in the log."""
+        """Returns the first position of each of `ids` already in the log, by id."""
         locations = self._index().places(ids)
         if not locations:
             return {}
@@ -343,9 +343,9 @@ class Store:
 
 
 def _insert(connection: apsw.Connection, add_many: str, add_one: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Inserts rows, `ROWS_AT_ONCE` in one statement as far as possible."""
-    whole = len(rows) - len(rows) % schema.ROWS_AT_ONCE
-    for start in range(0, whole, schema.ROWS_AT_ONCE):
-        connection.execute(add_many, tuple(flatten.from_iterable(rows[start : start + schema.ROWS_AT_ONCE])))
+    """Inserts rows, `ROWS_PER_STATEMENT` in one statement as far as possible."""
+    whole = len(rows) - len(rows) % schema.ROWS_PER_STATEMENT
+    for start in range(0, whole, schema.ROWS_PER_STATEMENT):
+        connection.execute(add_many, tuple(flatten.from_iterable(rows[start : start + schema.ROWS_PER_STATEMENT])))
     if whole < len(rows):
         connection.executemany(add_one, rows[whole:])

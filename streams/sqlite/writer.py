@@ -28,9 +28,11 @@ class _Task:
     def __init__(self, work: Callable[[], int], after: Callable[[], None], done: asyncio.Future[int]) -> None:
         """Creates the work; `done` receives its result on the event loop."""
         self.work = work
+        """Function called on the thread; its number is the result."""
         self.after = after
         """Function called on the event loop after the work succeeded."""
         self.done = done
+        """Receiver of the result or the error of `work`, on the event loop."""
 
 
 _Job = QueuedAppend | _Task | None
@@ -38,17 +40,22 @@ _Job = QueuedAppend | _Task | None
 
 
 class WriterThread:
-    """The one thread that writes: commits all queued appends as one transaction, and wakes the event loop once per
-    commit.
+    """The one thread that writes the store: commits queued appends as one transaction, up to the limits of a group in
+    records and bytes, and wakes the event loop once per commit.
     """
 
     def __init__(
         self, store: Store, heads_file: HeadsFile, tail: Tail, gil_yield: GilYield, point: Callable[[str], None]
     ) -> None:
-        """Starts the thread."""
+        """Starts the thread; to be called on the event loop of all later calls.
+
+        `point` is called at named moments, for tests of crashes; inside of `gil_yield` a saturated loop lets the
+        thread run.
+        """
         self._store = store
         self._heads_file = heads_file
         self._heads = store.heads
+        """Heads of all partitions as of the last commit, written to the heads file."""
         self._unpublished: Heads = {}
         """Heads that were committed but not passed on to followers, because a later step failed."""
         self._tail = tail
@@ -56,11 +63,15 @@ class WriterThread:
         self._point = point
         self._loop = asyncio.get_running_loop()
         self._room = Room(limits.APPEND_QUEUE_RECORDS, limits.APPEND_QUEUE_SIZE_BYTES)
+        """Free capacity for appends not acknowledged yet."""
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        """Jobs passed from the event loop to the thread."""
         self._next_jobs: list[_Job] = []
-        """A job other than an append, met while a group was gathered, to be executed after the group."""
+        """At most one job, other than an append, met while a group was gathered, to be taken after the group."""
         self._under_way = 0
+        """Number of calls of `append` that have not returned."""
         self._idle = asyncio.Event()
+        """Set when the last call of `append` returns, for `close`."""
         self._failure: RftdError | None = None
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
@@ -94,7 +105,7 @@ class WriterThread:
         await self._do(truncate, lambda: self._tail.forget(partition, before_offset))
 
     async def rewrite(self, partition: Partition, values: Mapping[int, bytes], *, thin: bool) -> None:
-        """Replaces the values of the records at these offsets, in the file and in memory; see `Store.rewrite`."""
+        """Replaces records' values in the file, and drops those records from memory; see `Store.rewrite`."""
 
         def rewrite() -> int:
             self._store.rewrite(partition, values, thin=thin)
@@ -103,11 +114,11 @@ class WriterThread:
         await self._do(rewrite, lambda: self._tail.drop(partition, values))
 
     async def give_back(self) -> int:
-        """Returns unused pages to the file system; returns the number of unused pages left in the file."""
+        """Returns some unused pages to the file system; returns the number of unused pages left in the file."""
         return await self._do(self._store.give_back, lambda: None)
 
     async def _do(self, work: Callable[[], int], after: Callable[[], None]) -> int:
-        """Executes `work` on the thread, and `after` on the event loop; returns the result."""
+        """Executes `work` on the thread, then `after` on the event loop; returns or raises the outcome of `work`."""
         done: asyncio.Future[int] = self._loop.create_future()
         self._jobs.put(_Task(work, after, done))
         with self._gil_yield:
@@ -123,7 +134,11 @@ class WriterThread:
         await self._loop.run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        """Takes jobs from the queue until the close, neighbouring appends as one group."""
+        """Executes the queued jobs until the end mark, neighbouring appends as one group; on the thread.
+
+        The store is settled after each job, and without jobs every `retry_s` seconds while the write-ahead log is
+        large.
+        """
         while True:
             try:
                 job = self._next_jobs.pop() if self._next_jobs else self._jobs.get(timeout=self._store.wal.retry_s)
@@ -200,7 +215,7 @@ class WriterThread:
             start = end
 
     def _perform(self, job: _Task) -> None:
-        """Executes a job other than an append; on the thread."""
+        """Executes a job other than an append, and passes its result or error to the event loop; on the thread."""
         error: RftdError | None = None
         count = 0
         try:
@@ -210,7 +225,7 @@ class WriterThread:
         self._to_loop(self._performed, job, count, error)
 
     def _performed(self, job: _Task, count: int, error: RftdError | None) -> None:
-        """Passes a job's result to its waiter; on the event loop."""
+        """Calls `after` of a job that succeeded, and passes result or error to the waiter; on the event loop."""
         if error is None:
             job.after()
         if not job.done.done():

@@ -51,7 +51,7 @@ def judge_announcements(facts: Facts, evidences: Sequence[Evidence]) -> None:
                 continue
             noted.add(key)
             finding = f"step {row['step']} of generation {row['generation']} followed an announcement of weights"
-            facts.note(RULE, evidence.id, f"{finding} that is not there, or is there with other content")
+            facts.note(RULE, evidence.id, f"{finding} that is missing or has different content")
 
 
 def _key(evidence: Evidence, digest: bytes) -> int:

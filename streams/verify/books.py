@@ -32,7 +32,7 @@ _RETIREMENTS: Final = np.dtype(
     [("high", ">u8"), ("low", ">u8"), ("offset", "<u8"), ("experiment", "<u4"), ("reason", "<u4")]
 )
 """A `RETIREMENT` row of the facts, as a numpy type."""
-_TOGETHER: Final = 64
+_BLOCKS_PER_COMPARISON: Final = 64
 """Number of blocks of retirements (two million rows) compared with every experience at once."""
 
 
@@ -54,11 +54,11 @@ def balance(facts: Facts, evidences: Sequence[Evidence]) -> None:
 
 
 def _retirement_batches(facts: Facts) -> Iterator[NDArray[Any]]:
-    """Yields the retirements, in the order of the spine, in batches of `_TOGETHER` blocks, the last one shorter."""
+    """Yields the retirements, in the spine's order, in batches of up to `_BLOCKS_PER_COMPARISON` blocks."""
     batch: list[NDArray[Any]] = []
     for block in facts.retirements.blocks():
         batch.append(np.frombuffer(block, dtype=_RETIREMENTS))
-        if len(batch) >= _TOGETHER:
+        if len(batch) >= _BLOCKS_PER_COMPARISON:
             yield np.concatenate(batch)
             batch = []
     if batch:

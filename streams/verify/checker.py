@@ -64,7 +64,7 @@ _ORDER: Final = (
     topics.REQUESTS,
 )
 """The streams in reading order: named records are read before the ones naming them."""
-_OF_NOBODY: Final = frozenset(
+_TYPES_WITHOUT_ROLE: Final = frozenset(
     definition.kind for definition in definitions() if not definition.owner and not definition.anywhere
 )
 """The types of events written without a role, except those allowed in every stream."""
@@ -268,7 +268,7 @@ class Checker:
         head = decoded.head
         event = decoded.event
         partition = record.partition
-        if type(event) in _OF_NOBODY and not head.role:  # most records: experiences need no look at fences
+        if type(event) in _TYPES_WITHOUT_ROLE and not head.role:  # most records: experiences need no look at fences
             return True
         if isinstance(event, Fence | CheckpointCommitted):
             self._heads.remember(event.heads, head.type, partition, record.offset)

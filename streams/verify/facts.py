@@ -128,6 +128,8 @@ class Facts:
 
         `chained`: the log's records form a chain. `files`: files outside of the log are checked too.
         """
+        self.scratch = scratch
+        """The file on disk below the tables, with room for the judges' own rows."""
         self.chained = chained
         self.files = files
         """True if the files outside of the log are checked too."""

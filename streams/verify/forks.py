@@ -70,13 +70,11 @@ async def judge_fork(facts: Facts, evidence: Evidence, read: PlanReader) -> None
     starts = dict(inherited) | parent.stages
     if differs := [index for index, first in enumerate(forked.first_versions) if starts.get(index) != first]:
         note(f"stages {differs} began elsewhere in its parent's history")
-    for finding in await _data_goes_on(facts, evidence, parent, forked, read):
+    for finding in await _data_goes_on(facts, parent, forked, read):
         note(finding)
 
 
-async def _data_goes_on(
-    facts: Facts, evidence: Evidence, parent: Evidence, forked: ExperimentForked, read: PlanReader
-) -> list[str]:
+async def _data_goes_on(facts: Facts, parent: Evidence, forked: ExperimentForked, read: PlanReader) -> list[str]:
     """Returns the faults of a stage's groups: each must have ended before the step, be leased again, or come later."""
     if not 0 <= forked.next_sequence < _GROUPS_MOST:
         # Checked first, for an array of that length follows: one bit of damage must not request terabytes.

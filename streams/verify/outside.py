@@ -1,4 +1,4 @@
-"""Check of files named by an experiment's events, and of the heads remembered in these files."""
+"""Check of the files named by an experiment's events, and of the heads of the log recorded in checkpoints."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.verify.evidence import Evidence
 from rftd.streams.verify.facts import ARTIFACT, Facts
 
-_MEMORIES: Final = 8
-"""Number of newest checkpoints with compared memories: each costs a few reads of the log."""
+_MAX_MEMORIES: Final = 8
+"""Number of newest checkpoints whose recorded heads are compared with the log; each costs a few reads."""
 
 
 class Outside(NamedTuple):
@@ -56,16 +56,16 @@ class Missing(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Heads and spine digest remembered in a checkpoint's file."""
+    """Heads of the log and digest of the spine recorded in a checkpoint's file."""
 
     by: str
-    """The file, in words."""
+    """Words that name the checkpoint's file, for findings."""
     step: int
     """Step of the checkpoint."""
     generation: int
     """Generation of the checkpoint."""
     heads: Heads
-    """The heads."""
+    """Recorded heads of the log, by partition."""
     spine: SpineMark | None
     """Digest of the spine; None if the file has none."""
 
@@ -76,9 +76,9 @@ class SeenOutside(NamedTuple):
     missing: list[Missing]
     """The missing or changed files."""
     memories: list[Memory]
-    """The memories of its checkpoints, the newest last."""
+    """Heads and digests recorded in the checkpoints, the newest last."""
     not_looked_at: dict[str, int] = {}
-    """Number of parts with no bytes in any file, by kind and location."""
+    """Number of parts whose bytes are in no file, by kind and location."""
 
 
 Look = Callable[[Outside], SeenOutside]
@@ -95,6 +95,7 @@ def outside_of(facts: Facts, evidence: Evidence) -> Outside:
         newest[event.path] = max((generation, step), newest.get(event.path, (-1, -1)))
 
     def artifacts() -> Iterator[str]:
+        """Yields the sha256 of each artifact of the experiment."""
         for block in facts.artifacts.blocks():
             for digest, index in ARTIFACT.iter_unpack(bytes(block)):
                 if index == evidence.index:
@@ -129,7 +130,7 @@ def _left_out(evidence: Evidence) -> Iterator[str]:
 
 
 async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -> None:
-    """Reports missing or damaged files of an experiment, and heads remembered in them that the log lacks."""
+    """Reports missing or damaged files of an experiment, and heads recorded in its checkpoints that the log lacks."""
     # The check may take minutes, during which a run retires weights and replaces checkpoints: those are looked up
     # afterwards, and are no findings.
     outcome = await asyncio.to_thread(look, outside_of(facts, evidence))
@@ -139,7 +140,7 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
         for missing_file in outcome.missing:
             if missing_file.path not in replaced:
                 facts.note("files-are-whole", evidence.id, missing_file.what)
-    for memory in outcome.memories[-_MEMORIES:]:
+    for memory in outcome.memories[-_MAX_MEMORIES:]:
         step_mark = evidence.marks.get((memory.step, memory.generation))
         if step_mark is None and not (evidence.trail.mark is not None and memory.step > evidence.last_step):
             continue  # it came with an import: it remembers another log
@@ -156,8 +157,8 @@ async def look_at(log: EventLog, facts: Facts, evidence: Evidence, look: Look) -
 
 
 async def _given_up_since(log: EventLog, evidence: Evidence, ends: dict[Partition, int]) -> set[str]:
-    """Returns the folders replaced or removed according to events beyond `ends`, for a run that continues while its
-    files are checked.
+    """Returns the folders replaced or removed according to events beyond `ends`, because a run continues during the
+    check.
     """
     paths = set()
     experiment = evidence.id

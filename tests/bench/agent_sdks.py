@@ -11,7 +11,6 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import subprocess
 import sys
@@ -26,10 +25,9 @@ import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.third_party import install
 from synthetic.models.scripted_engine import SPEC, ScriptedEngine, running_endpoint
 
@@ -184,8 +182,9 @@ async def main(environments: Path, programs: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--environments", type=Path, required=True, help="a folder with the environments")
-    parser.add_argument("--only", nargs="+", choices=list(ENVIRONMENTS), default=list(ENVIRONMENTS))
-    given = parser.parse_args()
+    given = read_options(
+        __doc__,
+        environments={"type": Path, "required": True, "help": "a folder with the environments"},
+        only={"nargs": "+", "choices": list(ENVIRONMENTS), "default": list(ENVIRONMENTS)},
+    )
     asyncio.run(main(given.environments, given.only))

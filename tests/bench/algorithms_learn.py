@@ -12,8 +12,6 @@ ones have gained. cpt: the loss on whole texts.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -28,9 +26,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from demo_task import MAX_TOKENS, Settings, Sums, accuracy, add_options, cut, make_stage, open_engine, sample, sft, take
+from demo_task import MAX_TOKENS, OPTIONS, Settings, Sums, accuracy, cut, make_stage, open_engine, sample, sft, take
 from demo_task import grpo as train_grpo
-from figures import tell
+from figures import median_of, note, read_options, tell
 
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
@@ -244,18 +242,13 @@ def summary(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in ("reward", "held_out", "told_apart", "gained", "loss"):
             pairs = [run[name] for run in of if name in run]
             if pairs:
-                rows[-1][name] = [round(statistics.median(side), 3) for side in zip(*pairs, strict=True)]
+                rows[-1][name] = [median_of(side, 3) for side in zip(*pairs, strict=True)]
     return rows
 
 
 def main() -> None:
     """Prints a line for each run, then the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--kinds", nargs="+", default=[*names(), f"kto{LABELLED}"])
-    add_options(parser)
-    options = vars(parser.parse_args())
+    options = vars(read_options(__doc__, seeds=[1, 2, 3], steps=60, kinds=[*names(), f"kto{LABELLED}"], **OPTIONS))
     seeds, steps, kinds = options.pop("seeds"), options.pop("steps"), options.pop("kinds")
     settings = Settings(**{**options, "offsets": tuple(options["offsets"]), "grpo_steps": 150})
     torch.set_num_threads(1)
@@ -265,7 +258,7 @@ def main() -> None:
             seed = prepare(number, settings, Path(folder))
             for kind in kinds:
                 runs.append(train(kind, seed, steps))
-                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+                note(runs[-1])
     tell({"seeds": seeds, "steps": steps, "algorithms": summary(runs)})
 
 

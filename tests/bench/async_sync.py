@@ -15,15 +15,15 @@ split, neither side ever waiting. `forecast` is what `rftd sim async` says of th
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import note, read_options, tell
 from timed_run import ASYNC, Figures, Sizes, fixed, timed_run
 
 from rftd.workers.control.simulator.options import SimulationOptions, stages_of, system_of
@@ -33,17 +33,16 @@ from rftd.workers.control.simulator.system import LongTail, System
 BAR_RATIO, BAR_OPTIMUM = 2.77, 0.90
 
 
-def sizes_parser() -> argparse.ArgumentParser:
-    """The options for the sizes of a run: those of docs/benchmarks.md unless they are given."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--median", type=float, default=2.0, help="seconds; what does not scale with it is ours")
-    parser.add_argument("--train-time", type=float, default=2.0, help="medians, if all units train")
-    parser.add_argument("--units", type=int, default=16)
-    parser.add_argument("--slots", type=int, default=32)
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--repeat-times", type=int, default=2)
-    parser.add_argument("--processes", type=int, default=8)
-    return parser
+SIZES: Final[dict[str, Any]] = {
+    "median": (2.0, "seconds; what does not scale with it is ours"),
+    "train_time": (2.0, "medians, if all units train"),
+    "units": 16,
+    "slots": 32,
+    "batch": 512,
+    "repeat_times": 2,
+    "processes": 8,
+}
+"""The options for the sizes of a run: those of docs/benchmarks.md unless they are given."""
 
 
 def asked_of(chosen: argparse.Namespace, *, publish_s: float) -> tuple[SimulationOptions, LongTail]:
@@ -73,10 +72,7 @@ def sizes_of(system: System, chosen: argparse.Namespace, lengths: LongTail, step
 
 
 def main() -> None:
-    parser = sizes_parser()
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--sync-steps", type=int, default=8)
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, steps=30, sync_steps=8, **SIZES)
     asked, lengths = asked_of(chosen, publish_s=0.1)
     system = system_of(asked, None, chosen.batch, lengths)
     report = compare(stages_of(asked, None), system, lengths, steps=60, seed=1)
@@ -89,7 +85,7 @@ def main() -> None:
         ("disaggregated", apart, chosen.sync_steps, fixed(0)),
     ):
         runs[name] = timed_run(sizes_of(split, chosen, lengths, steps), *overrides)
-        print(json.dumps({name: msgspec.to_builtins(runs[name])}), file=sys.stderr)
+        note({name: msgspec.to_builtins(runs[name])})
     rate = runs["asynchronous"].throughput_per_s
     better = max(runs["colocated"].throughput_per_s, runs["disaggregated"].throughput_per_s)
     forecast = report.runs[0]

@@ -5,7 +5,6 @@ Run: python -P tests/bench/backups.py [--copies 10] [--steps 300]
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -15,10 +14,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.daemon.http.client.host import DaemonHost
@@ -53,10 +51,7 @@ def put_back(scene: Scene, copy: Path) -> None:
 
 def main() -> None:
     """Prints the figures as JSON, and fails if a copy did not go on, or broke a promise."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--copies", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
+    options = read_options(__doc__, copies=10, steps=300)
     findings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="rftd-backups-") as folder:
         scene = Scene(Path(folder))

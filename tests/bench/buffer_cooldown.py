@@ -15,7 +15,6 @@ it forgets everything when it dies.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -31,13 +30,11 @@ from uuid import UUID
 
 import msgspec
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 import experience_workers
-from experience_path import BATCH, GROUP, Spawned, spec_of
-from experience_workers import ordered
-from figures import cpu_ticks, tell
+from experience_path import BATCH, GROUP, BenchExecutor, Spawned, spec_of
+from figures import cpu_ticks, read_options, tell
 from synthetic.log.lag import lag_records
 
 from rftd.daemon.run.supervisor.run import Run
@@ -49,7 +46,6 @@ from rftd.ops.logs import logger
 from rftd.storage.database.engine import open_database, sqlite_url
 from rftd.storage.projector.projector import Projector
 from rftd.streams.events import experiment as life
-from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.kafka.log import KafkaLog
 from rftd.streams.kafka.settings import parse_kafka
 from rftd.streams.kafka.topics import ensure_topics
@@ -60,8 +56,7 @@ from rftd.streams.log.role import as_refs
 from rftd.streams.spec.spec import ExperimentSpec, PolicySpec, PrioritySpec
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.sqlite.socket.server import LogServer
-from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.hosts.executor import Handle, WorkerOrder
+from rftd.workers.hosts.executor import WorkerOrder
 
 TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S, BAR = 3769, 2289, 1.5
 RESPONSE_TOKENS = 1178
@@ -111,39 +106,18 @@ def spec_with_cooldown(data: Path) -> ExperimentSpec:
     return msgspec.structs.replace(spec, stages=(msgspec.structs.replace(spec.stages[0], policy=policy),))
 
 
-def spawned(*arguments: str, environment: dict[str, str] | None = None) -> Spawned:
-    """A worker process of this file."""
-    return Spawned(subprocess.Popen(_command(*arguments), env=environment))
-
-
-class BenchExecutor:
-    """Starts this file's workers instead of rftd's."""
+class WatchedExecutor(BenchExecutor):
+    """Starts this file's workers, and tells the processes that are measured."""
 
     def __init__(self, url: str, offered_per_s: float, pids: dict[str, int]) -> None:
-        self._url = url
-        self._offered_per_s = offered_per_s
-        self.started: dict[str, Spawned] = {}
+        super().__init__(_command, url, str(offered_per_s))
         self.pids = pids
         """Of what is measured: the broker, if there is one, and the workers."""
 
-    def start(self, order: WorkerOrder) -> Handle:
-        words = (order.role, self._url, order.experiment.hex, str(self._offered_per_s))
-        process = spawned(*words, environment=ordered(order.worker))
-        self.started[order.role] = process
-        self.pids[order.role] = process.pid
-        return process
-
-    def host(self) -> Host:
-        return ANY_HOST
-
-    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        return None
-
-    def lives(self, started: WorkerStarted) -> bool | None:
-        return None
-
-    def clear(self, order: WorkerOrder) -> Handle | None:
-        return None
+    def start(self, order: WorkerOrder) -> Spawned:
+        spawned = super().start(order)
+        self.pids[order.role] = spawned.pid
+        return spawned
 
 
 @asynccontextmanager
@@ -178,7 +152,7 @@ async def daemon(data: Path, url: str, broker: int, measured_s: float, offered_p
     clock = SystemClock()
     ids = SystemIds(clock)
     async with opened(data, url, clock, ids) as (log, address, projector):
-        executor = BenchExecutor(address, offered_per_s, {"broker": broker} if broker else {})
+        executor = WatchedExecutor(address, offered_per_s, {"broker": broker} if broker else {})
         writer = Writer(source="bench", clock=clock, ids=ids)
         experiment = derive(ids.new(), "experiment")
         submitted = life.ExperimentSubmitted(spec=spec_with_cooldown(data))
@@ -206,7 +180,7 @@ class Counts(NamedTuple):
     dropped: int
 
 
-async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemClock, measured_s: float) -> Rates:
+async def watch(log: EventLog, run: Run, executor: WatchedExecutor, clock: SystemClock, measured_s: float) -> Rates:
     """Rates over the measured time, after a warm-up."""
     spine, replay_buffer = run.state.spine, run.state.replay_buffer
     while spine.version < 1:
@@ -235,7 +209,7 @@ async def watch(log: EventLog, run: Run, executor: BenchExecutor, clock: SystemC
     )
 
 
-def cpu_seconds(executor: BenchExecutor) -> dict[str, float]:
+def cpu_seconds(executor: WatchedExecutor) -> dict[str, float]:
     """What each process computed so far; `machine`: all of them and whatever else ran."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
     found = {"daemon": time.process_time()}
@@ -309,12 +283,14 @@ def main(arguments: list[str]) -> None:
         case ["trainer", url, experiment, _]:
             asyncio.run(experience_workers.read(url, UUID(experiment)))
         case _:
-            parser = argparse.ArgumentParser()
-            parser.add_argument("--backends", nargs="+", default=["sqlite", "kafka"], choices=("sqlite", "kafka"))
-            parser.add_argument("--pairs", type=int, default=3)
-            parser.add_argument("--measured", type=float, default=6.0, help="seconds")
-            parser.add_argument("--offered", type=float, default=OFFERED_PER_S, help="experiences per second")
-            chosen = parser.parse_args(arguments)
+            chosen = read_options(
+                __doc__,
+                arguments,
+                backends={"nargs": "+", "default": ["sqlite", "kafka"], "choices": ("sqlite", "kafka")},
+                pairs=3,
+                measured=(6.0, "seconds"),
+                offered=(OFFERED_PER_S, "experiences per second"),
+            )
             figures = compared(chosen.backends, chosen.pairs, chosen.measured, chosen.offered)
             tell(figures)
 

@@ -7,8 +7,6 @@ Run: python -P tests/bench/cluster_faults.py [--faults 20] [--kinds broker datab
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import tempfile
@@ -17,14 +15,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
+from figures import note, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT
 from synthetic.servers.cluster_scene import Cluster, Fault, fail_network, kill_broker, kill_database
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from figures import tell
 
 KINDS: Final[dict[str, tuple[Fault, float]]] = {
     # Steps for each fault: without a broker none is made, and for want of a database none waits.
@@ -61,11 +56,9 @@ def faulty_run(kind: str, faults: int, seed: int, cluster: Cluster, folder: Path
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=20)
-    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__, faults=20, kinds={"nargs": "+", "choices": list(KINDS), "default": list(KINDS)}, seed=1
+    )
     with tempfile.TemporaryDirectory(prefix="rftd-faults-") as name:
         folder = Path(name)
         folder.chmod(0o711)  # a server of root's runs as another user
@@ -73,7 +66,7 @@ def main() -> None:
             runs = []
             for kind in options.kinds:
                 runs.append(faulty_run(kind, options.faults, options.seed, cluster, folder / kind))
-                print(json.dumps(runs[-1]), file=sys.stderr)
+                note(runs[-1])
     tell({"runs": runs})
     bad = [run for run in runs if run["state"] != "completed" or run["findings"] or not run["digests_equal"]]
     sys.exit(1 if bad else 0)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from figures import median_of, median_ratio, tell  # noqa: E402
+from figures import median_of, median_ratio, read_options, tell  # noqa: E402
 
 
 def make(actor: Path, layers: int, ranks: int) -> None:
@@ -97,13 +97,7 @@ def main(layers: int, ranks: int, rounds: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = read_options(__doc__, layers=16, ranks=4, rounds=5, folder=Path, make=(Path, argparse.SUPPRESS))
     if given.make is not None:
         make(given.make, given.layers, given.ranks)
     else:

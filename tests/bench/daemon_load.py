@@ -6,7 +6,6 @@ The processor time and the memory are those of the daemon's process, without its
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -17,10 +16,9 @@ from typing import Final
 import msgspec
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.gauges import shown
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
@@ -93,11 +91,12 @@ def scraped(scene: Scene) -> dict[str, float]:
 
 def main() -> None:
     """Prints the figures as JSON, and fails if the daemon used more than the bars, or the run was slower."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--seconds", type=float, default=120.0)
-    options.add_argument("--settle", type=float, default=20.0, help="seconds of the run before the window")
-    options.add_argument("--every", type=float, default=1.0, help="seconds between two scrapes")
-    given = options.parse_args()
+    given = read_options(
+        __doc__,
+        seconds=120.0,
+        settle=(20.0, "seconds of the run before the window"),
+        every=(1.0, "seconds between two scrapes"),
+    )
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder))
         with scene.host:

@@ -9,9 +9,7 @@ with which the mean reward of the last 256 reached 0.9. The ratio is the median 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -21,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import note, read_options, tell
 
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.streams.events.batch import BatchPlanned
@@ -89,11 +87,9 @@ async def reached(log: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--sft-steps", type=int, default=600, help="fewer: for a try, that cannot reach the reward")
-    chosen = parser.parse_args()
+    chosen = read_options(
+        __doc__, seeds=[1, 2, 3], steps=300, sft_steps=(600, "fewer: for a try, that cannot reach the reward")
+    )
     pairs = []
     steps = (f"buffer.total_steps={chosen.steps}", f"stages[0].buffer.total_steps={chosen.sft_steps}")
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +97,7 @@ def main() -> None:
             asynchronous = demo(seed, Path(folder) / f"async{seed}", *steps)
             synchronous = demo(seed, Path(folder) / f"sync{seed}", *steps, *SYNCHRONOUS)
             pairs.append({"seed": seed, "asynchronous": asynchronous, "synchronous": synchronous})
-            print(json.dumps(pairs[-1]), file=sys.stderr, flush=True)
+            note(pairs[-1])
     ratios = [
         round(pair["asynchronous"]["reached_s"] / pair["synchronous"]["reached_s"], 3)  # type: ignore[index]
         for pair in pairs

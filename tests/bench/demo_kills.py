@@ -6,9 +6,7 @@ Run: python -P tests/bench/demo_kills.py [--kills 20] [--roles daemon explorer t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import random
 import signal
@@ -23,7 +21,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import note, read_options, tell
 
 from rftd.daemon.demo.outcome import DemoOutcome
 from rftd.daemon.serve.data_folder import DataFolder, Endpoint
@@ -94,15 +92,12 @@ async def checked(data: DataFolder) -> VerifyReport:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--roles", nargs="+", default=["daemon", "explorer", "trainer"])
-    options = parser.parse_args()
+    options = read_options(__doc__, kills=20, roles=["daemon", "explorer", "trainer"])
     runs = []
     for number, role in enumerate(options.roles):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(killed_run(role, options.kills, number + 1, Path(folder) / "demo"))
-            print(json.dumps(runs[-1]), file=sys.stderr)
+            note(runs[-1])
     tell({"runs": runs})
 
 

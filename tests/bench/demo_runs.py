@@ -5,7 +5,6 @@ Run: python -P tests/bench/demo_runs.py [--seeds 1 2 3]
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.daemon.demo.outcome import DemoOutcome
 
@@ -44,9 +43,7 @@ def run(seed: int, folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    seeds = parser.parse_args().seeds
+    seeds = read_options(__doc__, seeds=[1, 2, 3]).seeds
     with tempfile.TemporaryDirectory() as folder:
         runs = [run(seed, Path(folder) / f"seed{seed}") for seed in seeds]
     figures = {

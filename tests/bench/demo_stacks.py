@@ -5,8 +5,6 @@ Run: python -P tests/bench/demo_stacks.py [--seeds 1 2 3]
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import subprocess
 import sys
@@ -17,7 +15,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import median_ratio, tell
+from figures import median_ratio, note, read_options, tell
 
 from rftd.daemon.demo.outcome import DemoOutcome
 
@@ -42,15 +40,13 @@ def run(stack: str, seed: int, folder: Path) -> dict[str, float | str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    options = parser.parse_args()
+    options = read_options(__doc__, seeds=[1, 2, 3])
     runs = []
     for seed in options.seeds:
         for stack in ("embedded", "kafka"):
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(run(stack, seed, Path(folder) / "demo"))
-                print(json.dumps(runs[-1]), file=sys.stderr)
+                note(runs[-1])
     wall_s = [float(figures["wall_s"]) for figures in runs]
     tell({"runs": runs, "median_ratio": median_ratio(wall_s[1::2], wall_s[::2])})
 

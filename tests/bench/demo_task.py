@@ -9,14 +9,13 @@ Run: python -P tests/bench/demo_task.py --seeds 1 2 3 4
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -26,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec
@@ -279,31 +278,17 @@ def run(seed: int, settings: Settings, folder: Path) -> dict[str, float]:
     }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `Settings`, with the demo's values."""
-    parser.add_argument("--sft-steps", type=int, default=600)
-    parser.add_argument("--sft-lr", type=float, default=3e-3)
-    parser.add_argument("--sft-batch", type=int, default=128)
-    parser.add_argument("--offsets", type=int, nargs="+", default=[0, 1, 1, 2])
-    parser.add_argument("--sure", type=int, default=2)
-    parser.add_argument("--grpo-scheduler", default="cosine")
-    parser.add_argument("--grpo-steps", type=int, default=300)
-    parser.add_argument("--grpo-lr", type=float, default=1e-3)
-    parser.add_argument("--beta2", type=float, default=0.999)
-    parser.add_argument("--warmup-steps", type=int, default=0)
-    parser.add_argument("--weight-decay", type=float, default=0.01)
-    parser.add_argument("--prompts", type=int, default=32)
-    parser.add_argument("--repeat", type=int, default=8)
-    parser.add_argument("--staleness", type=int, default=2)
-    parser.add_argument("--target", type=float, default=0.9)
+OPTIONS: Final[dict[str, Any]] = {
+    **{"sft_steps": 600, "sft_lr": 3e-3, "sft_batch": 128, "offsets": [0, 1, 1, 2], "sure": 2},
+    **{"grpo_scheduler": "cosine", "grpo_steps": 300, "grpo_lr": 1e-3, "beta2": 0.999, "warmup_steps": 0},
+    **{"weight_decay": 0.01, "prompts": 32, "repeat": 8, "staleness": 2, "target": 0.9},
+}
+"""The options of `Settings`, with the demo's values."""
 
 
 def main() -> None:
     """Prints one line for each seed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4])
-    add_options(parser)
-    options = vars(parser.parse_args())
+    options = vars(read_options(__doc__, seeds=[1, 2, 3, 4], **OPTIONS))
     seeds = options.pop("seeds")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,7 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_stage import make_checkpoint, train
-from figures import tell
+from figures import median_of, note, read_options, tell
 
 BARS = {"trl": 0.35, "sync": 0.7}
 TRL_TIMEOUT_S = 550
@@ -102,19 +101,20 @@ def _changed(pairs: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--against", choices=("trl", "sync"), default="trl")
-    parser.add_argument("--trl", help="the interpreter of TRL's environment")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--target", type=float, default=0.9)
-    parser.add_argument("--trl-threads", type=int, default=0, help="0: the faster of 1 and 2")
-    parser.add_argument("--sync-threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--trl-arg", action="append", default=[], help="for trl/grpo.py")
-    parser.add_argument("--set", action="append", default=[], help="a.b=JSON: a setting of ours")
-    parser.add_argument("--folder", type=Path, help="kept; else a temporary one")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        against={"choices": ("trl", "sync"), "default": "trl"},
+        trl=(str, "the interpreter of TRL's environment"),
+        seeds=[1, 2, 3, 4, 5],
+        target=0.9,
+        trl_threads=(0, "0: the faster of 1 and 2"),
+        sync_threads=[1, 2],
+        trl_arg={"action": "append", "default": [], "help": "for trl/grpo.py"},
+        set={"action": "append", "default": [], "help": "a.b=JSON: a setting of ours"},
+        folder=(Path, "kept; else a temporary one"),
+    )
     if options.against == "trl" and not options.trl:
-        parser.error("--trl names the interpreter of TRL's environment; make bench-trl makes it")
+        sys.exit("--trl names the interpreter of TRL's environment; make bench-trl makes it")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     other = trl if options.against == "trl" else synchronous
     pairs = []
@@ -126,14 +126,14 @@ def main() -> None:
             runs = {}
             for side in (ours, other) if place % 2 else (other, ours):
                 runs[side.__name__] = side(folder, model, seed, options)
-                print(json.dumps({"seed": seed, side.__name__: runs[side.__name__]}), file=sys.stderr, flush=True)
+                note({"seed": seed, side.__name__: runs[side.__name__]})
         times = runs["ours"]["reached_s"], runs[other.__name__]["reached_s"]
         pairs.append({"seed": seed, "ratio": round(times[0] / times[1], 3) if all(times) else None, **runs})
     ratios = [pair["ratio"] for pair in pairs if pair["ratio"] is not None]
     figures = {
         "against": options.against,
         "target": options.target,
-        "median_ratio": round(statistics.median(ratios), 3) if len(ratios) == len(pairs) else None,
+        "median_ratio": median_of(ratios, 3) if len(ratios) == len(pairs) else None,
         "bar": BARS[options.against],
         "pairs": pairs,
     }

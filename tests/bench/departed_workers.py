@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import tell
 from synthetic.worlds.desk import Desk

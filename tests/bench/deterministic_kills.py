@@ -6,22 +6,18 @@ Run: python -P tests/bench/deterministic_kills.py [--kills 20] [--steps 40] [--s
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
+from figures import read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
 from synthetic.deaths.killing import IN_ORDER, Killing, trained
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from figures import tell
 
 
 def run(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[dict[str, object], object]:
@@ -50,11 +46,7 @@ def run(folder: Path, kills: int, steps: int, chance: random.Random) -> tuple[di
 
 def main() -> None:
     """Prints both runs and whether their weights are equal; exits 1 if they are not."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(__doc__, kills=20, steps=40, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         chance = random.Random(options.seed)
         both = [run(Path(folder) / str(kills), kills, options.steps, chance) for kills in (0, options.kills)]

@@ -11,7 +11,6 @@ next. `hasty` is `hard_bound`, which drops what took too long. `p` is of the two
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -19,8 +18,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from async_sync import asked_of, sizes_of, sizes_parser
-from figures import tell
+from async_sync import SIZES, asked_of, sizes_of
+from figures import note, read_options, tell
 from timed_run import ASYNC, timed_run
 
 from rftd.workers.control.simulator.options import stages_of, system_of
@@ -34,11 +33,7 @@ POLICIES = {
 
 
 def main() -> None:
-    parser = sizes_parser()
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--real", action="store_true")
-    parser.add_argument("--real-steps", type=int, default=20)
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, steps=100, real=False, real_steps=20, **SIZES)
     asked, lengths = asked_of(chosen, publish_s=0.05)
     system = system_of(asked, None, chosen.batch, lengths)
     (base,) = stages_of(asked, None)
@@ -67,7 +62,7 @@ def main() -> None:
         if chosen.real:
             measured = timed_run(sizes_of(system, chosen, lengths, chosen.real_steps), *ASYNC, override)
             figures[name]["real"] = msgspec.to_builtins(measured)
-            print(json.dumps({name: figures[name]["real"]}), file=sys.stderr)
+            note({name: figures[name]["real"]})
     tell({"bar": BAR, **figures})
 
 

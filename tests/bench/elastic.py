@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import subprocess
 import sys
 import tempfile
@@ -20,10 +19,9 @@ import time
 from collections import deque
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import note, read_options, tell
 from synthetic.daemon.scene import Scene
 from timed_run import ASYNC, TEXT
 
@@ -139,15 +137,11 @@ async def counted(log: Path, began_ns: int, ended_ns: int) -> tuple[int, int, in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds")
-    parser.add_argument("--explorers", type=int, default=8)
-    parser.add_argument("--slots", type=int, default=16)
-    parser.add_argument("--median", type=float, default=0.5, help="seconds of a rollout")
-    chosen = parser.parse_args()
+    chosen = read_options(
+        __doc__, seconds=300.0, every=(2.0, "seconds"), explorers=8, slots=16, median=(0.5, "seconds of a rollout")
+    )
     fixed = measured(chosen, changing=False)
-    print(json.dumps({"fixed": fixed}), file=sys.stderr)
+    note({"fixed": fixed})
     changing = measured(chosen, changing=True)
     ratio = changing["throughput_per_s"] / fixed["throughput_per_s"]  # type: ignore[operator]
     tell({"ratio": round(ratio, 3), "bar": BAR, "fixed": fixed, "changing": changing})

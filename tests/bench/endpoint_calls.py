@@ -9,7 +9,6 @@ takes beyond it. `--turns` of a conversation are asked over each connection, eac
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -27,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.cycles import tune_collector
@@ -172,12 +171,7 @@ async def main(calls: int, latency_s: float, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--latency", type=float, default=4.0)
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--clients", action="store_true")
-    asked = parser.parse_args()
+    asked = read_options(__doc__, calls=1000, latency=4.0, turns=4, clients=False)
     tune_collector()  # as every process of rftd does
     if asked.clients:
         asyncio.run(clients(json.load(sys.stdin)))

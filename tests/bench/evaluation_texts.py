@@ -30,16 +30,13 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[1]))
-
-from synthetic.daemon.scene import Scene
-from synthetic.daemon.third_party import install
-
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 import pretrained_stages
-from figures import tell
+from figures import read_options, tell
 from greedy_answers import FORM, MOST_TOKENS, greedy_answers
+from synthetic.daemon.scene import Scene
+from synthetic.daemon.third_party import install
 
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import EvalCompleted
@@ -199,16 +196,17 @@ def folders_of(scene: Scene, model: Path, dtype: str) -> dict[int, Path]:
 
 def main() -> int:
     """Prints the figures; 1 if one of them differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="the folder of a chat model")
-    parser.add_argument("--rows", type=int, default=18, help="held-out rows")
-    parser.add_argument("--steps", type=int, help="steps of GRPO; by default 3, or the file's")
-    parser.add_argument("--file", type=Path, help="an experiment file in place of this bench's own")
-    parser.add_argument("--reward", default="", help="the file's reward, as MODULE.py:CLASS")
-    parser.add_argument("--name", default="", help="the name of that reward in the file")
-    parser.add_argument("--seed", type=int, default=1, help="the seed of the rows of the file")
-    parser.add_argument("--dtype", default="float32", help="the dtype of converted checkpoints")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        model={"type": Path, "required": True, "help": "the folder of a chat model"},
+        rows=(18, "held-out rows"),
+        steps=(int, "steps of GRPO; by default 3, or the file's"),
+        file=(Path, "an experiment file in place of this bench's own"),
+        reward=("", "the file's reward, as MODULE.py:CLASS"),
+        name=("", "the name of that reward in the file"),
+        seed=(1, "the seed of the rows of the file"),
+        dtype=("float32", "the dtype of converted checkpoints"),
+    )
     torch.set_num_threads(1)
     task = task_of(options)
     with tempfile.TemporaryDirectory(prefix="rftd-") as scratch:

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -23,8 +24,7 @@ from uuid import UUID
 
 import msgspec
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from bare_buffer import BareBuffer
 from experience_workers import PUBLISHED_STEPS, consume_bare, explore, ordered, produce_bare, read, train
@@ -123,7 +123,7 @@ def measure(folder: Path, *, pairs: int = 3) -> Figures:
         ratio_written_to_trinity=round(median(rates.written_per_s for rates in path) / TRINITY_WRITTEN_PER_S, 2),
         ratio_read_to_trinity=round(median(rates.read_per_s for rates in path) / TRINITY_READ_PER_S, 2),
         projector_lag_records=max(rates.projector_lag_records for rates in path),
-        daemon_cores=round(median(rates.daemon_cores for rates in path), 2),
+        daemon_cores=median_of((rates.daemon_cores for rates in path), 2),
         stale=max(rates.stale for rates in path),
         pairs=pairs,
         runs=path,
@@ -180,16 +180,19 @@ class Spawned:
 
 
 class BenchExecutor:
-    """Starts this file's workers instead of rftd's."""
+    """Starts the workers of a bench instead of rftd's, by the command for a role, a URL, an experiment and words."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, command: Callable[..., list[str]], url: str, *words: str) -> None:
+        self._command = command
         self._url = url
-        self.started: list[Spawned] = []
+        self._words = words
+        self.started: dict[str, Spawned] = {}
 
-    def start(self, order: WorkerOrder) -> Handle:
-        handle = Spawned(_spawn(order.role, self._url, order.experiment.hex, environment=ordered(order.worker)))
-        self.started.append(handle)
-        return handle
+    def start(self, order: WorkerOrder) -> Spawned:
+        command = self._command(order.role, self._url, order.experiment.hex, *self._words)
+        spawned = Spawned(subprocess.Popen(command, env=ordered(order.worker)))
+        self.started[order.role] = spawned
+        return spawned
 
     def host(self) -> Host:
         return ANY_HOST
@@ -213,7 +216,7 @@ async def _daemon(data: Path, socket: Path) -> PathRates:
     engine = open_database(sqlite_url(data / "state.db"))
     projector = Projector(log, engine, clock=clock)
     await projector.open()
-    executor = BenchExecutor(f"unix:{socket}")
+    executor = BenchExecutor(_command, f"unix:{socket}")
     experiment = await _submitted(log, spec_of(data), clock, ids)
     run = Run(log, experiment, executor, owner=ids.new(), clock=clock, ids=ids, logger=logger(role="daemon"))
     async with LogServer(log, socket, file=log.path), asyncio.TaskGroup() as tasks:
@@ -221,7 +224,7 @@ async def _daemon(data: Path, socket: Path) -> PathRates:
         rates = await _watch(log, run, projector)
         for task in background:
             task.cancel()
-        for handle in executor.started:
+        for handle in executor.started.values():
             handle.kill()
     await engine.dispose()
     await log.close()
@@ -282,8 +285,8 @@ def spec_of(data: Path) -> ExperimentSpec:
     return ExperimentSpec(project="bench", name="path", job_dir=str(data / "job"), stages=(stage,), config={})
 
 
-def _spawn(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(_command(*arguments), env=environment)
+def _spawn(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(_command(*arguments))
 
 
 def _command(*arguments: str) -> list[str]:

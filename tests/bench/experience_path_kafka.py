@@ -25,9 +25,9 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from experience_path import GROUP, Spawned, spec_of
-from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, ordered, read
-from figures import tell
+from experience_path import GROUP, TRINITY_READ_PER_S, TRINITY_WRITTEN_PER_S, BareRates, BenchExecutor, spec_of
+from experience_workers import APPENDS_IN_FLIGHT, Responses, explore, read
+from figures import median_of, tell
 
 from rftd.daemon.run.supervisor.run import Run
 from rftd.daemon.stack.kafka import KafkaBroker
@@ -38,7 +38,6 @@ from rftd.ops.logs import logger
 from rftd.streams.events import experiment as life
 from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.experience import ExperienceProduced
-from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.kafka.log import KafkaLog
 from rftd.streams.kafka.settings import kafka_url, parse_kafka
 from rftd.streams.kafka.topics import ensure_topics
@@ -46,11 +45,8 @@ from rftd.streams.log import topics
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.envelope import Decoded
 from rftd.streams.log.role import as_refs
-from rftd.workers.devices.host import ANY_HOST, Host
-from rftd.workers.hosts.executor import Handle, WorkerOrder
 
 WARM_UP_S, MEASURED_S = 4.0, 8.0
-TRINITY_WRITTEN_PER_S, TRINITY_READ_PER_S = 3425, 2686
 LINGER_MS: Final = 5
 BATCH_SIZE_BYTES: Final = 512 * 1024
 
@@ -63,13 +59,6 @@ class PathFigures(msgspec.Struct):
     latency_p50_ms: float
     latency_p99_ms: float
     daemon_cores: float
-
-
-class BareFigures(msgspec.Struct):
-    """Experiences per second of bare aiokafka."""
-
-    written_per_s: float
-    read_per_s: float
 
 
 class Figures(msgspec.Struct):
@@ -85,7 +74,7 @@ class Figures(msgspec.Struct):
     half_rate_per_s: float
     half_rate_latency_p50_ms: float
     half_rate_latency_p99_ms: float
-    pairs: list[tuple[PathFigures, BareFigures]]
+    pairs: list[tuple[PathFigures, BareRates]]
     half_rate: list[PathFigures]
 
 
@@ -98,12 +87,12 @@ def measure(bootstrap: str, *, pairs: int) -> Figures:
     return Figures(
         written_per_s=round(written),
         planned_per_s=round(planned),
-        bare_written_per_s=round(median(bare.written_per_s for _, bare in measured)),
-        bare_read_per_s=round(median(bare.read_per_s for _, bare in measured)),
-        ratio_planned_to_bare=round(median(path.planned_per_s / bare.read_per_s for path, bare in measured), 2),
+        bare_written_per_s=median_of(bare.written_per_s for _, bare in measured),
+        bare_read_per_s=median_of(bare.read_per_s for _, bare in measured),
+        ratio_planned_to_bare=median_of((path.planned_per_s / bare.read_per_s for path, bare in measured), 2),
         ratio_written_to_trinity=round(written / TRINITY_WRITTEN_PER_S, 2),
         ratio_planned_to_trinity=round(planned / TRINITY_READ_PER_S, 2),
-        half_rate_per_s=round(median(each.planned_per_s for each in half)),
+        half_rate_per_s=median_of(each.planned_per_s for each in half),
         half_rate_latency_p50_ms=median(each.latency_p50_ms for each in half),
         half_rate_latency_p99_ms=median(each.latency_p99_ms for each in half),
         pairs=measured,
@@ -121,7 +110,7 @@ def _path(bootstrap: str, prefix: str, rate_per_s: float) -> PathFigures:
         return msgspec.json.decode((Path(scratch) / "rates.json").read_bytes(), type=PathFigures)
 
 
-def _bare(bootstrap: str, prefix: str) -> BareFigures:
+def _bare(bootstrap: str, prefix: str) -> BareRates:
     """One run of bare aiokafka: two processes."""
     with TemporaryDirectory(dir=".", prefix=".bench-") as scratch:
         asyncio.run(ensure_topics(parse_kafka(f"kafka://{bootstrap}/?prefix={prefix}")))
@@ -133,37 +122,7 @@ def _bare(bootstrap: str, prefix: str) -> BareFigures:
         for worker in workers:
             assert worker.wait(timeout=180) == 0
         written, taken = (float(Path(f"{scratch}/{role}").read_text()) for role in ("produce-bare", "consume-bare"))
-        return BareFigures(round(written), round(taken))
-
-
-def _spawned(words: list[str], environment: dict[str, str] | None = None) -> Spawned:
-    return Spawned(subprocess.Popen(words, env=environment))
-
-
-class BenchExecutor:
-    """Starts this file's workers instead of rftd's."""
-
-    def __init__(self, url: str, rate_per_s: float) -> None:
-        self._url = url
-        self._rate_per_s = rate_per_s
-        self.started: list[Spawned] = []
-
-    def start(self, order: WorkerOrder) -> Handle:
-        words = _command(order.role, self._url, order.experiment.hex, str(self._rate_per_s / GROUP))
-        self.started.append(_spawned(words, ordered(order.worker)))
-        return self.started[-1]
-
-    def host(self) -> Host:
-        return ANY_HOST
-
-    def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
-        return None
-
-    def lives(self, started: WorkerStarted) -> bool | None:
-        return None
-
-    def clear(self, order: WorkerOrder) -> Handle | None:
-        return None
+        return BareRates(round(written), round(taken))
 
 
 class Latencies:
@@ -201,7 +160,7 @@ async def _daemon(data: Path, url: str, rate_per_s: float) -> PathFigures:
     settings = parse_kafka(url)
     await ensure_topics(settings)
     log = await KafkaLog.open(settings, clock=clock, ids=ids)
-    executor = BenchExecutor(kafka_url(settings), rate_per_s)
+    executor = BenchExecutor(_command, kafka_url(settings), str(rate_per_s / GROUP))
     writer = Writer(source="bench", clock=clock, ids=ids)
     experiment = derive(ids.new(), "experiment")
     await log.append([writer.draft(life.ExperimentSubmitted(spec=spec_of(data)), experiment=experiment)])
@@ -214,7 +173,7 @@ async def _daemon(data: Path, url: str, rate_per_s: float) -> PathFigures:
         driving = tasks.create_task(run.drive())
         figures = await _watch(log, run, latencies)
         driving.cancel()
-    for handle in executor.started:
+    for handle in executor.started.values():
         handle.kill()
     await log.close()
     return figures

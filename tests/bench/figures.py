@@ -1,10 +1,11 @@
-"""The frame of every benchmark: medians of pairs, quantiles, the machine, and the figures as JSON, or nothing.
+"""The frame of every benchmark: options, medians of pairs, quantiles, memory, the machine; figures as JSON, or none.
 
 A zero that comes of a run that did nothing must not look like a figure.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -20,6 +21,50 @@ import msgspec
 _MEASURED: Final = re.compile(r".*_per_s|(.*_)?(s|ms|us|ns)|.*_(ms|us)_.*|p\d\d|.*ratios?(_.*)?|of_optimum|rate")
 """Names of rates, times and what is made of them; counts may be zero."""
 _MAY_BE_ZERO: Final = frozenset({"steal_s", "dropped_per_s"})
+
+
+def read_options(about: str | None, arguments: Sequence[str] | None = None, /, **table: Any) -> argparse.Namespace:
+    """Reads the command line by a table of options.
+
+    An option is its default, the type of its text, a pair of either and its help, or all words of `add_argument`, with
+    `flag` for another spelling. A default false is a switch, and a list takes several texts.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, option in table.items():
+        words = _option(option)
+        parser.add_argument(words.pop("flag", f"--{name.replace('_', '-')}"), dest=name, **words)
+    return parser.parse_args(arguments)
+
+
+def _option(option: Any) -> dict[str, Any]:
+    match option:
+        case dict():
+            return dict(option)
+        case tuple():
+            return {**_option(option[0]), "help": option[1]}
+        case bool():
+            return {"action": "store_true"}
+        case list():
+            return {"nargs": "+", "type": type(option[0]) if option else str, "default": option}
+        case type():
+            return {"type": option}
+    return {"type": type(option), "default": option}
+
+
+def note(figures: Any) -> None:
+    """Prints the figures of a run on the way, as a line of JSON, beside those of `tell`."""
+    print(json.dumps(msgspec.to_builtins(figures)), file=sys.stderr, flush=True)
+
+
+def memory_bytes(name: str, pid: int | str = "self") -> int:
+    """Memory of a process by the kernel: VmRSS, RssAnon, or VmHWM, the most since `forget_peak`."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
+
+
+def forget_peak(pid: int | str = "self") -> None:
+    """Begins VmHWM anew."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def cpu_ticks() -> list[int]:

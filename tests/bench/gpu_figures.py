@@ -20,7 +20,6 @@ Without a GPU it prints `not run: no GPU` and nothing else, with status 0: `make
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import importlib.util
@@ -43,7 +42,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, read_options, tell
 from gpu_experiment import MODES, TINY, Mode, Scale, experiment_of, make_model
 
 from rftd.ops.clock import SystemClock
@@ -301,7 +300,7 @@ async def measured(
             except (torch.OutOfMemoryError, DeviceMemoryError) as error:
                 found[engine][name_of_mode] = {"out_of_memory": str(error).split(". ")[0]}
             note(f"{name} {engine} {name_of_mode}", found[engine][name_of_mode])
-    found["device_to_mapped_file_s"] = round(statistics.median(publications.times_s[1:]), 4)
+    found["device_to_mapped_file_s"] = median_of(publications.times_s[1:], 4)
     found["mapped_in"] = publications.place
     found["first_to_mapped_file_s"] = round(publications.times_s[0], 4)
     publications.close()
@@ -311,18 +310,19 @@ async def measured(
 
 def main() -> None:
     """Prints the figures."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--models", default="0.5B,1.5B")
-    parser.add_argument("--engines", default="torch,vllm")
-    parser.add_argument("--requests", type=int, default=32)
-    parser.add_argument("--answers", default="1024,2048")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--micro-batch", type=int, default=16_384)
-    parser.add_argument("--checkpointing", default="on,off")
-    parser.add_argument("--sharing", default="auto")
-    parser.add_argument("--group", type=int, default=1)
-    parser.add_argument("--tiny", action="store_true")
-    asked = parser.parse_args()
+    asked = read_options(
+        __doc__,
+        models="0.5B,1.5B",
+        engines="torch,vllm",
+        requests=32,
+        answers="1024,2048",
+        rounds=5,
+        micro_batch=16_384,
+        checkpointing="on,off",
+        sharing="auto",
+        group=1,
+        tiny=False,
+    )
     if not asked.tiny and not torch.cuda.is_available():
         print("not run: no GPU")
         return

@@ -8,13 +8,11 @@ of open files, soft and hard (1024 is common). It fails if a request was not ans
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import multiprocessing
 import os
 import resource
 import shlex
-import statistics
 import sys
 import tempfile
 import time
@@ -27,12 +25,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
-
-sys.path.append(str(Path(__file__).parents[1]))
-
+from figures import median_of, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, SHORT, Scene
 
 P99_BAR_MS: Final = 200.0
@@ -174,7 +169,7 @@ async def measured(scene: Scene, held: int, seconds: float) -> dict[str, Answers
             held=open_now,
             shown_out=counts.shown_out.value,
             answers=len(took_ms),
-            p50_ms=round(statistics.median(took_ms), 1),
+            p50_ms=median_of(took_ms, 1),
             p99_ms=round(took_ms[int(0.99 * len(took_ms))], 1),
             most_ms=round(took_ms[-1], 1),
         )
@@ -201,11 +196,9 @@ def _lines(scene: Scene) -> int:
 
 def main() -> int:
     """Prints what was measured; 1 if a bar is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--held", type=int, default=1200)
-    parser.add_argument("--files", type=int, default=0, help="the daemon's limit of open files; 0: as it is here")
-    chosen = parser.parse_args()
+    chosen = read_options(
+        __doc__, seconds=60.0, held=1200, files=(0, "the daemon's limit of open files; 0: as it is here")
+    )
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder, limited(Path(folder), chosen.files):
         scene = Scene(Path(folder))

@@ -6,7 +6,6 @@ broker of its own unless it is given one, and prints one JSON object. The bar: 8
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
@@ -33,7 +32,7 @@ from rftd.streams.log.topics import EXPERIENCES, Partition
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import median_ratio, tell
+from figures import median_ratio, read_options, tell
 
 PARTITIONS = 4
 RECORD_SIZE_BYTES = 2048
@@ -213,10 +212,7 @@ def a_broker(bootstrap: str | None) -> Iterator[str]:
 
 def main_with(measure_it: object) -> None:
     """Parses the command line, measures, prints JSON."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--bootstrap")
-    parser.add_argument("--events", type=int, default=40_000)
-    given = parser.parse_args()
+    given = read_options(__doc__, bootstrap=str, events=40_000)
     assert callable(measure_it)
     with a_broker(given.bootstrap) as bootstrap:
         tell(measure_it(bootstrap, events=given.events))

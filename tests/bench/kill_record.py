@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import psutil
@@ -45,13 +45,23 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-def add_options(parser: argparse.ArgumentParser, parts: Sequence[str]) -> None:
-    """Adds how many kills of each part there shall be, and where their record is."""
-    parser.add_argument("--kills", type=int, default=20, help="Of each part, over all calls.")
-    parser.add_argument("--parts", nargs="+", choices=parts, default=list(parts))
-    parser.add_argument("--each-run", type=int, default=6, help="Kills of one run.")
-    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
-    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
+def gone_after_s(processes: Sequence[psutil.Process], longest_s: float) -> float:
+    """The time until all of them have ended, or a longer one than the limit."""
+    began_s = time.monotonic()
+    while any(map(alive, processes)) and time.monotonic() - began_s < longest_s:
+        time.sleep(0.01)
+    return time.monotonic() - began_s
+
+
+def kill_options(parts: Sequence[str]) -> dict[str, Any]:
+    """How many kills of each part there shall be, and where their record is."""
+    return {
+        "kills": (20, "Of each part, over all calls."),
+        "parts": {"nargs": "+", "choices": parts, "default": list(parts)},
+        "each_run": (6, "Kills of one run."),
+        "record": (Path, "The file of the runs so far; without it a call starts anew."),
+        "seconds": (7200.0, "After so long no new run is begun."),
+    }
 
 
 def collected(

@@ -19,8 +19,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import tell
 from soak import MIB, anonymous_bytes

@@ -22,7 +22,7 @@ from kill_record import SHARED, alive
 from rftd.workers.hosts.leftovers import MARK
 
 RUN: Final = "RFTD_BENCH_RUN"
-LOOK_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 LOOKS: Final = 60
 """The looks at a process that is not the run's: Ray's workers begin as a script that sets their environment."""
 _MAPPED: Final = re.compile(rf"{SHARED}/\S+")
@@ -70,7 +70,7 @@ class Watch:
         return (*living, *sorted(str(each) for each in files if each.exists()))
 
     def _look_again(self) -> None:
-        while not self._stop.wait(LOOK_S):
+        while not self._stop.wait(POLL_INTERVAL_S):
             self._look()
 
     def _look(self) -> None:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import tell
 from sqlalchemy import insert

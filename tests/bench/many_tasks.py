@@ -6,7 +6,6 @@ takes the run up. Run: python -P tests/bench/many_tasks.py [--tasks 10000000]
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,10 +15,9 @@ import time
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import memory_bytes, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, QUEUE, Scene
 
 from rftd.daemon.http.views import commands
@@ -36,13 +34,6 @@ def write_tasks(path: Path, count: int) -> None:
             file.write(json.dumps({"question": f"{number}+1=", "answer": str(number + 1)}) + "\n")
 
 
-def peak_mib(pid: int) -> float:
-    """The most memory that a process has had until now."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) / 1024
-
-
 def added_by_command(scene: Scene, name: str, file: Path) -> tuple[float, float]:
     """The seconds that the command took, and its peak of memory."""
     began_s = time.monotonic()
@@ -57,9 +48,7 @@ def added_by_command(scene: Scene, name: str, file: Path) -> tuple[float, float]
 
 def main() -> int:
     """Prints the figures as JSON; 1 if a task is missing or the daemon took more memory than it may."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=10_000_000)
-    options = parser.parse_args()
+    options = read_options(__doc__, tasks=10_000_000)
     with tempfile.TemporaryDirectory(prefix="rftd-tasks-") as folder:
         scene = Scene(Path(folder))
         file = scene.folder / "more.jsonl"
@@ -67,15 +56,15 @@ def main() -> int:
         with scene.host:
             name = scene.submit(EXPERIMENT, *QUEUE, "buffer.total_steps=1000000")
             scene.until_state(name, "running")
-            before_mib = peak_mib(scene.host.pid)
+            before_mib = memory_bytes("VmHWM", scene.host.pid) / 2**20
             spent_s, command_mib = added_by_command(scene, name, file)
-            daemon_mib = peak_mib(scene.host.pid)
+            daemon_mib = memory_bytes("VmHWM", scene.host.pid) / 2**20
             step = scene.until_step(name, 1).experiment.summary.step
             began_s = time.monotonic()
             scene.kill("daemon", name)
             scene.until_step(name, step + 1)
             taken_up_s = time.monotonic() - began_s
-            next_mib = peak_mib(scene.host.pid)
+            next_mib = memory_bytes("VmHWM", scene.host.pid) / 2**20
             with scene.client() as client:
                 (queue,) = client.ask(view.queues, name=name).value.items
                 client.send(commands.cancel, commands.Reason(), name=name)

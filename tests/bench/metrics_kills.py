@@ -7,7 +7,6 @@ different pages proves nothing, and both are asked for again.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -15,10 +14,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.gauges import differing, expected, standing
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
 
@@ -71,10 +69,7 @@ def scraped(scene: Scene) -> str | None:
 
 def main() -> None:
     """Prints the figures as JSON, and fails if a gauge differed or too few kills struck."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--kills", type=int, default=20)
-    options.add_argument("--seed", type=int, default=1)
-    given = options.parse_args()
+    given = read_options(__doc__, kills=20, seed=1)
     chance = random.Random(given.seed)
     kills, gauges = 0, list[int]()
     differ: list[dict[str, tuple[float | None, float | None]]] = []

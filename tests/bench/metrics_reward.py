@@ -6,7 +6,6 @@ now and then. Each sample of the mean reward is held against the point of the cu
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -15,10 +14,9 @@ from typing import Final
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.prometheus import Prometheus, free_port, prometheus_of
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
@@ -70,10 +68,7 @@ def held_against(prometheus: Prometheus, scene: Scene, name: str, kills: int) ->
 
 def main() -> None:
     """Prints the figures as JSON, and fails if a sample is further from the curve than the bar."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--seconds", type=float, default=120.0)
-    options.add_argument("--kills", type=int, default=4)
-    given = options.parse_args()
+    given = read_options(__doc__, seconds=120.0, kills=4)
     with tempfile.TemporaryDirectory() as folder:
         # A port of its own, for a daemon that is started again is scraped at the same address.
         scene = Scene(Path(folder), "--port", str(free_port()))

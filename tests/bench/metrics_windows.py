@@ -9,7 +9,6 @@ error.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
@@ -21,10 +20,9 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from traced_runs import FAKE, GROUP_SIZE, GROUPS, cpu_s, step_of
 
@@ -122,10 +120,7 @@ def windows(pairs: int, window_s: float) -> list[Window]:
 
 def main() -> None:
     """Prints the figures as JSON."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--pairs", type=int, default=24)
-    options.add_argument("--window_s", type=float, default=4.0)
-    given = options.parse_args()
+    given = read_options(__doc__, pairs=24, window_s=4.0)
     found = windows(given.pairs, given.window_s)
     pairs = [(a, b) if a.metrics else (b, a) for a, b in pairwise(found)][::2]
     ratios = [on.rollouts_per_s / off.rollouts_per_s for on, off in pairs]

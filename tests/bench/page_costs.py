@@ -10,10 +10,8 @@ largest run: 0 for equal times.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
-import statistics
 import sys
 import tempfile
 import time
@@ -22,10 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import median_of, read_options, tell
 from page_tables import PageTables
 from synthetic.daemon.log_operations import LogOperations
 
@@ -74,7 +71,7 @@ async def cost_ms(read: _Read) -> float:
         began_s = time.process_time()
         await read()
         spent_ms.append((time.process_time() - began_s) * 1000)
-    return round(statistics.median(spent_ms[2:]), 2)
+    return median_of(spent_ms[2:], 2)
 
 
 class Reads:
@@ -98,7 +95,8 @@ class Reads:
 
     async def page(self) -> bytes:
         """The page of the large run."""
-        return self._services.pages.body_of(await experiments.one.work(self._services, name="large"))
+        page = await experiments.one.work(self._services, name="large")
+        return self._services.pages.body_of(UUID(page.experiment.summary.id), page)
 
     async def listed(self, **query: Any) -> bytes:
         """A list of runs."""
@@ -180,11 +178,6 @@ async def main(sizes: list[int], queued: int, ended: int, steps: int) -> dict[st
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", default="10000,1000000")
-    parser.add_argument("--queued", type=int, default=1000)
-    parser.add_argument("--ended", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=10_000)
-    options = parser.parse_args()
+    options = read_options(__doc__, sizes="10000,1000000", queued=1000, ended=100, steps=10_000)
     chosen = [int(size) for size in options.sizes.split(",")]
     tell(asyncio.run(main(chosen, options.queued, options.ended, options.steps)))

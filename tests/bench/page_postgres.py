@@ -8,7 +8,6 @@ applies the whole run at once, without measuring the tables and with; each figur
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
@@ -17,10 +16,9 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from projector_postgres import server
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -112,8 +110,6 @@ async def main(url: str, steps: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=300)
-    options = parser.parse_args()
+    options = read_options(__doc__, steps=300)
     with server(None) as own:
         tell(asyncio.run(main(own, options.steps)))

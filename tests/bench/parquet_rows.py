@@ -24,7 +24,7 @@ import structlog
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import forget_peak, memory_bytes, read_options, tell
 
 from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import TasksetSpec
@@ -58,19 +58,13 @@ def write_lines(path: Path, rows: int) -> None:
             file.write("{" + line + "}\n")
 
 
-def peak_kib() -> int:
-    """The largest resident size of this process since its peak was last cleared."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-
-
 def opened(folder: Path, name: str, reads: int) -> dict[str, Any]:
     """Opens the file, reads rows in the order of a shuffled epoch, and counts time and memory."""
     form = Format(prompt_key="question", response_key="answer")
     spec = TasksetSpec(name="t", path=str(folder / name), format=form)
     # A new process begins with the peak of the one that started it.
-    Path("/proc/self/clear_refs").write_text("5")
-    before_kib = peak_kib()
+    forget_peak()
+    before_bytes = memory_bytes("VmHWM")
     began_s = time.perf_counter()
     with Taskset.open(spec, experiment_copies(str(folder), structlog.get_logger())) as taskset:
         opened_s = time.perf_counter() - began_s
@@ -80,17 +74,18 @@ def opened(folder: Path, name: str, reads: int) -> dict[str, Any]:
         for _ in range(reads):
             taskset.task(chance.randrange(len(taskset)))
         reads_s = time.perf_counter() - began_s
-    added_kib = peak_kib() - before_kib
+    added_kib = (memory_bytes("VmHWM") - before_bytes) >> 10
     return {"opened_s": round(opened_s, 3), "reads_s": round(reads_s, 2), "added_mib": round(added_kib / 1024)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10**7)
-    parser.add_argument("--reads", type=int, default=3000)
-    parser.add_argument("--lines", action="store_true", help="JSON Lines instead of Parquet")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
+    chosen = read_options(
+        __doc__,
+        rows=10**7,
+        reads=3000,
+        lines=(False, "JSON Lines instead of Parquet"),
+        folder=(Path, argparse.SUPPRESS),
+    )
     name = "train.jsonl" if chosen.lines else "train.parquet"
     if chosen.folder is not None:
         sys.stdout.write(json.dumps(opened(chosen.folder, name, chosen.reads)) + "\n")

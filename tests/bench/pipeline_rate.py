@@ -6,7 +6,6 @@ embedded log, with and without the pipeline in turns; all of it is one process, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
@@ -16,12 +15,11 @@ from uuid import UUID
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))  # before the other `conftest`
 
 from conftest import FakeWorld
-from figures import median_of, median_ratio, tell
+from figures import median_of, median_ratio, read_options, tell
 
 from rftd.ops.clock import SystemClock
 from rftd.ops.ids import SystemIds
@@ -111,10 +109,7 @@ async def run(steps: int, pipeline: tuple[OperatorSpec, ...]) -> Spent:
 
 def main() -> None:
     """Pairs of runs, without and with the operators."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60)
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, pairs=5, steps=60)
     asyncio.run(run(5, FIVE))  # imports
     without: list[Spent] = []
     piped: list[Spent] = []

@@ -10,7 +10,6 @@ is 1 if a figure differs, or if the run or `rftd verify` says that something is 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -23,15 +22,12 @@ from typing import Any, Final
 
 import torch
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
+from figures import read_options, tell
+from greedy_answers import FORM, MOST_TOKENS, greedy_answers
 from synthetic.daemon.scene import Scene
 from synthetic.daemon.third_party import install
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from figures import tell
-from greedy_answers import FORM, MOST_TOKENS, greedy_answers
 
 from rftd.streams.events.checkpoint import CheckpointCommitted
 from rftd.streams.events.step import EvalCompleted, StepCompleted
@@ -164,12 +160,13 @@ def rewards_of(scene: Scene) -> dict[str, float]:
 
 def main() -> int:
     """Prints the figures; 1 if one of them differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="the folder of a chat model")
-    parser.add_argument("--sft", type=int, default=8, help="steps of SFT")
-    parser.add_argument("--grpo", type=int, default=40, help="steps of GRPO")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        model={"type": Path, "required": True, "help": "the folder of a chat model"},
+        sft=(8, "steps of SFT"),
+        grpo=(40, "steps of GRPO"),
+        seed=1,
+    )
     torch.set_num_threads(1)
     chance = random.Random(options.seed)
     held_out = sums(HELD_OUT_SUMS, chance)

@@ -14,8 +14,7 @@ from uuid import UUID
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import tell
 from synthetic.log.lag import lag_records

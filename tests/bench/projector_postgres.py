@@ -9,7 +9,6 @@ where somebody waits for a record, and gathers records a while where nobody does
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -21,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from projector_apply import write
 from synthetic.log.recorder import Recorder
 
@@ -38,7 +36,7 @@ from rftd.streams.memory import MemoryLog
 RATE_PER_S = 1000
 APPEND_RECORDS = 10
 REPEATS = 5
-LOOK_S = 0.005
+POLL_INTERVAL_S = 0.005
 """How often the positions are looked at where nobody waits; ten events that arrive together count once there."""
 
 
@@ -71,7 +69,7 @@ async def live(recorder: Recorder, url: str, seconds: float, *, waited: bool) ->
         if waited:
             await projector.wait_for(position.partition, position.offset, timeout_s=60)
         while projector.positions.get(position.partition, 0) <= position.offset:  # noqa: ASYNC110  to wait is to hurry it
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         lags.append(time.perf_counter() - appended)
 
     async with asyncio.TaskGroup() as group:
@@ -140,10 +138,6 @@ async def main(url: str, events: int, seconds: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--postgres")
-    parser.add_argument("--events", type=int, default=20_480)
-    parser.add_argument("--seconds", type=float, default=15.0)
-    options = parser.parse_args()
+    options = read_options(__doc__, postgres=str, events=20_480, seconds=15.0)
     with server(options.postgres) as url:
         tell(asyncio.run(main(url, options.events, options.seconds)))

@@ -7,7 +7,6 @@ Run: python -P tests/bench/queue_kills.py [--kills 20] [--per-s 1000] [--seed 1]
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import random
@@ -20,10 +19,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.daemon.http.client.client import Client
@@ -108,11 +106,7 @@ class Adder(threading.Thread):
 
 def main() -> None:
     """Prints the figures as JSON, and fails if a task was lost or came twice."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--per-s", type=float, default=1000.0)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(__doc__, kills=20, per_s=1000.0, seed=1)
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="rftd-queue-") as folder:
         scene = Scene(Path(folder))

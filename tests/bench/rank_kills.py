@@ -13,7 +13,6 @@ twice or skipped.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -25,11 +24,10 @@ from pathlib import Path
 import msgspec
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
-from kill_record import SHARED, add_options, alive, collected
+from figures import read_options, tell
+from kill_record import SHARED, alive, collected, gone_after_s, kill_options
 from left_behind import Watch
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH, torch_files
@@ -104,13 +102,6 @@ class Trainer:
         paths = {Path(mapped.path) for each in processes if alive(each) for mapped in each.memory_maps()}
         return {path for path in paths if path.parent == SHARED}
 
-    def gone_after_s(self) -> float:
-        """The time until all ranks have ended."""
-        began_s = time.monotonic()
-        while any(map(alive, self.ranks)) and time.monotonic() - began_s < 20 * GONE_S:
-            time.sleep(0.01)
-        return time.monotonic() - began_s
-
 
 def trainer_of(scene: Scene, name: str) -> Trainer | None:
     """The trainer with all of its ranks; None while there is none."""
@@ -152,9 +143,9 @@ def struck(scene: Scene, name: str, part: str, chance: random.Random, *, after_s
         os.kill(victim.pid, signal.SIGKILL)
     except (psutil.Error, ProcessLookupError):
         return None
-    gone_after_s = round(trainer.gone_after_s(), 2)
+    gone_s = round(gone_after_s(trainer.ranks, 20 * GONE_S), 2)
     left = tuple(sorted(path.name for path in shared if path.exists()))
-    return Kill(part=part, at_step=step, gone_after_s=gone_after_s, shared_left=left)
+    return Kill(part=part, at_step=step, gone_after_s=gone_s, shared_left=left)
 
 
 def _step(scene: Scene, name: str) -> int | None:
@@ -227,11 +218,12 @@ def struck_in_turn(scene: Scene, name: str, parts: list[str], chance: random.Ran
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
-    parser.add_argument("--steps-a-kill", type=int, default=STEPS_A_KILL)
-    add_options(parser, PARTS)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        engine={"choices": ["torch", "verl"], "default": "torch"},
+        steps_a_kill=STEPS_A_KILL,
+        **kill_options(PARTS),
+    )
     runs = collected(
         options,
         Run,

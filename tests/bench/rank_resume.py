@@ -8,15 +8,13 @@ after each stop; the same number of ranks must find the same bits.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.models.engine_parity import make_models
 from synthetic.models.resumed_ranks import ResumeBench
 
@@ -24,10 +22,7 @@ BOUND = 1e-6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
-    parser.add_argument("--steps", type=int, default=10)
-    options = parser.parse_args()
+    options = read_options(__doc__, engine={"choices": ["torch", "verl"], "default": "torch"}, steps=10)
     with tempfile.TemporaryDirectory(prefix="resume-") as name:
         bench = ResumeBench(options.engine, make_models(Path(name)), Path(name))
         found = []

@@ -7,8 +7,6 @@ Run in an environment with ray: python -P tests/bench/ray_demo.py [--seeds 1 2 3
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -19,10 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import note, read_options, tell
 from synthetic.daemon.ray_cluster import ray_nodes
 
 from rftd.daemon.demo.outcome import DemoOutcome
@@ -58,10 +55,11 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("-s", dest="overrides", action="append", default=[], help="a field of both, as of rftd demo")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        seeds=[1, 2, 3],
+        overrides={"flag": "-s", "action": "append", "default": [], "help": "a field of both, as of rftd demo"},
+    )
     runs = []
     with ray_nodes() as nodes:
         for number, seed in enumerate(options.seeds):
@@ -70,7 +68,7 @@ def main() -> None:
                 environ = {"RFTD_RAY_ADDRESS": nodes.address} if workers == "ray" else {}
                 with tempfile.TemporaryDirectory() as folder:
                     runs.append(run(workers, seed, Path(folder) / "demo", options.overrides, environ))
-                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+                note(runs[-1])
                 assert runs[-1]["state"] == "completed" and (options.overrides or runs[-1]["exit_status"] == 0), runs[
                     -1
                 ]

@@ -13,7 +13,6 @@ Run in an environment with ray: python -P tests/bench/ray_kills.py --record kill
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -27,10 +26,9 @@ from typing import Any, Final, NamedTuple
 
 import httpx
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import note, read_options, tell
 from left_behind import Watch
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 from synthetic.daemon.scene import EXPERIMENT, Scene
@@ -204,17 +202,18 @@ def _without_room(scene: Scene, name: str, nodes: RayNodes, asker: Asker) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--each-run", type=int, default=5)
-    parser.add_argument("--record", type=Path)
-    parser.add_argument("--what", nargs="+", default=["explorer", "trainer", "raylet", "room"])
-    parser.add_argument("--ask", nargs=2, metavar=("URL", "PID"), help="only that: ask the daemon, for another process")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        kills=20,
+        each_run=5,
+        record=Path,
+        what=["explorer", "trainer", "raylet", "room"],
+        ask={"nargs": 2, "metavar": ("URL", "PID"), "help": "only that: ask the daemon, for another process"},
+    )
     if options.ask is not None:
         ask(options.ask[0], int(options.ask[1]))
     if options.record is None:
-        parser.error("--record is missing")
+        sys.exit("--record is missing")
     runs = [json.loads(each) for each in options.record.read_text().splitlines()] if options.record.exists() else []
     for what in options.what:
         while missing := _missing(what, options.kills, runs):
@@ -227,7 +226,7 @@ def main() -> None:
             runs.append({**figures, "processes": len(watch.processes), "left_behind": left})
             with options.record.open("a") as record:
                 record.write(json.dumps(runs[-1]) + "\n")
-            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+            note(runs[-1])
     tell({"runs": runs, **{what: _all_of(what, runs) for what in options.what}})
     for run in runs:
         # A run of which nothing was seen would leave nothing, whatever it did.

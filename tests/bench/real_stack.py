@@ -10,7 +10,6 @@ the environment of the CPU engines:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -25,10 +24,9 @@ from typing import Any, Final
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import note, read_options, tell
 from left_behind import Watch
 from synthetic.daemon.ray_cluster import RayNodes, ray_nodes
 
@@ -117,13 +115,14 @@ def _served(demo: Path) -> Iterator[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--stacks", nargs="+", default=["real", "embedded"])
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--folder", type=Path, help="where the runs' files stay; a folder that is deleted unless given")
-    parser.add_argument("-s", dest="overrides", action="append", default=[], help="a field of both, as of rftd demo")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        seeds=[1, 2, 3],
+        stacks=["real", "embedded"],
+        record={"type": Path, "required": True},
+        folder=(Path, "where the runs' files stay; a folder that is deleted unless given"),
+        overrides={"flag": "-s", "action": "append", "default": [], "help": "a field of both, as of rftd demo"},
+    )
     options.record.parent.mkdir(parents=True, exist_ok=True)
     runs = [json.loads(each) for each in options.record.read_text().splitlines()] if options.record.exists() else []
     for seed in options.seeds:
@@ -136,7 +135,7 @@ def main() -> None:
                 runs.append(watched(stack, seed, (options.folder or Path(name)) / f"{stack}-{seed}", options.overrides))
             with options.record.open("a") as record:
                 record.write(json.dumps(runs[-1]) + "\n")
-            print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+            note(runs[-1])
     ours = {each["seed"]: each for each in runs if each["stack"] == "real"}
     beside = {each["seed"]: each for each in runs if each["stack"] == "embedded"}
     apart = {seed: round(beside[seed]["after_grpo"] - ours[seed]["after_grpo"], 3) for seed in ours if seed in beside}

@@ -7,7 +7,6 @@ Run: python -P tests/bench/recovery_time.py [--events 100000] [--times 12]
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -20,10 +19,9 @@ from pathlib import Path
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import quantiles, tell
+from figures import median_of, quantiles, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 
 from rftd.ops.errors import RftdError
@@ -162,10 +160,7 @@ def grown(scene: Scene, events: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=100_000)
-    parser.add_argument("--times", type=int, default=12)
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, events=100_000, times=12)
     with tempfile.TemporaryDirectory(prefix="rftd-") as folder:
         (Path(folder) / "long").mkdir()
         scene = Scene(Path(folder) / "long")
@@ -193,7 +188,7 @@ def main() -> None:
         "above_start_up_s": quantiles([each["first_new_step_s"] - bare_s for each in recoveries], 0.5, 0.95),
         "ratio": round(statistics.median(each["first_new_step_s"] for each in recoveries) / bare_s, 2),
         "median_of": {
-            key: round(statistics.median(each[key] for each in recoveries if key in each), 2)
+            key: median_of((each[key] for each in recoveries if key in each), 2)
             for key in ("ready_s", "explorer_joined_s", "trainer_joined_s", "generation_s", "steps_again", "processes")
         },
         "findings": [str(finding) for finding in report.findings],

@@ -7,7 +7,6 @@ Run: python -P tests/bench/replay_runs.py [--runs 2] [--steps 60] [--kills 8]
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -15,15 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
+from figures import read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH
 from synthetic.deaths.killing import Killing
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from figures import tell
 
 from rftd.workers.models.tiny_model import make_tiny_model
 
@@ -66,12 +62,7 @@ def run(folder: Path, seed: int, steps: int, kills: int) -> dict[str, object]:
 
 def main() -> None:
     """Prints each run; exits 1 unless every digest of every step was found again."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(__doc__, runs=2, steps=60, kills=8, seed=1)
     with tempfile.TemporaryDirectory() as folder:
         runs = []
         for seed in range(options.seed, options.seed + options.runs):

@@ -8,8 +8,6 @@ every row; pairs are interleaved, medians count. No model is run.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, read_options, tell
 
 from rftd.workers.engines.torch.rollout.draw import Draw
 from rftd.workers.engines.torch.rollout.noise import key_of
@@ -46,12 +44,7 @@ def milliseconds(draw: Draw, logits: torch.Tensor) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--vocabulary", type=int, default=32_000)
-    parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
-    asked = parser.parse_args()
+    asked = read_options(__doc__, rows=64, vocabulary=32_000, pairs=40, threads=1)
     torch.set_num_threads(asked.threads)
     usual = drawing(asked.rows, asked.vocabulary)
     changed = drawing(
@@ -65,9 +58,9 @@ def main() -> None:
             "rows": asked.rows,
             "vocabulary": asked.vocabulary,
             "pairs": asked.pairs,
-            "usual_ms": round(statistics.median(pair[0] for pair in pairs), 3),
-            "penalties_ms": round(statistics.median(pair[1] for pair in pairs), 3),
-            "ratio": round(statistics.median(pair[1] / pair[0] for pair in pairs), 2),
+            "usual_ms": median_of((pair[0] for pair in pairs), 3),
+            "penalties_ms": median_of((pair[1] for pair in pairs), 3),
+            "ratio": median_of((pair[1] / pair[0] for pair in pairs), 2),
         }
     )
 

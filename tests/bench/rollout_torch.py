@@ -8,7 +8,6 @@ and discards what is beyond each one's length. Pairs are interleaved, the median
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import median_of, median_ratio, tell
+from figures import median_of, median_ratio, read_options, tell
 
 from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
 from rftd.workers.generation.engine import GenerationRequest, Sampling
@@ -118,11 +117,7 @@ async def compare(folder: Path, *, slots: int, pairs: int, threads: int) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--slots", type=int, default=64)
-    arguments = parser.parse_args()
+    arguments = read_options(__doc__, pairs=5, threads=1, slots=64)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         small = make_tiny_model(Path(folder) / "tiny", seed=1)

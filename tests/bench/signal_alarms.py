@@ -6,7 +6,6 @@ A batch in which every answer is right is told as `solved`: it is counted by its
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.daemon.demo.outcome import DemoOutcome
 from rftd.daemon.serve.data_folder import DataFolder
@@ -66,11 +65,12 @@ def run(seed: int, folder: Path, *, grpo_steps: int, bar: float) -> dict[str, fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(1, 21)))
-    parser.add_argument("--grpo-steps", type=int, default=0, help="0: as many as the demo has")
-    parser.add_argument("--bar", type=float, default=0.4, help="the rise of held-out accuracy that each has to make")
-    given = parser.parse_args()
+    given = read_options(
+        __doc__,
+        seeds=list(range(1, 21)),
+        grpo_steps=(0, "0: as many as the demo has"),
+        bar=(0.4, "the rise of held-out accuracy that each has to make"),
+    )
     runs = []
     for seed in given.seeds:
         with tempfile.TemporaryDirectory() as folder:

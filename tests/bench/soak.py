@@ -8,7 +8,6 @@ as `--starts` says: seconds until the first step that is new. It fails if the ru
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -20,12 +19,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
-
-sys.path.append(str(Path(__file__).parents[1]))
-
+from figures import read_options, tell
 from recovery_time import Watcher, kill_everything, recovered
 from synthetic.daemon.scene import Scene
 from timed_run import TEXT
@@ -84,7 +80,7 @@ def soak(seconds: float, most_records: int, starts: int) -> Soak:
             client = threading.Thread(target=_ask, args=(scene, run, done))
             client.start()
             try:
-                samples = asyncio.run(_watch(scene, seconds, most_records))
+                samples = asyncio.run(watch(scene, seconds, most_records))
             finally:
                 done.set()
                 client.join()
@@ -105,14 +101,15 @@ def _ask(scene: Scene, run: str, done: threading.Event) -> None:
         scene.page(run)
 
 
-async def _watch(scene: Scene, seconds: float, most_records: int) -> list[Sample]:
+async def watch(scene: Scene, seconds: float, most_records: int) -> list[Sample]:
+    """The daemon once a second, for so long or until the log has so many records."""
     view, began_s = await SqliteView.open(scene.data.log), time.monotonic()
     samples: list[Sample] = []
     try:
         while (at_s := time.monotonic() - began_s + SAMPLE_S) < seconds:
             await asyncio.sleep(SAMPLE_S)
             records = sum(mark.next_offset for mark in (await view.heads()).values())
-            samples.append(Sample(round(at_s, 1), records, round(anonymous_bytes(scene.host.pid) / MIB, 1)))
+            samples.append(Sample(round(at_s, 1), records, round(anonymous_bytes(scene.host.pid) / MIB, 2)))
             if records >= most_records:
                 break
     finally:
@@ -147,11 +144,7 @@ def _judged(samples: list[Sample], starts: list[dict[str, float]]) -> Soak:
 
 def main() -> int:
     """Prints what was measured; 1 if a bar is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1800.0)
-    parser.add_argument("--records", type=int, default=1 << 60)
-    parser.add_argument("--starts", type=int, default=3)
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, seconds=1800.0, records=1 << 60, starts=3)
     result = soak(chosen.seconds, chosen.records, chosen.starts)
     tell(result)
     late = [start for start in result.starts if start["first_new_step_s"] > START_BAR_S]

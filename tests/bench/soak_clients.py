@@ -10,7 +10,6 @@ few records or clients came to say anything.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -32,18 +31,13 @@ import msgspec
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from projector_postgres import server
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-from soak import MIB, SLOPE_BAR_BYTES, WARM_RECORDS, Sample, anonymous_bytes
+from soak import MIB, SLOPE_BAR_BYTES, WARM_RECORDS, Sample, watch
 from synthetic.daemon.scene import Scene
 from timed_run import TEXT
-
-from rftd.streams.sqlite.view import SqliteView
 
 SQLITE: Final = "sqlite"
 SAMPLE_S: Final = 1.0
@@ -105,7 +99,7 @@ def soak(seconds: float, warm_up: int, least: int, tables: str = SQLITE) -> Soak
             scene.until_step(run, 1)
             began_s = time.monotonic()
             with Clients(scene, run) as clients:
-                samples = asyncio.run(_watch(scene, seconds, warm_up + least + SPARE_RECORDS))
+                samples = asyncio.run(watch(scene, seconds, warm_up + least + SPARE_RECORDS))
             assert scene.rftd("cancel", run).status == 0
             scene.until_ended(run)
             after = settled(scene, before, patience_s=SETTLES_S)
@@ -256,21 +250,6 @@ class Clients:
         return answer
 
 
-async def _watch(scene: Scene, seconds: float, most_records: int) -> list[Sample]:
-    view, began_s = await SqliteView.open(scene.data.log), time.monotonic()
-    samples: list[Sample] = []
-    try:
-        while (at_s := time.monotonic() - began_s + SAMPLE_S) < seconds:
-            await asyncio.sleep(SAMPLE_S)
-            records = sum(mark.next_offset for mark in (await view.heads()).values())
-            samples.append(Sample(round(at_s, 1), records, round(anonymous_bytes(scene.host.pid) / MIB, 2)))
-            if records >= most_records:
-                break
-    finally:
-        await view.close()
-    return samples
-
-
 def _judged(
     samples: list[Sample], seconds: float, came: Counter[str], before: Held, after: Held, least: int, warm_up: int
 ) -> Soak:
@@ -297,12 +276,13 @@ def _judged(
 
 def main() -> int:
     """Prints what was measured; 1 if a bar is broken."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1800.0)
-    parser.add_argument("--warm-up", type=int, default=WARM_RECORDS, help="records before the first that counts")
-    parser.add_argument("--tables", choices=(SQLITE, "postgres"), default=SQLITE)
-    parser.add_argument("--records", type=int, default=MEASURED_RECORDS, help="records that count, at least")
-    chosen = parser.parse_args()
+    chosen = read_options(
+        __doc__,
+        seconds=1800.0,
+        warm_up=(WARM_RECORDS, "records before the first that counts"),
+        tables={"choices": (SQLITE, "postgres"), "default": SQLITE},
+        records=(MEASURED_RECORDS, "records that count, at least"),
+    )
     result = soak(chosen.seconds, chosen.warm_up, chosen.records, chosen.tables)
     tell(result)
     return int(result.slope_bytes_per_record > SLOPE_BAR_BYTES or above(result.after, result.before))

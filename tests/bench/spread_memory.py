@@ -11,7 +11,6 @@ back.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -22,17 +21,16 @@ from typing import Self
 
 import msgspec
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import forget_peak, memory_bytes, read_options, tell
+from synthetic.models.weight_receivers import ref_of
 
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, StageSpec, TrainerSpec
 from rftd.workers.engines.ranks.controller import RankedEngine
 from rftd.workers.learning.engine_registry import make_engine
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.weights import safetensors
-from rftd.workers.weights.channel import Exported, WeightsRef
 from rftd.workers.weights.registry import Channels, open_weights
 
 MOST = 1.2
@@ -41,12 +39,6 @@ RATIOS = ("ratio", "hf_ratio", *(f"{method}{end}_ratio" for method in METHODS fo
 WIDTH = 256
 ROWS = 1 << 16
 """Rows of the largest matrices: 64 MiB each, in float32."""
-
-
-def figure(pid: int, name: str) -> int:
-    """A figure of a process, in bytes."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:"))
 
 
 def measured(engine: str, ranks: int, dtype: str, model: Path, folder: Path) -> dict[str, float]:
@@ -72,10 +64,10 @@ def measured(engine: str, ranks: int, dtype: str, model: Path, folder: Path) -> 
     for _ in range(3):
         before = {}
         for pid in made.pids():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
-            before[pid] = figure(pid, "VmRSS")
+            forget_peak(pid)  # the peak begins anew
+            before[pid] = memory_bytes("VmRSS", pid)
         weights = made.snapshot().weights()
-        peaks.append([figure(pid, "VmHWM") - before[pid] for pid in made.pids()])
+        peaks.append([memory_bytes("VmHWM", pid) - before[pid] for pid in made.pids()])
     largest = max(each.data.nbytes for each in weights.values())
     farthest = sorted(max(each) for each in peaks)[1]
     found = {"largest_tensor_mib": largest >> 20, "peak_mib": round(farthest / 2**20, 1), "ratio": farthest / largest}
@@ -86,7 +78,7 @@ def measured(engine: str, ranks: int, dtype: str, model: Path, folder: Path) -> 
             exported = channel.publish(made.snapshot().weights(), version=1, generation=0)
         held = exported.size_bytes if method == "nccl" else 0
         found[f"{method}_ratio"] = (watched.peak - held) / largest
-        ref = as_ref_of(exported, method)
+        ref = ref_of(method, exported)
         with Watched([os.getpid()]) as watched, open_weights(ref):
             pass
         # Who takes a version from another process has a copy of it from then on.
@@ -111,7 +103,7 @@ class Watched:
         self.peak = 0
 
     def __enter__(self) -> Self:
-        self._before = {pid: figure(pid, "RssAnon") for pid in self._pids}
+        self._before = {pid: memory_bytes("RssAnon", pid) for pid in self._pids}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -124,27 +116,11 @@ class Watched:
     def _look(self) -> None:
         while not self._over.wait(0.001):
             for pid, before in self._before.items():
-                self.peak = max(self.peak, figure(pid, "RssAnon") - before)
-
-
-def as_ref_of(exported: Exported, method: str) -> WeightsRef:
-    """The exported weights as their channel finds them."""
-    return WeightsRef(
-        version=1,
-        generation=0,
-        path=exported.path,
-        manifest=exported.manifest,
-        checksum=exported.checksum,
-        method=method,
-        host=exported.host,
-    )
+                self.peak = max(self.peak, memory_bytes("RssAnon", pid) - before)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--engine", choices=["torch", "verl"], default="torch")
-    parser.add_argument("--ranks", type=int, default=2)
-    options = parser.parse_args()
+    options = read_options(__doc__, engine={"choices": ["torch", "verl"], "default": "torch"}, ranks=2)
     with tempfile.TemporaryDirectory(prefix="spread-") as name:
         model = make_tiny_model(
             Path(name) / "model", seed=1, hidden_size=WIDTH, layers=1, heads=4, intermediate_size=ROWS

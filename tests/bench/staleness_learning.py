@@ -10,8 +10,6 @@ Each seed's warm-up is done once. `reached_step`: the first whose last five batc
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -24,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from demo_task import Settings, Sums, accuracy, add_options, grpo, make_stage, open_engine, sft, take
-from figures import tell
+from demo_task import OPTIONS, Settings, Sums, accuracy, grpo, make_stage, open_engine, sft, take
+from figures import median_of, note, read_options, tell
 
 from rftd.workers.models.tiny_model import make_tiny_model
 
@@ -52,7 +50,7 @@ def by_bound(seed: int, settings: Settings, cases: list[tuple[int, str]], folder
         reached = grpo(open_engine(stale, warm, folder), actor, sums, seed, stale, generator)
         rounded = {name: round(value, 3) for name, value in {"sft": before, **reached}.items()}
         runs.append({"seed": seed, "bound": bound, "correction": correction, **rounded})
-        print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+        note(runs[-1])
     return runs
 
 
@@ -61,12 +59,7 @@ def _case(run: Run) -> tuple[int, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--bounds", type=int, nargs="+", default=[0, 1, 2, 4, 8])
-    parser.add_argument("--corrections", nargs="+", default=["none"])
-    add_options(parser)
-    options = vars(parser.parse_args())
+    options = vars(read_options(__doc__, seeds=[1, 2, 3], bounds=[0, 1, 2, 4, 8], corrections=["none"], **OPTIONS))
     seeds = options.pop("seeds")
     bounds, corrections = options.pop("bounds"), options.pop("corrections")
     cases = [(bound, correction) for correction in corrections for bound in bounds]
@@ -84,7 +77,7 @@ def main() -> None:
         }
         for case in cases
     ]
-    after_sft = round(statistics.median(run["sft"] for run in runs), 3)
+    after_sft = median_of((run["sft"] for run in runs), 3)
     tell({"seeds": seeds, "after_sft": after_sft, "bounds": table})
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, tell
 
 
 def cpu_ms(command: list[str]) -> float:
@@ -56,10 +56,10 @@ def main() -> None:
     ]
     helps, bares = zip(*pairs, strict=True)
     figures = {
-        "help_cpu_ms": round(statistics.median(helps), 1),
-        "bare_interpreter_cpu_ms": round(statistics.median(bares), 1),
+        "help_cpu_ms": median_of(helps, 1),
+        "bare_interpreter_cpu_ms": median_of(bares, 1),
         "help_ratio": round(statistics.median(helps) / statistics.median(bares), 2),
-        "serve_ready_s": round(statistics.median(serve_ready_s() for _ in range(5)), 2),
+        "serve_ready_s": median_of((serve_ready_s() for _ in range(5)), 2),
     }
     tell(figures)
 

@@ -18,8 +18,7 @@ import httpx
 import msgspec
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import median_of, tell
 from synthetic.daemon.log_operations import LogOperations

@@ -19,7 +19,6 @@ the fake of the protocol is held to (tests/golden/tinker).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -35,13 +34,12 @@ from tempfile import mkdtemp
 import httpx
 import psutil
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 sys.path.insert(0, str(Path(__file__).parent / "tinker"))
 
 import numpy as np
 from converse import KEY, converse
-from figures import tell
+from figures import read_options, tell
 from recorder import compact
 from safetensors.numpy import load_file, save_file
 from synthetic.daemon.scene import ENDED, EXPERIMENT, Scene
@@ -289,10 +287,11 @@ def main(python: str, recording: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--server", required=True, help="the interpreter of the server's environment")
-    parser.add_argument("--record", type=Path, help="makes the recording, and trains nothing")
-    given = parser.parse_args()
+    given = read_options(
+        __doc__,
+        server={"required": True, "help": "the interpreter of the server's environment"},
+        record=(Path, "makes the recording, and trains nothing"),
+    )
     # SIGTERM ends the server too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     main(given.server, given.record)

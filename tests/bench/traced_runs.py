@@ -10,9 +10,7 @@ that is asked of the daemon is how far the run is, once a second.
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import sys
 import tempfile
 import threading
@@ -25,10 +23,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import median_of, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.daemon.torch_world import TORCH
 from synthetic.servers.otlp_receiver import OtlpReceiver, otlp_receiver
@@ -170,13 +167,14 @@ def run_with(receiver: OtlpReceiver, kind: Kind) -> Figures:
 
 def main() -> None:
     """Prints the figures as JSON."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--pairs", type=int, default=5)
-    options.add_argument("--ratio", type=float, default=RATIO)
-    options.add_argument("--engine", choices=["fake", "torch"], default="fake")
-    options.add_argument("--what", choices=["both", "traces", "metrics"], default="both")
-    options.add_argument("--steps", type=int, default=600, help="steps in the window, or almost")
-    given = options.parse_args()
+    given = read_options(
+        __doc__,
+        pairs=5,
+        ratio=RATIO,
+        engine={"choices": ["fake", "torch"], "default": "fake"},
+        what={"choices": ["both", "traces", "metrics"], "default": "both"},
+        steps=(600, "steps in the window, or almost"),
+    )
     watched = Kind(
         overrides=FAKE if given.engine == "fake" else OF_TORCH,
         first=FIRST[given.engine],
@@ -203,9 +201,9 @@ def main() -> None:
             "with": on,
             "without": off,
             "trace_ratio": given.ratio,
-            "throughput_ratio": round(statistics.median(a.rollouts_per_s / b.rollouts_per_s for a, b in pairs), 4),
-            "cpu_ratio": round(statistics.median(a.cpu_us_per_rollout / b.cpu_us_per_rollout for a, b in pairs), 4),
-            "cpu_us_more": round(statistics.median(a.cpu_us_per_rollout - b.cpu_us_per_rollout for a, b in pairs), 2),
+            "throughput_ratio": median_of((a.rollouts_per_s / b.rollouts_per_s for a, b in pairs), 4),
+            "cpu_ratio": median_of((a.cpu_us_per_rollout / b.cpu_us_per_rollout for a, b in pairs), 4),
+            "cpu_us_more": median_of((a.cpu_us_per_rollout - b.cpu_us_per_rollout for a, b in pairs), 2),
             "load_average": os.getloadavg()[0],
         },
         may_be_zero=("cpu_us_more",),

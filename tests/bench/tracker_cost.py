@@ -8,19 +8,16 @@ in turn. `core_share` is the processor time of one tracker's process over the ti
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 import psutil
-from figures import tell
+from figures import median_of, read_options, tell
 from synthetic.daemon.scene import EXPERIMENT, Scene
 from synthetic.tracking.live import trackers_of
 from synthetic.until import poll
@@ -77,9 +74,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 def main() -> None:
     """Prints the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=3)
-    pairs = parser.parse_args().pairs
+    pairs = read_options(__doc__, pairs=3).pairs
     with tempfile.TemporaryDirectory() as root:
         runs: list[tuple[Run, Run]] = []
         for number in range(pairs):
@@ -95,11 +90,11 @@ def main() -> None:
     tell(
         {
             "pairs": pairs,
-            "steps_per_s": round(median(tracked.steps_per_s for _, tracked in runs), 2),
-            "core_share": round(median(shares), 4),
+            "steps_per_s": median_of((tracked.steps_per_s for _, tracked in runs), 2),
+            "core_share": median_of(shares, 4),
             "core_share_most": round(max(shares), 4),
             "first_figure_s": round(max(tracked.first_figure_s for _, tracked in runs), 2),
-            "speed_ratio": round(median(ratios), 3),
+            "speed_ratio": median_of(ratios, 3),
             "speed_ratios": ratios,
         }
     )

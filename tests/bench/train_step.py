@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -13,7 +12,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
@@ -65,11 +64,7 @@ def make_batch(groups: int, members: int, prompt: int, response: int, step: int)
 
 def main() -> None:
     """Prints the median time of a step for each setting."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--prompt", type=int, default=12)
-    parser.add_argument("--response", type=int, default=8)
-    options = parser.parse_args()
+    options = read_options(__doc__, steps=15, prompt=12, response=8)
     with tempfile.TemporaryDirectory() as folder:
         model = make_tiny_model(Path(folder) / "model", seed=1)
         for sharing in ("never", "auto"):

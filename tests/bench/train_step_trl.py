@@ -9,7 +9,6 @@ of 8, 16 and 32 sequences, and the fastest of them counts. Tokens are those of p
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -27,7 +26,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, StageSpec, TrainerSpec
@@ -137,12 +136,9 @@ def theirs(python: str, model: Path, batch: Path, micro: int, threads: int, step
 
 def main() -> None:
     """Prints tokens per second of both, and their ratio."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--trl", required=True, help="the interpreter of TRL's environment")
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__, trl={"required": True, "help": "the interpreter of TRL's environment"}, pairs=3, steps=4, threads=1
+    )
     tokens = make_tokens()
     count = sum(len(prompt) + len(response) for prompt, response, _ in tokens)
     with tempfile.TemporaryDirectory() as scratch:

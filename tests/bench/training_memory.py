@@ -25,7 +25,7 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import forget_peak, memory_bytes, read_options, tell
 
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, LoraSpec, ModelSpec, StageSpec, TrainerSpec
@@ -183,17 +183,6 @@ def batch_of(case: Case, step: int) -> TrainBatch:
     return TrainBatch(step=step, stage_step=step, samples=samples)
 
 
-def memory_bytes(field: str) -> int:
-    """A figure of this process by the kernel: VmRSS, or VmHWM, its largest since `forget_peak`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
-
-
-def forget_peak() -> None:
-    """Has the kernel measure the largest from now on."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def measure(case: Case, folder: Path) -> Peak:
     """The peak of two steps in this process."""
     stage = stage_of(case, folder)
@@ -262,11 +251,12 @@ def in_process(how: str, name: str, folder: Path) -> Any:
 
 def main() -> int:
     """Prints the figures; 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="the folder of a real model")
-    parser.add_argument("--case", help="this one alone")
-    parser.add_argument("--how", choices=("rftd", "transformers"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        model=(Path, "the folder of a real model"),
+        case=(str, "this one alone"),
+        how={"choices": ("rftd", "transformers"), "help": argparse.SUPPRESS},
+    )
     cases = CASES | GIVEN
     if options.how:
         measured = measure if options.how == "rftd" else measure_transformers

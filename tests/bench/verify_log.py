@@ -23,10 +23,9 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import note, tell
 from synthetic.log.long_history import BATCH, EXPERIMENT, WORKER, LongHistory
 from synthetic.log.synthetic_run import spec_of
 
@@ -183,7 +182,7 @@ def main(lengths: list[int]) -> None:
             size = (Path(folder) / "log" / "log.db").stat().st_size
             found.append({"experiences": experiences, "records": records, "log_mib": round(size / 2**20, 1)})
             found[-1] |= checked(Path(folder), records)
-            print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+            note(found[-1])
     figures: dict[str, Any] = {"steps_of": BATCH, "load": os.getloadavg()[0], "lengths": found}
     if len(found) > 1:
         first, last = found[-2], found[-1]

@@ -5,17 +5,15 @@ In an environment with verl (`make engines-cpu`), PYTHONPATH at .dev where rftd 
 
 from __future__ import annotations
 
-import argparse
 import resource
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
+from figures import read_options, tell
 from synthetic.models.engine_parity import Case, ParityBench, all_cases, distance, make_models
 
 from rftd.streams.spec.spec import LoraSpec
@@ -36,12 +34,13 @@ def processor_s(bench: ParityBench, case: Case, *, rounds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--budgets", type=int, nargs="+", default=[8192, 96, 24])
-    parser.add_argument("--only", nargs="*", help="algorithms; all of them unless given")
-    parser.add_argument("--lora", type=int, default=0, metavar="RANK", help="train an adapter of this rank")
-    asked = parser.parse_args()
+    asked = read_options(
+        __doc__,
+        ranks=[1, 2],
+        budgets=[8192, 96, 24],
+        only={"nargs": "*", "help": "algorithms; all of them unless given"},
+        lora={"type": int, "default": 0, "metavar": "RANK", "help": "train an adapter of this rank"},
+    )
     lora = LoraSpec(rank=asked.lora, alpha=2 * asked.lora) if asked.lora else None
     found: dict[str, object] = {}
     failed = False

@@ -10,7 +10,6 @@ that ended is a line of the record, and a later call goes on from there.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import math
 import os
@@ -28,7 +27,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_kills import checked
-from figures import tell
+from figures import read_options, tell
 
 from rftd.daemon.demo.demo import HEAD_SIZES
 from rftd.daemon.demo.outcome import DemoOutcome
@@ -40,7 +39,7 @@ from rftd.streams.log.codec import decode
 from rftd.streams.sqlite.view import SqliteView
 from rftd.workers.models.tiny_model import make_tiny_model
 
-LOOK_S = 2.0
+POLL_INTERVAL_S = 2.0
 LONGEST_S = 1800.0
 ENGINE = "VLLM::EngineCore"
 LEARNED_LESS = 0.05
@@ -124,7 +123,7 @@ def run(engine: str, seed: int, folder: Path, settings: list[str]) -> Run:
     times = ProcessTimes(demo.pid)
     while demo.poll() is None and time.monotonic() - began_s < LONGEST_S:
         times.look()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     if demo.poll() is None:
         demo.terminate()
     status = demo.wait(60)
@@ -199,13 +198,14 @@ def broken(runs: list[Run]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--engines", nargs="+", default=["torch", "vllm"])
-    parser.add_argument("--record", type=Path, help="The file of the runs so far; without it a call starts anew.")
-    parser.add_argument("--seconds", type=float, default=7200.0, help="After so long no new run is begun.")
-    parser.add_argument("--set", nargs="+", default=[], help="Other settings of the demo's file, for a look at it.")
-    options = parser.parse_args()
+    options = read_options(
+        __doc__,
+        seeds=[1, 2, 3],
+        engines=["torch", "vllm"],
+        record=(Path, "The file of the runs so far; without it a call starts anew."),
+        seconds=(7200.0, "After so long no new run is begun."),
+        set=([], "Other settings of the demo's file, for a look at it."),
+    )
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         record = options.record or Path(folder) / "record.jsonl"

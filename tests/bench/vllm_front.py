@@ -14,7 +14,6 @@ end, beside a copy of as many bytes, and the gap of a time without updates.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
@@ -32,14 +31,11 @@ import psutil
 import torch
 from safetensors.torch import load_file
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
-from figures import tell
-from weights_in_flight import copy_ms
-
-sys.path.append(str(Path(__file__).parents[1]))
-
+from figures import median_of, read_options, tell
 from synthetic.models.vllm_engines import Policies, ask, open_vllm
+from weights_in_flight import copy_ms
 
 from rftd.workers.generation.engine import GenerationRequest
 
@@ -117,7 +113,7 @@ async def front(engine: VllmRolloutEngine, rounds: int) -> dict[str, object]:
     return {
         "ours_processor_ms_per_1000_tokens": [round(mine, 1) for mine, _ in pairs],
         "bare_processor_ms_per_1000_tokens": [round(theirs, 1) for _, theirs in pairs],
-        "median_ratio": round(statistics.median(mine / theirs for mine, theirs in pairs), 3),
+        "median_ratio": median_of((mine / theirs for mine, theirs in pairs), 3),
     }
 
 
@@ -200,9 +196,9 @@ async def standing_still(engine: VllmRolloutEngine, versions: Sequence[WeightsRe
         "update": percentiles(took_ms),
         "still": percentiles(still_ms),
         "still_max_ms": round(max(still_ms), 1),
-        "still_p50_ms_all_gaps_together": round(statistics.median(all_gaps_ms), 1),
+        "still_p50_ms_all_gaps_together": median_of(all_gaps_ms, 1),
         "longest_without_a_token": percentiles(tokenless_ms),
-        "usual_gap_p50_ms": round(statistics.median(usual_ms), 2),
+        "usual_gap_p50_ms": median_of(usual_ms, 2),
         "usual_step": percentiles(step_ms[False]),
         "step_meanwhile": percentiles(step_ms[True]),
     }
@@ -261,11 +257,7 @@ async def whole(rounds: int, updates: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--updates", type=int, help="100, and 12 of a model with a size")
-    parser.add_argument("--size-mb", type=int, default=0)
-    asked = parser.parse_args()
+    asked = read_options(__doc__, rounds=6, updates=(int, "100, and 12 of a model with a size"), size_mb=0)
     measured = (
         of_size(asked.size_mb, asked.updates or 12) if asked.size_mb else whole(asked.rounds, asked.updates or 100)
     )

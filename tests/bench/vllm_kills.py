@@ -11,7 +11,6 @@ shared memory; at the end of each run `verify` must find nothing.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -28,8 +27,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent))
 
 from demo_kills import checked, target
-from figures import tell
-from kill_record import SHARED, add_options, alive, collected
+from figures import read_options, tell
+from kill_record import SHARED, alive, collected, gone_after_s, kill_options
 
 from rftd.daemon.demo.outcome import DemoOutcome
 from rftd.daemon.serve.data_folder import DataFolder
@@ -103,13 +102,6 @@ class Family:
         paths = {Path(mapped.path) for each in self.processes if alive(each) for mapped in each.memory_maps()}
         return {path for path in paths if path.parent == SHARED and path.name.startswith("psm_")}
 
-    def gone_after_s(self) -> float:
-        """The time until all of them have ended; they are waited for until the limit is far behind."""
-        began_s = time.monotonic()
-        while any(map(alive, self.processes)) and time.monotonic() - began_s < 10 * LEFT_S:
-            time.sleep(0.02)
-        return time.monotonic() - began_s
-
 
 def struck(folder: Path, part: str, chance: random.Random) -> Kill | None:
     """One kill at a random moment of a whole explorer's life; None if there was none to kill."""
@@ -127,9 +119,9 @@ def struck(folder: Path, part: str, chance: random.Random) -> Kill | None:
         os.kill(victim, signal.SIGKILL)
     except (psutil.Error, ProcessLookupError):
         return None
-    gone_after_s = round(family.gone_after_s(), 2)
+    gone_s = round(gone_after_s(family.processes, 10 * LEFT_S), 2)
     left = tuple(sorted(path.name for path in segments if path.exists()))
-    return Kill(part=part, held_mib=memory >> 20, gone_after_s=gone_after_s, shared_left=left)
+    return Kill(part=part, held_mib=memory >> 20, gone_after_s=gone_s, shared_left=left)
 
 
 def killed_run(parts: list[str], folder: Path, *, seed: int) -> Run:
@@ -165,9 +157,7 @@ def killed_run(parts: list[str], folder: Path, *, seed: int) -> Run:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    add_options(parser, PARTS)
-    options = parser.parse_args()
+    options = read_options(__doc__, **kill_options(PARTS))
     runs = collected(options, Run, lambda parts, folder, seed: killed_run(parts, folder, seed=seed))
     done = [kill for run in runs for kill in run.kills]
     tell(

@@ -7,7 +7,6 @@ Runs in the environment of the CPU engines. Each model starts an engine; a test 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 ROOT = Path(__file__).parents[2]
 ALL = "tied, biases;untied, biases;tied, no biases;untied, no biases"
@@ -25,9 +24,7 @@ TWO = "untied, no biases, two workers;tied, biases, two workers"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--models", default=f"{ALL};{TWO}")
-    asked = parser.parse_args()
+    asked = read_options(__doc__, models=f"{ALL};{TWO}")
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "figures"
         environment = {**os.environ, "RFTD_ENGINE_FIGURES": str(found), "RFTD_ENGINE_MODELS": asked.models}

@@ -8,7 +8,6 @@ through both. `peak_mib` is the largest resident size beyond that of the process
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
@@ -18,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import read_options, tell
 
 BAR = 3.0
 
@@ -50,12 +49,7 @@ def one(way: str, tokens: int, vocabulary: int, hidden: int) -> None:
 
 def main() -> None:
     """Prints both and their ratio."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--way", choices=("ours", "naive"))
-    parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--vocabulary", type=int, default=151_936)
-    parser.add_argument("--hidden", type=int, default=256)
-    options = parser.parse_args()
+    options = read_options(__doc__, way={"choices": ("ours", "naive")}, tokens=2048, vocabulary=151_936, hidden=256)
     sizes = (options.tokens, options.vocabulary, options.hidden)
     if options.way:
         one(options.way, *sizes)

@@ -9,7 +9,6 @@ for the first version, whose pages the kernel has yet to make; `checkpoint` besi
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import subprocess
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, read_options, tell
 
 from rftd.storage.files.shared_memory import shared_folder
 from rftd.workers.weights.channel import WeightsRef
@@ -161,7 +160,7 @@ def summary(took: Sequence[Published], memcpy: float) -> dict[str, float]:
     """Medians."""
     everywhere = statistics.median(each.everywhere for each in took)
     return {
-        "publish_ms": round(statistics.median(each.copied for each in took), 2),
+        "publish_ms": median_of((each.copied for each in took), 2),
         "everywhere_ms": round(everywhere, 2),
         "times_memcpy": round(everywhere / memcpy, 2),
     }
@@ -196,14 +195,7 @@ def main(mb: int, count: int, rounds: int, folder: Path, memory_dir: str) -> Non
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, default=500)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--memory-dir", default="")
-    parser.add_argument("--worker", action="store_true")
-    given = parser.parse_args()
+    given = read_options(__doc__, mb=500, workers=4, rounds=9, folder=Path, memory_dir="", worker=False)
     if given.worker:
         work()
     else:

@@ -8,8 +8,6 @@ the host, then xxh3. `sha256` is over the tensors' sha256. Each round takes all 
 
 from __future__ import annotations
 
-import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -19,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, read_options, tell
 from weight_channel import shapes
 
 from rftd.workers.weights.checksum import checksum
@@ -45,17 +43,12 @@ def main(mb: int, rounds: int, threads: int, device: str) -> None:
             began_s = time.perf_counter()
             digest()  # each of them waits for the device: its answer is on the host
             took_ms[name].append(1e3 * (time.perf_counter() - began_s))
-    shown = {f"{name}_ms": round(statistics.median(times), 1) for name, times in took_ms.items()}
+    shown = {f"{name}_ms": median_of(times, 1) for name, times in took_ms.items()}
     tell(
         {"device": device, "mb": round(sum(each.nbytes for each in tensors.values()) / 1e6), "threads": threads} | shown
     )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--mb", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    given = parser.parse_args()
+    given = read_options(__doc__, mb=500, rounds=7, threads=1, device="cuda" if torch.cuda.is_available() else "cpu")
     main(given.mb, given.rounds, given.threads, given.device)

@@ -9,7 +9,6 @@ and how much slower the steps are meanwhile.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -24,7 +23,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from figures import tell
+from figures import median_of, read_options, tell
 
 from rftd.workers.engines.torch.rollout.engine import TorchRolloutEngine
 from rftd.workers.generation.engine import GenerationRequest, Sampling
@@ -128,11 +127,11 @@ async def measure(folder: Path, *, mb: int, rounds: int, threads: int, method: s
         "method": method,
         "threads": threads,
         "rounds": rounds,
-        "still_ms": round(statistics.median(still), 1),
+        "still_ms": median_of(still, 1),
         "still_max_ms": round(max(still), 1),
         "copy_ms": round(copy, 1),
         "ratio": round(statistics.median(still) / copy, 2),
-        "load_ms": round(statistics.median(loads), 1),
+        "load_ms": median_of(loads, 1),
         "step_ms": round(1000 * quiet_s, 1),
         "step_meanwhile_ms": round(1000 * statistics.median(meanwhile or [quiet_s]), 1),
         "steps_meanwhile": len(meanwhile),
@@ -140,12 +139,7 @@ async def measure(folder: Path, *, mb: int, rounds: int, threads: int, method: s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--mb", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--method", default="memory")
-    chosen = parser.parse_args()
+    chosen = read_options(__doc__, mb=500, rounds=7, threads=1, method="memory")
     with tempfile.TemporaryDirectory() as folder:
         tell(asyncio.run(measure(Path(folder), **vars(chosen))))
 

@@ -1,7 +1,7 @@
 """Searching words: in the answers of one step, and of a whole run once indexed; and the rate of indexing.
 
 Answers are passages of this repository's pages, of a hundred tokens by a byte-level BPE trained on them. Counts wall
-time and processor time, the decoding process included. Run: python -P tests/bench/words.py [EXPERIENCES]
+time and processor time, the decoding process included. Run: python -P tests/bench/words.py [EXPERIENCES [postgres]]
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from pathlib import Path
 
 import httpx
 import msgspec
+from sqlalchemy import text
 
-sys.path.append(str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.extend(str(Path(__file__).parents[above]) for above in (0, 1))
 
 from figures import median_of, tell
+from projector_postgres import server
 from synthetic.log.recorder import Recorder
 from synthetic.log.text_run import TextRun, text_spec
 from texts import ROOT, CountedTexts, KnownOrigin, rollouts, tokenizer_text
@@ -48,19 +49,19 @@ class Figures(msgspec.Struct):
     step_cpu_ms: float
 
 
-async def measured(folder: Path, experiences: int) -> Figures:
+async def measured(folder: Path, experiences: int, tables: str) -> Figures:
     from tokenizers import Tokenizer
 
     corpus = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
-    text = tokenizer_text(corpus)
-    tokenizer = Tokenizer.from_str(text)
+    tokenizer_json = tokenizer_text(corpus)
+    tokenizer = Tokenizer.from_str(tokenizer_json)
     ids = [token for page in corpus for token in tokenizer.encode(page).ids]
     spec = text_spec(folder, "texts")
-    copies = ("", ArtifactStore(Path(spec.job_dir) / "artifacts").put(text.encode()))
+    copies = ("", ArtifactStore(Path(spec.job_dir) / "artifacts").put(tokenizer_json.encode()))
     run = TextRun(Recorder(), name="texts", job_dir=spec.job_dir, spec=spec, tokenizers=copies, repeat=MEMBERS)
     run.begin()
     run.warm_up()
-    log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
+    log, engine = MemoryLog(), open_database(tables or sqlite_url(folder / "state.db"))
     projector = Projector(log, engine, clock=SystemClock())
     spoken = rollouts(ids * (1 + experiences * ANSWER // len(ids) + 1), ANSWER)
     appended = 0
@@ -82,8 +83,13 @@ async def measured(folder: Path, experiences: int) -> Figures:
         indexed_s = time.perf_counter() - began
         of_run = [await cost(client, query) for query in QUERIES]
         of_step = [await cost(client, query, step=step) for query in QUERIES]
+    if tables:
+        async with engine.connect() as connection:
+            size = text(f"SELECT pg_total_relation_size('words_of_{run.id.hex}')")
+            size_bytes = int(await connection.scalar(size) or 0)
+    else:
+        size_bytes = sum(path.stat().st_size for path in (folder / "words").iterdir())
     await engine.dispose()
-    size_bytes = sum(path.stat().st_size for path in (folder / "words").iterdir())
     return Figures(
         experiences=answer["indexed"],
         indexed_per_s=round(answer["indexed"] / indexed_s),
@@ -118,7 +124,11 @@ async def cost(client: httpx.AsyncClient, query: str, **parameters: int) -> tupl
 def main() -> None:
     experiences = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     with tempfile.TemporaryDirectory() as folder:
-        tell(asyncio.run(measured(Path(folder), experiences)))
+        if sys.argv[2:] == ["postgres"]:
+            with server(None) as url:
+                tell(asyncio.run(measured(Path(folder), experiences, url)))
+        else:
+            tell(asyncio.run(measured(Path(folder), experiences, "")))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 import torch
+from synthetic.models.weight_receivers import ref_of
 
 from rftd.ops.decoding import json_decoder
 from rftd.ops.errors import WeightsElsewhereError, WorkError
@@ -31,20 +32,8 @@ def tensors_of(seed: int) -> dict[str, torch.Tensor]:
     return {"a": torch.randn(1000, 300, generator=random), "b": tied, "c": tied + 1, "d": tied, "e": torch.tensor([7])}
 
 
-def ref_of(exported: Exported, version: int) -> WeightsRef:
-    return WeightsRef(
-        version=version,
-        generation=0,
-        path=exported.path,
-        manifest=exported.manifest,
-        checksum=exported.checksum,
-        method="nccl",
-        host=exported.host,
-    )
-
-
 def published(channel: DeviceChannel, version: int) -> WeightsRef:
-    return ref_of(channel.publish_tensors(tensors_of(version), version=version, generation=0), version)
+    return ref_of("nccl", channel.publish_tensors(tensors_of(version), version=version, generation=0), version)
 
 
 def assert_received(ref: WeightsRef) -> None:
@@ -118,7 +107,7 @@ def test_a_publisher_that_dies_in_the_middle_is_an_error_and_what_it_held_is_gon
     publisher = started(PUBLISHER)
     assert publisher.stdout is not None
     exported = json_decoder(Exported).decode(publisher.stdout.readline())
-    ref = ref_of(exported, 1)
+    ref = ref_of("nccl", exported)
     reader = DeviceChannel("127.0.0.1")
     assert reader.holds(ref)
     with pytest.raises(WorkError, match="publisher does not answer"), reader.open_tensors(ref, CPU):

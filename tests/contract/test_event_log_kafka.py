@@ -22,6 +22,7 @@ from rftd.streams.kafka.backend import KafkaBackend, missing_records
 from rftd.streams.kafka.connect import arguments
 from rftd.streams.kafka.log import KafkaLog
 from rftd.streams.kafka.partitions import Names
+from rftd.streams.kafka.records import WINDOW_RECORDS
 from rftd.streams.kafka.settings import KafkaSettings, kafka_url
 from rftd.streams.kafka.topics import configs_of
 from rftd.streams.log.chain import Mark
@@ -79,6 +80,16 @@ async def insistent(log: KafkaLog, drafts: Sequence[Draft]) -> list[Position]:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - the condition is a plain value of another task
         await asyncio.sleep(0.01)
+
+
+async def test_reading_back_knows_every_id_of_a_long_stretch(settings: KafkaSettings) -> None:
+    records = WINDOW_RECORDS + 1000
+    async with opened(settings) as log:
+        for start in range(0, records, 1000):
+            await log.append([draft(number) for number in range(start, min(start + 1000, records))])
+        window = await log.read_back(A, 0, records)
+        assert window.find(str(draft(0).id).encode()) == 0
+        assert window.find(str(draft(records - 1).id).encode()) == records - 1
 
 
 @pytest.mark.slow

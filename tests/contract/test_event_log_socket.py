@@ -208,6 +208,18 @@ async def test_foreign_bytes_end_their_connection_only(path: Path, sent: bytes, 
         await client.close()
 
 
+async def test_append_beside_a_refused_greeting_writes_nothing(path: Path) -> None:
+    log = MemoryLog()
+    async with LogServer(log, path):
+        reader, writer = await asyncio.open_unix_connection(os.fspath(path))
+        lost = wire.to_wire({A: Mark(5, b"chain")})
+        writer.writelines([wire.framed(wire.Hello(1, wire.PROTOCOL, lost)), wire.framed(wire.Append(2, drafts(0, 1)))])
+        async with asyncio.timeout(60):
+            await reader.read()
+        writer.close()
+    assert await log.read(A, 0) == []
+
+
 async def test_another_release_is_refused(path: Path) -> None:
     async with LogServer(MemoryLog(), path):
         connection = await Connection.open(path)

@@ -65,6 +65,23 @@ def summed(
 
 
 @every_loss
+@pytest.mark.parametrize("experts", [(), EXPERTS], ids=["rollouts", "mixed"])
+def test_the_terms_at_tokens_add_up_to_the_loss(name: str, experts: tuple[bool, ...]) -> None:
+    objective = objective_of(name, kl="k3", entropy="mix" if experts else "default")
+    tokens = make_loss_tokens(experts=experts)
+    weights = weights_of(objective, tokens)
+    loss, _ = objective.terms(tokens, weights, kl_coef=0.125)
+    columns = objective.token_terms(tokens, weights, kl_coef=0.125)
+    terms = [columns[column] for column in ("policy_term", "entropy_term", "kl_term")]
+    assert float(sum(term.sum() for term in terms)) == pytest.approx(float(loss.detach()), rel=1e-9)
+    assert not any(column.requires_grad for column in columns.values())
+    assert columns["ratio"].isnan().equal(tokens.expert)
+    drawn = ~tokens.expert
+    ratios = (tokens.logprobs.detach() - tokens.old_logprobs).exp()
+    assert torch.allclose(columns["ratio"][drawn], ratios[drawn])
+
+
+@every_loss
 def test_zero_advantages_have_no_policy_gradient(name: str) -> None:
     if name in LIKELIHOODS:
         pytest.skip("takes no advantage")

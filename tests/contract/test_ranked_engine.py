@@ -20,6 +20,7 @@ from synthetic.until import poll
 from rftd.ops.errors import DataError, RankError
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.engines.contract.trainer import CHECKS, TrainerBench, make_batch, trained
+from rftd.workers.engines.ranks.child import RemoteRank
 from rftd.workers.engines.ranks.controller import RankedEngine, RankPlan
 from rftd.workers.engines.ranks.host import RankHost
 from rftd.workers.engines.ranks.messages import SampleBytes
@@ -135,6 +136,16 @@ def test_the_contract_of_any_engine_whose_ranks_are_on_two_nodes(two_nodes: Rank
     for check in CHECKS:
         check(bench)
         bench.close()
+
+
+@pytest.mark.slow
+def test_the_end_of_a_rank_on_another_node_is_news_while_its_connection_is_open(two_nodes: RankHost) -> None:
+    node = RankHostPlace(address="127.0.0.1", port=two_nodes.port, key=two_nodes.key)
+    child = RemoteRank(1, 2, node, crew="crew", timeout_s=60.0)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait(60.0)
+    assert child.ended() == "was ended by SIGKILL, perhaps because the machine ran out of memory"
+    child.close()
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ import msgspec
 import numpy as np
 import pytest
 from synthetic.docs.package import install_packed_weights
+from synthetic.models.weight_receivers import ref_of
 
 from rftd.ops.errors import ConfigError, ConflictError, WorkError
-from rftd.workers.weights.channel import Exported, WeightChannel, WeightsRef, check_takes
+from rftd.workers.weights.channel import WeightChannel, WeightsRef, check_takes
 from rftd.workers.weights.checksum import form_of
 from rftd.workers.weights.registry import CHANNELS, Channels
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights
@@ -72,18 +73,6 @@ def weights_of(seed: int, rows: int = 300) -> dict[str, TensorBytes]:
 
 def _tensor(dtype: str, values: np.ndarray) -> TensorBytes:
     return TensorBytes(dtype, values.shape, memoryview(values.tobytes()))
-
-
-def ref_of(method: str, exported: Exported, version: int, generation: int = 0) -> WeightsRef:
-    return WeightsRef(
-        version=version,
-        generation=generation,
-        path=exported.path,
-        manifest=exported.manifest,
-        checksum=exported.checksum,
-        method=method,
-        host=exported.host,
-    )
 
 
 def published(channel: WeightChannel, weights: Weights, version: int) -> WeightsRef:

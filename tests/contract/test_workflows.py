@@ -25,6 +25,7 @@ from rftd.workers.datasets.byte_tokenizer import EOS, ByteTokenizer
 from rftd.workers.datasets.task import Task, make_task
 from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest
 from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.workflows.agentscope.names import AGENTSCOPE_WORKFLOWS
 from rftd.workers.workflows.registry import WORKFLOWS
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
@@ -148,10 +149,10 @@ pytestmark = pytest.mark.anyio
 ENVIRONMENTS = (
     "frozen_lake_workflow",
     "email_search_workflow",
-    "math_ruler_workflow",
-    "async_math_ruler_workflow",
+    "math_trainable_ruler_workflow",
+    *AGENTSCOPE_WORKFLOWS,
 )
-"""Workflows with a world or a judge of their own in place of the prompt and the reward, tested beside the others."""
+"""Workflows with a world, a judge or a package of their own, tested beside the others."""
 every_workflow = pytest.mark.parametrize("workflow", [name for name in WORKFLOWS.names() if name not in ENVIRONMENTS])
 
 
@@ -160,8 +161,8 @@ async def test_a_result_fits_together(workflow: str) -> None:
     result = await run(workflow, ScriptedEngine())
     result.check(MODEL.max_model_len)
     assert result.reward == 1.0
-    # A command has figures of its process besides.
-    assert {name: result.metrics[name] for name in result.metrics if not name.startswith("sandbox_")} == {
+    # A command has figures of its process besides, and a best answer the number of its rivals.
+    assert {name: result.metrics[name] for name in result.metrics if not name.startswith(("sandbox_", "tries"))} == {
         "accuracy": 1.0
     }
     assert result.finish == "stop"

@@ -120,7 +120,7 @@ def test_a_history_that_is_replaced_while_it_serves_takes_no_commit(tmp_path: Pa
         reply = chat.send("POST", "/feedback", {"reward": 1.0, "msg_ids": [answer]})
         assert reply.status_code == 503, reply.text
         page = scene.until_state(name, "paused")
-        assert "gone" in page.experiment.summary.reason, page.experiment.summary.reason
+        assert "is missing" in page.experiment.summary.reason, page.experiment.summary.reason
         for path in (serving / "newest").iterdir():
             shutil.move(path, serving / path.name)
         scene.rftd("resume", name)

@@ -41,7 +41,8 @@ from rftd.workers.engines.contract.rollout.checks import CHECKS
 from rftd.workers.generation.response import Response
 from rftd.workers.workflows.rewards.reward import RolloutView
 from rftd.workers.workflows.rewards.scorer import open_scorer
-from rftd.workers.workflows.source import SourceName, check_source, imports_trinity, open_workflow_source
+from rftd.workers.workflows.source import SourceName, check_source, imports_trinity
+from rftd.workers.workflows.workflow_source import open_workflow_source
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

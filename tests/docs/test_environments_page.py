@@ -48,4 +48,5 @@ async def test_the_program_of_the_page_is_played_until_the_number_is_guessed(tmp
 def test_the_addresses_of_the_page_can_be_read() -> None:
     tasksets = yaml.safe_load(block_named("games.yaml").text)["buffer"]["explorer_input"]["tasksets"]
     addresses = [environment_address(taskset["path"]) for taskset in tasksets]
-    assert [address.kind for address in addresses] == ["reasoning_gym", "gymnasium", "verifiers", "openenv"]
+    kinds = [address.kind for address in addresses]
+    assert kinds == ["reasoning_gym", "gymnasium", "textworld", "verifiers", "openenv"]

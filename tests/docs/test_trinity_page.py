@@ -26,10 +26,6 @@ REFUSED = {
         ["trainer.trainer_config.trainer.resume_from_path=/a"],
         ["trainer.trainer_config.trainer.default_hdfs_dir=/a"],
     ],
-    "`service.data_juicer`, `data_processor.task_pipeline`": [
-        ["data_processor.task_pipeline.operators=[{name: f}]"],
-        ["data_processor.experience_pipeline.operators=[{name: data_juicer}]"],
-    ],
     **{
         row: [[f"{TASKSET}.default_workflow_type={name}"] for name in re.findall(r"`(\w+)`", row)]
         for row in re.findall(r"^\| (`\w+_workflow.*?) \| refused", PAGE.read_text(), re.MULTILINE)

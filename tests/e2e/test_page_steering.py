@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
-from synthetic.browser.window import Window, chromium
+from synthetic.browser.window import Window, chromium, window_in
 from synthetic.daemon.hostile_texts import HOSTILE
 from synthetic.daemon.scene import EXPERIMENT, Scene
+from synthetic.until import poll
 
-from rftd.daemon.http.views import annotations
+from rftd.daemon.http.views import annotations, commands, system
 from rftd.ops.errors import RftdError
 from rftd.streams.events import experiment as life
 
 E = TypeVar("E")
 pytestmark = pytest.mark.e2e
-LONG: Final = EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
+LONG: Final = (
+    EXPERIMENT.partition("stages:")[0].replace("total_steps: 60", "total_steps: 4000")
+    + "data_processor: {experience_pipeline: {operators: [{name: pass_rate_calculator}]}}\n"
+)
 REASON: Final = '<img src=x onerror=alert(1)> it\'s "slow" $(id)'
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A daemon with a run under way."""
+    """A daemon with a run under way, which each test finds running."""
     folder = tmp_path_factory.mktemp("steering")
-    scene = Scene(folder, environ={"XDG_STATE_HOME": str(folder / "state")})
+    # Nothing listens there: alerts wait.
+    options = ("--slots", "2", "--roots", str(folder.resolve()), "--alerts-to", "http://127.0.0.1:9/hook?key=s3cret")
+    scene = Scene(folder, *options, environ={"XDG_STATE_HOME": str(folder / "state")})
     with scene.host:
         scene.submit(LONG, "name=long")
         scene.until_step("long", 2)
@@ -43,25 +51,28 @@ def browser() -> Iterator[Any]:
         yield browser
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def window(scene: Scene, browser: Any) -> Iterator[Window]:
-    """A tab of the owner."""
-    with signed_in(scene, browser) as window:
+    """A tab of the owner; afterwards the run goes on."""
+    with window_in(browser, scene.link()) as window:
         yield window
+    if scene.page("long").experiment.summary.state == "paused":
+        ordered(scene, commands.resume, commands.Reason())
+        scene.until_state("long", "running")
 
 
 @contextmanager
-def signed_in(scene: Scene, browser: Any, token: str = "") -> Iterator[Window]:
-    """A tab signed in with a token, else with the owner's."""
-    context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    window = Window(context.new_page())
-    environ = {"RFTD_TOKEN": token} if token else {}
-    window.page.goto(scene.rftd("open", "--print", environ=environ).out.split()[0])
-    window.page.wait_for_url(f"{scene.host.url}/")
-    try:
+def signed_in(scene: Scene, browser: Any, token: str) -> Iterator[Window]:
+    """A tab signed in with a token."""
+    link = scene.rftd("open", "--print", environ={"RFTD_TOKEN": token}).out.split()[0]
+    with window_in(browser, link) as window:
         yield window
-    finally:
-        context.close()
+
+
+def ordered(scene: Scene, command: Any, body: Any, name: str = "long") -> None:
+    """Gives the run a command without the page."""
+    with scene.client() as client:
+        client.send(command, body, name=name)
 
 
 def recorded(scene: Scene, kind: type[E]) -> list[E]:
@@ -70,9 +81,9 @@ def recorded(scene: Scene, kind: type[E]) -> list[E]:
         return thread.submit(scene.events, kind).result()
 
 
-def opened(window: Window, scene: Scene, act: str) -> Any:
-    """The panel of a command on the run's page."""
-    window.page.goto(f"{scene.host.url}/runs/long")
+def opened(window: Window, scene: Scene, act: str, name: str = "long") -> Any:
+    """The panel of a command on a run's page."""
+    window.page.goto(f"{scene.host.url}/runs/{name}")
     window.page.locator(f"#act-{act}").click()
     return window.page.locator("#steer")
 
@@ -86,9 +97,10 @@ def confirmed(window: Window) -> str:
 
 
 def test_a_pause_says_its_consequence_and_has_one_effect_by_a_double_click(scene: Scene, window: Window) -> None:
+    before = recorded(scene, life.ExperimentPaused)
     panel = opened(window, scene, "pause")
     panel.get_by_text("nothing new starts").wait_for()
-    assert not recorded(scene, life.ExperimentPaused), "a dry run records nothing"
+    assert recorded(scene, life.ExperimentPaused) == before, "a dry run records nothing"
     panel.get_by_label("Reason, kept").fill(REASON)
     panel.locator("#steer-confirm:not([disabled])").wait_for()
     shown = shlex.split(panel.locator("#steer-cli").inner_text())
@@ -104,12 +116,15 @@ def test_a_pause_says_its_consequence_and_has_one_effect_by_a_double_click(scene
     panel.locator("#steer-confirm").dblclick()
     panel.get_by_text("recorded as event").wait_for()
     scene.until_state("long", "paused")
-    assert [event.reason for event in recorded(scene, life.ExperimentPaused)] == [REASON]
+    assert [event.reason for event in recorded(scene, life.ExperimentPaused)[len(before) :]] == [REASON]
     window.page.locator("#act-resume").wait_for()
     assert not window.page.locator("#act-pause").count()
 
 
 def test_two_tabs_with_one_panel_cause_one_resume(scene: Scene, window: Window) -> None:
+    ordered(scene, commands.pause, commands.Reason())
+    scene.until_state("long", "paused")
+    before = recorded(scene, life.ExperimentResumed)
     panel = opened(window, scene, "resume")
     second = Window(window.page.context.new_page())
     also = opened(second, scene, "resume")
@@ -121,7 +136,7 @@ def test_two_tabs_with_one_panel_cause_one_resume(scene: Scene, window: Window) 
     for tab in (panel, also):
         tab.get_by_text("recorded as event").wait_for()
     second.page.close()
-    assert len(recorded(scene, life.ExperimentResumed)) == 1
+    assert len(recorded(scene, life.ExperimentResumed)) == len(before) + 1
     scene.until_state("long", "running")
 
 
@@ -187,8 +202,12 @@ def test_a_fork_from_a_point_is_refused_at_its_change_and_then_made(scene: Scene
     assert shown[3:] == ["--at-step", "1", "-s", "buffer.total_steps=5000"]
     assert '**{"buffer.total_steps": 5000}' in panel.locator("#steer-python").inner_text()
     confirmed(window)
-    panel.get_by_role("link", name="Open").click()
-    page.get_by_text("forked from").wait_for()
+    link = panel.get_by_role("link", name="Open")
+    fork = str(link.get_attribute("href")).rpartition("/")[2]
+    link.click()
+    page.get_by_text("forked from long at step").wait_for()
+    ordered(scene, commands.cancel, commands.Reason(), fork)  # else it takes the second slot from later tests
+    scene.until_ended(fork)
 
 
 def test_a_shift_click_on_a_curve_opens_the_fork_of_that_step(scene: Scene, window: Window) -> None:
@@ -206,13 +225,15 @@ def test_buttons_say_why_a_role_may_not(scene: Scene, browser: Any) -> None:
         with signed_in(scene, browser, token) as window:
             window.page.goto(f"{scene.host.url}/runs/long")
             window.page.locator("#refusal", has_text=words).wait_for()
-            button = window.page.locator("#act-cancel")
-            assert button.get_attribute("aria-disabled") == "true"
-            button.click(force=True)
-            assert not window.page.locator("#steer").is_visible()
+            for act in ("pause", "cancel", "prioritize", "fork", "note", "labels", "star"):
+                button = window.page.locator(f"[data-act='{act}']")
+                assert button.get_attribute("aria-disabled") == "true"
+                assert words in (button.get_attribute("title") or "")
+                button.dispatch_event("click")  # a click waits for an enabled button, or meets one being drawn again
+                assert not window.page.locator("#steer").is_visible()
             window.check_faults()
             window.page.goto(scene.host.url)
-            window.page.get_by_label("Steer long", exact=True).click(force=True)
+            window.page.get_by_label("Steer long", exact=True).dispatch_event("click")
             assert window.page.locator("#steer").is_visible() == (token == stranger)
             if token == stranger:
                 window.page.locator("#consequence", has_text=words).wait_for()
@@ -222,7 +243,9 @@ def test_buttons_say_why_a_role_may_not(scene: Scene, browser: Any) -> None:
 def test_a_token_removed_while_open_keeps_the_words_until_signed_in_again(scene: Scene, browser: Any) -> None:
     token = scene.rftd("token", "add", "short", "--role", "admin").out.split()[-1]
     with signed_in(scene, browser, token) as window:
-        panel = opened(window, scene, "cancel")
+        doomed = scene.submit(LONG, "name=doomed")
+        poll(lambda: scene.page(doomed))
+        panel = opened(window, scene, "cancel", doomed)
         panel.locator("#steer-confirm:not([disabled])").wait_for()
         scene.rftd("token", "rm", "short")
         panel.get_by_label("Reason, kept").fill("enough")
@@ -232,7 +255,129 @@ def test_a_token_removed_while_open_keeps_the_words_until_signed_in_again(scene:
         tab.close()
         panel.locator("#steer-confirm:not([disabled])").wait_for()
         assert panel.get_by_label("Reason, kept").input_value() == "enough"
-        assert not recorded(scene, life.ExperimentCancelled)
+        assert not [event for event in recorded(scene, life.ExperimentCancelled) if event.reason]
         confirmed(window)
-        assert [event.reason for event in recorded(scene, life.ExperimentCancelled)] == ["enough"]
+        reasons = [event.reason for event in recorded(scene, life.ExperimentCancelled)]
+        assert list(filter(None, reasons)) == ["enough"]
         window.page.locator(".chip", has_text="cancelled").wait_for()
+
+
+def test_a_shared_file_works_offline_and_a_deep_link_shows_the_same_answer(
+    scene: Scene, window: Window, browser: Any, tmp_path: Path
+) -> None:
+    page = window.page
+    page.goto(f"{scene.host.url}/runs/long")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Share as a file").dispatch_event("click")
+    saved = tmp_path / "long.html"
+    download.value.save_as(saved)
+    context = browser.new_context(offline=True)
+    shared = Window(context.new_page())
+    shared.page.goto(saved.as_uri())
+    for title in ("Figures", "Curves", "Samples", "Configuration"):
+        shared.page.get_by_role("heading", name=title, exact=True).wait_for()
+    assert shared.page.locator("svg").count() >= 3
+    assert shared.page.locator("script").count() == 0
+    assert shared.complaints == []
+    assert shared.foreign == [saved.as_uri()], "nothing but the file itself is read"
+    context.close()
+    page.goto(f"{scene.host.url}/runs/long/rollouts?step=1&order=-reward")
+    page.locator("#answer[data-experience]").wait_for()
+    first = page.locator("#answer").get_attribute("data-experience")
+    page.keyboard.press("j")
+    page.locator(f"#answer:not([data-experience='{first}'])").wait_for()
+    page.wait_for_url("**id=*")
+    chosen = page.locator("#answer").get_attribute("data-experience")
+    with window_in(browser, scene.link()) as elsewhere:
+        elsewhere.page.goto(page.url)
+        elsewhere.page.locator(f"#answer[data-experience='{chosen}']").wait_for()
+        assert "order=-reward" in elsewhere.page.url
+
+
+def test_notes_and_stars_stand_in_the_history_as_texts(scene: Scene, window: Window) -> None:
+    with scene.client() as client:
+        client.send(annotations.annotate, annotations.Annotate(note=REASON, star=True), name="long")
+    page = window.page
+    page.goto(f"{scene.host.url}/runs/long/history?form=all&type=experiment.annotated")
+    event = page.locator("details.ev").first
+    event.locator("summary").click()
+    shown = event.locator("pre").inner_text()
+    assert json.loads(shown)["payload"]["note"] == REASON
+    assert json.loads(shown)["payload"]["star"] is True
+    window.check_faults()
+
+
+def test_a_submitter_gives_commands_to_an_experiment_of_its_own(scene: Scene, browser: Any) -> None:
+    token = scene.rftd("token", "add", "author", "--role", "submit").out.split()[-1]
+    folder = scene.folder.resolve()
+    (folder / "model").mkdir()
+    file = str(scene.write(LONG.replace("./", f"{folder}/")))
+    options = ("-s", "name=own", "-s", f"model.model_path={folder}/model", "-s", f"checkpoint_root_dir={folder}/own")
+    submitted = scene.rftd("submit", file, *options, environ={"RFTD_TOKEN": token})
+    assert submitted.status == 0, submitted.err
+    scene.until_step("own", 2)
+    with signed_in(scene, browser, token) as window:
+        for act, state in (("pause", "paused"), ("resume", "running")):
+            opened(window, scene, act, "own")
+            confirmed(window)
+            scene.until_state("own", state)
+        window.page.goto(f"{scene.host.url}/runs/own?fork=1")
+        window.page.locator("#steer").get_by_label("Name").fill("twig")
+        confirmed(window)
+        poll(lambda: scene.page("twig"))
+        ordered(scene, commands.cancel, commands.Reason(), "twig")
+        for act, label, text in (
+            ("prioritize", "Priority", "3"),
+            ("note", "Note", "mine"),
+            ("labels", "Labels", "team=own"),
+            ("star", "", ""),
+            ("cancel", "Reason, kept", "enough"),
+        ):
+            window.page.goto(f"{scene.host.url}/runs/own")
+            window.page.locator(f"[data-act='{act}']").dispatch_event("click")
+            if label:
+                window.page.locator("#steer").get_by_label(label).first.fill(text)
+            confirmed(window)
+    summary = scene.until_ended("own").experiment.summary  # the tables follow the recorded events
+    assert (summary.state, summary.priority, summary.labels, summary.starred) == ("cancelled", 3, {"team": "own"}, True)
+
+
+def test_a_run_that_ends_while_it_is_being_paused_says_so_and_keeps_the_words(scene: Scene, window: Window) -> None:
+    name = scene.submit(LONG, "name=brief")
+    scene.until_step(name, 1)
+    panel = opened(window, scene, "pause", name)
+    panel.get_by_label("Reason, kept").fill(REASON)
+    panel.locator("#steer-confirm:not([disabled])").wait_for()
+    before = len(recorded(scene, life.ExperimentPaused))
+    # The page judges anew at every change: what it sends is asked for before it has seen the end.
+    window.page.route(re.compile("dry_run=true"), lambda route: route.abort())
+    ordered(scene, commands.cancel, commands.Reason(), name)
+    window.page.evaluate("document.getElementById('steer-confirm').disabled = false")
+    window.page.evaluate("document.getElementById('steer-form').requestSubmit()")
+    panel.locator("#consequence.refused", has_text="cancelled").wait_for()
+    assert panel.get_by_label("Reason, kept").input_value() == REASON
+    window.page.unroute(re.compile("dry_run=true"))
+    window.complaints.clear()  # of the aborted requests, and of the refusal
+    assert len(recorded(scene, life.ExperimentPaused)) == before
+    scene.until_ended(name)
+    window.page.locator(".chip", has_text="cancelled").wait_for()
+    assert not window.page.locator("#act-pause").count()
+
+
+def test_the_system_shows_devices_engines_pipelines_and_alerts(scene: Scene, window: Window) -> None:
+    page = window.page
+    page.goto(f"{scene.host.url}/system")
+    for region, text in (
+        ("Devices", "cpu 0"),
+        ("Engines and sandboxes", "engine torch"),
+        ("Engines and sandboxes", "sandbox namespaces"),
+        ("Pipelines", "pass_rate_calculator"),
+        ("Alerts", "None yet."),
+    ):
+        page.get_by_role("region", name=region, exact=True).get_by_text(text).first.wait_for()
+    page.get_by_text("to 127.0.0.1").wait_for()
+    assert "s3cret" not in page.content()
+    window.check_faults()
+    with scene.client() as client:
+        (row,) = client.ask(system.pipelines).value.items
+    assert (row.name, row.kind, row.operators) == ("long", "experience", ["pass_rate_calculator"])

@@ -104,8 +104,8 @@ def test_a_served_experiment_says_whether_its_users_are_answered(tmp_path: Path)
             assert moment.pause is not None
             assert moment.pause.memory_bytes > 0
             assert "the weights stay on the devices" in moment.pause.words
-            assert "quiet: nothing is under way" in moment.sentence
-        assert "quiet: nothing is under way" in why(scene, name)
+            assert "quiet: no work in progress" in moment.sentence
+        assert "quiet: no work in progress" in why(scene, name)
         assert chat.ask("1+1=")
         assert scene.rftd("resume", name).status == 0
         assert scene.rftd("cancel", name).status == 0

@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Final
 
+import psutil
 import pytest
 from synthetic.daemon.ray_cluster import ask_for_a_token
-from synthetic.models.vllm_starts import MOST, VllmStarts
+
+MOST: Final = 5
+"""Each start takes the better part of a minute: `make test-engines` has so many at most."""
+_POLL_INTERVAL_S: Final = 1.0
+_TITLE: Final = "VLLM::EngineCore"
+
+
+class VllmStarts(threading.Thread):
+    """Looks at the processes below this one until it is told to stop; no engine is gone between two looks."""
+
+    def __init__(self) -> None:
+        super().__init__(name="vllm-starts", daemon=True)
+        self._enough = threading.Event()
+        self._seen: set[psutil.Process] = set()
+
+    def run(self) -> None:
+        """Looks again and again."""
+        while not self._enough.wait(_POLL_INTERVAL_S):
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if process.cmdline()[:1] == [_TITLE]:
+                        self._seen.add(process)
+
+    def stop(self) -> int:
+        """Ends it; returns the number of engines."""
+        self._enough.set()
+        self.join()
+        return len(self._seen)
+
 
 LONGEST_S = 1800.0
 

@@ -20,7 +20,8 @@ if str(_TESTS) not in sys.path:
 from synthetic.models.vllm_architectures import installed_architectures  # noqa: E402
 from synthetic.models.vllm_arguments import installed_arguments  # noqa: E402
 
-TABLES: Final = _TESTS.parent / "workers" / "rollout" / "engines" / "vllm" / "tables.json"
+from rftd.workers.engines.vllm.tables import FILE  # noqa: E402
+
 _NAMES: Final[dict[Any, str]] = {Any: "any", bool: "bool", float: "float", int: "int", type(None): "none", str: "str"}
 
 
@@ -47,4 +48,4 @@ def term(hint: Any) -> Any:
 
 
 if __name__ == "__main__":
-    TABLES.write_bytes(written())
+    FILE.write_bytes(written())

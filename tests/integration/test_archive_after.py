@@ -11,7 +11,7 @@ from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.moved_clock import MovedClock
 
 from rftd.daemon.run.supervisor.archiver import Archiver
-from rftd.daemon.run.supervisor.archiving import BY_RULE
+from rftd.daemon.run.supervisor.archiving import ARCHIVE_RULE_AUTHOR
 from rftd.daemon.serve.keeping import Keeping
 from rftd.ops.errors import DiskFullError
 from rftd.streams.events.experiment import ExperimentArchived
@@ -60,19 +60,19 @@ async def test_an_old_one_is_archived_once_and_a_restored_one_stays(
         experiment = await desk.submit(supervisor)
         await desk.left()
         moved.ahead_s = AFTER_S - DAY_S
-        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
+        await supervisor._make_archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, experiment) == []
         moved.ahead_s = AFTER_S + DAY_S
         for _ in range(2):
-            await supervisor._archiving(AFTER_S).look(supervisor._refresh)
-        assert await archived(desk, experiment) == [BY_RULE]
+            await supervisor._make_archiving(AFTER_S).look(supervisor._refresh)
+        assert await archived(desk, experiment) == [ARCHIVE_RULE_AUTHOR]
         entry = supervisor._registry.entries[experiment]
         assert entry.spine.kept is Kept.ARCHIVED
         assert checkpoints(entry.job_dir) == []
         await supervisor.restore(experiment, source="", request_id=ids.new())
         assert checkpoints(entry.job_dir) != []
-        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
-        assert await archived(desk, experiment) == [BY_RULE]
+        await supervisor._make_archiving(AFTER_S).look(supervisor._refresh)
+        assert await archived(desk, experiment) == [ARCHIVE_RULE_AUTHOR]
 
 
 async def test_one_that_cannot_be_archived_keeps_no_other_one_here(
@@ -92,11 +92,11 @@ async def test_one_that_cannot_be_archived_keeps_no_other_one_here(
 
         with monkeypatch.context() as patch:
             patch.setattr(Archiver, "archive", failing)
-            await supervisor._archiving(AFTER_S).look(supervisor._refresh)
+            await supervisor._make_archiving(AFTER_S).look(supervisor._refresh)
         assert await archived(desk, first) == []
-        assert await archived(desk, second) == [BY_RULE]
-        await supervisor._archiving(AFTER_S).look(supervisor._refresh)
-        assert await archived(desk, first) == [BY_RULE]
+        assert await archived(desk, second) == [ARCHIVE_RULE_AUTHOR]
+        await supervisor._make_archiving(AFTER_S).look(supervisor._refresh)
+        assert await archived(desk, first) == [ARCHIVE_RULE_AUTHOR]
 
 
 async def test_without_the_rule_nothing_is_archived(desk: ForkDesk, moved: MovedClock) -> None:

@@ -164,7 +164,7 @@ async def test_a_backup_that_was_cut_off_is_refused_and_made_anew(
         DataFolder(tmp_path / "copy.partial").prepare()
     await backing_up(data, tmp_path / "copy")
     assert not (tmp_path / "copy.partial").exists()
-    with pytest.raises(ConflictError, match="there is something already"):
+    with pytest.raises(ConflictError, match="the folder is not empty"):
         await backing_up(data, tmp_path / "copy")
 
 

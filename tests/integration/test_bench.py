@@ -140,7 +140,7 @@ async def test_a_model_is_measured_and_nothing_is_trained(desk: ForkDesk, fake_w
 async def test_an_experiment_without_a_record_of_its_own_has_nothing_to_measure(desk: ForkDesk) -> None:
     async with desk.open(slots=0) as supervisor:  # it waits for its turn
         await desk.hand_in(supervisor)
-        with pytest.raises(ConflictError, match="sums has no checkpoint yet: there is nothing to measure"):
+        with pytest.raises(ConflictError, match="sums has no checkpoint yet: nothing to measure"):
             await desk.hand_in(supervisor, *BENCH)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -16,10 +17,12 @@ from synthetic.daemon.third_party import install
 
 from rftd.ops import limits
 from rftd.ops.errors import RolloutTimeoutError, WorkError
+from rftd.ops.logs import logger
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.sqlite.log import SqliteLog
 from rftd.streams.verify.checker import verify
+from rftd.workers.workflows.orphans import Orphans
 
 DEAF = '''
 import asyncio
@@ -94,6 +97,25 @@ async def test_an_explorer_with_too_many_of_them_is_started_anew(
     left = [gone for gone in state.roster.gone.values() if gone.code]
     assert [gone.code for gone in left] == [WorkError.code]
     assert "4 rollouts did not end" in left[0].reason
+
+
+@pytest.mark.anyio
+async def test_an_orphan_that_ends_after_all_no_longer_counts() -> None:
+    ending = asyncio.Event()
+
+    async def deaf() -> None:
+        while not ending.is_set():
+            with suppress(asyncio.CancelledError):
+                await ending.wait()
+
+    orphans = Orphans(logger(), grace_s=0.01, most=1)
+    task = asyncio.ensure_future(deaf())
+    await asyncio.sleep(0)
+    assert await orphans.end({task: "deaf"}) == {task}
+    assert orphans.too_many
+    ending.set()
+    await asyncio.wait([task])
+    assert (orphans.count, orphans.too_many) == (0, False)
 
 
 def test_a_process_with_an_orphan_ends() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 from synthetic.daemon.third_party import install
+from synthetic.log.log_reading import read_decoded
 
 from rftd.ops.errors import RolloutError, WorkError
 from rftd.streams.events.experience import EvalScored
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.workers.engines.fake.rollout import FakeArgs, FakeRolloutEngine
@@ -58,14 +58,7 @@ def failing(
 
 
 async def events(log: EventLog) -> list[Any]:
-    found: list[Any] = []
-    for partition, head in (await log.heads()).items():
-        offset = 0
-        while offset < head.next_offset:
-            records = await log.read(partition, offset)
-            offset = records[-1].offset + 1
-            found += [decode(record).event for record in records]
-    return found
+    return [record.event for record in await read_decoded(log)]
 
 
 async def driven(log: EventLog, spec: Any, clock: Any, ids: Any, fake_world: Any) -> RunState:

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from synthetic.daemon.daemon_parts import BASE
 from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.log.log_reading import read_decoded
 from synthetic.until import until
 
 from rftd.daemon.http.api.app import make_app
@@ -29,7 +30,6 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.task import TaskLeased
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
 from rftd.streams.log import topics
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.workers.generation.engine import RolloutEngine
 from rftd.workers.rollout import explorer
@@ -71,11 +71,7 @@ def desk(tmp_path: Path, log: EventLog, clock: Any, ids: Any, fake_world: Any) -
 
 async def events_of(log: EventLog) -> list[Event]:
     """Every event of workers, their heartbeats and tasks, partition after partition."""
-    found: list[Event] = []
-    for partition, head in (await log.heads()).items():
-        if partition.stream in (topics.WORKERS, topics.HEARTBEATS, topics.TASKS):
-            found += [decode(each).event for each in await log.read(partition, 0, max_records=head.next_offset)]
-    return found
+    return [record.event for record in await read_decoded(log, topics.WORKERS, topics.HEARTBEATS, topics.TASKS)]
 
 
 async def beats_of(log: EventLog, worker: str) -> list[Heartbeat]:

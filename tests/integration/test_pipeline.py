@@ -17,6 +17,7 @@ from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
 from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
+from rftd.streams.spec.engines import AuxiliarySpec
 from rftd.streams.spec.spec import RolloutSpec
 from rftd.streams.spec.stage_parts import OperatorSpec
 from rftd.workers.rollout.processing import GroupProcessing
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.anyio
 HALF_RIGHT = RolloutSpec(engine="fake", concurrency=8, max_timeout_s=20.0, engine_args={"skill": 0.5, "gain": 0.0})
 OPERATORS_CODE = """
 import msgspec
+from rftd.workers.api import Message
 
 
 class AddsTen:
@@ -38,6 +40,14 @@ class Picky:
         if experiences[0].produced.group.int % 3 == 0:
             raise ValueError("not this one")
         return experiences, {}
+
+
+class Asks:
+    async def ask(self, experiences, context):
+        [judge] = context.models
+        ids = experiences[0].produced.tokens.view().tolist()
+        answer = await judge.chat([Message("user", context.decode(ids))])
+        return [msgspec.structs.replace(e, reward=0.5) for e in experiences], {"chars": len(answer.text)}
 """
 
 
@@ -91,6 +101,26 @@ async def test_shaped_rewards_and_masks_reach_the_trainer(tmp_path: Path, log, c
     closed = [event for event in await events_of(log, GroupClosed) if event.verdicts]
     assert all(member.reward < 10.0 for event in closed for member in event.members), "the produced rewards are kept"
     assert all(verdict.reward >= 10.0 for event in closed for verdict in event.verdicts)
+    report = await fake_world.verified(log)
+    assert report.clean, report.findings
+
+
+async def test_answers_of_a_judge_asked_by_an_operator_are_recorded(
+    tmp_path: Path, log, clock, ids, fake_world
+) -> None:
+    install(tmp_path, "own_operators", OPERATORS_CODE, {"rftd.operators": {"asks": "own_operators:Asks"}})
+    judge = AuxiliarySpec(name="judge", engine="fake", max_model_len=128, max_prompt_tokens=96, max_response_tokens=32)
+    spec = fake_world.spec(tmp_path, rollout=HALF_RIGHT, pipeline=(OperatorSpec(name="asks"),), auxiliary=(judge,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        state = await fake_world.completed(log, spec, clock, ids)
+    assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)
+    processed = await events_of(log, GroupProcessed)
+    assert processed and not any(event.reason for event in processed), processed[0].reason
+    for event in processed:
+        [turn] = event.auxiliary
+        assert (turn.model, float(turn.chars)) == ("judge", event.metrics["asks/chars"])
+        assert {verdict.reward for verdict in event.verdicts} == {0.5}
     report = await fake_world.verified(log)
     assert report.clean, report.findings
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from rftd.daemon.cli.cli import main
-from rftd.daemon.cli.verbs.verify import _text, files_of
+from rftd.daemon.cli.verbs.verify import _report_text, files_of
 from rftd.daemon.run.supervisor.run import Run
 from rftd.ops import limits
 from rftd.ops.clock import SystemClock
@@ -396,5 +396,5 @@ def test_what_lies_at_a_service_is_counted_and_not_looked_at(made: Path) -> None
     report = asyncio.run(verify(log, chained=False, look=files_of))
     [counts] = [row.not_looked_at for row in report.experiments]
     assert set(counts) == {"checkpoints at a service", "weights at a service"}
-    assert f"  not looked at: {counts['checkpoints at a service']} checkpoints at a service" in _text(report)
-    assert "not looked at" not in _text(asyncio.run(verify(log, chained=False)))
+    assert f"  not looked at: {counts['checkpoints at a service']} checkpoints at a service" in _report_text(report)
+    assert "not looked at" not in _report_text(asyncio.run(verify(log, chained=False)))

@@ -181,7 +181,7 @@ async def test_a_new_daemon_starts_nothing_for_what_is_paused(desk: ForkDesk, id
         experiment = await desk.hand_in(supervisor, *SLOW)
         await begun(supervisor, experiment)
         await supervisor.pause(experiment, reason="", request_id=ids.new())
-        await supervisor.drain()
+        await supervisor.runs.drain()
     started = len(desk.executor.handles)
     async with desk.open(release_after_s=NEVER_S) as supervisor:
         await until(lambda: isinstance(supervisor.runs.of(experiment), Run))

@@ -95,8 +95,9 @@ async def _failed(log: EventLog, driving: asyncio.Task[None]) -> FailedTask:
     """The task that failed, once it did."""
     while True:
         assert not driving.done()
-        if found := await FailedTasks().read(log):
-            return found[0]
+        if failed := await FailedTasks().read(log):
+            assert failed[0].tries, "a closing is read with its lease"
+            return failed[0]
         await asyncio.sleep(0.05)
 
 

@@ -97,7 +97,7 @@ async def test_a_row_of_preferences_is_two_samples(tmp_path: Path, log: EventLog
 async def test_a_bad_row_ends_the_experiment_with_its_line_and_key(
     tmp_path: Path, log: EventLog, clock, ids, fake_world, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rftd.daemon.run.supervisor.row_looks._LOOKS", 1)  # as if it were one of millions
+    monkeypatch.setattr("rftd.daemon.run.supervisor.row_looks._SAMPLE_ROWS", 1)  # as if it were one of millions
     records: list[dict[str, Any]] = [{"prompt": "a", "chosen": "b", "rejected": "c"} for _ in range(6)]
     del records[5]["rejected"]
     path = rows(tmp_path / "pairs.jsonl", *records)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,11 +19,10 @@ from synthetic.worlds.bad_programs import BOUNDED, CHILDREN, SMALL, processes_of
 
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.workers.workflows.sandbox import processes
-from rftd.workers.workflows.sandbox.processes import ProcessSandbox
+from rftd.workers.workflows.sandbox.processes import ProcessSandbox, WardenServer
 from rftd.workers.workflows.sandbox.registry import open_sandbox
 from rftd.workers.workflows.sandbox.run_folder import remove_left_folders, rollout_folder, run_folder
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand
-from rftd.workers.workflows.sandbox.warden_server import WardenServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -188,7 +188,9 @@ async def test_neither_the_network_nor_a_socket_of_the_machine_can_be_reached(tm
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         listener.settimeout(0)
-        local.bind(path := f"/tmp/rftd-test-{os.getpid()}.sock")  # short: the name of a socket is bounded
+        local.bind(
+            path := f"{tempfile.gettempdir()}/rftd-test-{os.getpid()}.sock"
+        )  # short: the name of a socket is bounded
         local.listen()
         os.chmod(path, 0o777)
         program = (
@@ -277,6 +279,37 @@ async def test_a_program_without_rights_for_its_folder_leaves_none_behind(isolat
         "import os\nos.makedirs('a/b')\nopen('a/b/c', 'w')\nos.chmod('a/b', 0)\nos.chmod('a', 0)", isolation=isolation
     )
     assert not folder.path.exists()
+
+
+ANOTHER_USER = """
+import asyncio
+import sys
+from pathlib import Path
+from rftd.workers.workflows.sandbox.namespaces import drop_rights
+from rftd.workers.workflows.sandbox.processes import ProcessSandbox
+from rftd.workers.workflows.sandbox.run_folder import rollout_folder
+from rftd.workers.workflows.sandbox.sandbox import SandboxCommand
+
+async def main():
+    async with rollout_folder(Path(sys.argv[1])) as folder:
+        words = ("/bin/sh", "-c", "echo $$; mkdir -p a/b; chmod 0 a/b; chmod 0 a")
+        command = SandboxCommand(words=words, folder=folder)
+        report = await ProcessSandbox("namespaces").run(command)
+        print(report.exit, report.stdout.split()[0], report.stderr)
+    assert not folder.path.exists()
+
+drop_rights(61183, reads_all=True)  # Python itself may lie in a folder of root's
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests of this file run as this user")
+def test_another_user_than_root_has_namespaces_too() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as home:
+        os.chown(home, 61183, 61183)
+        program = [sys.executable, "-P", "-c", ANOTHER_USER, home]
+        ended = subprocess.run(program, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["0", "2"]), ended.stderr
 
 
 @every_isolation

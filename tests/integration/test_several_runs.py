@@ -94,7 +94,7 @@ async def test_what_befalls_one_is_nothing_to_the_others(desk: ForkDesk, ids, fa
         assert not any(left.lost for left in state.roster.gone.values())
         await supervisor.resume(paused, reason="", request_id=ids.new())
         await begun(supervisor, paused, step=20)
-        await supervisor.drain()
+        await supervisor.runs.drain()
         assert not supervisor.runs
     report = await fake_world.verified(desk.log)
     assert report.clean, report.findings
@@ -135,7 +135,7 @@ async def test_a_daemon_with_fewer_slots_takes_up_what_is_most_urgent(desk: Fork
         left, right = [await desk.hand_in(supervisor, f"name={name}", *LONG) for name in ("left", "right")]
         await begun(supervisor, left, right)
         await supervisor.prioritize(right, priority=1, reason="", request_id=ids.new())
-        await supervisor.drain()
+        await supervisor.runs.drain()
     async with desk.open(slots=1) as supervisor:
         await until(lambda: right in supervisor.runs)
         assert left not in supervisor.runs
@@ -152,7 +152,7 @@ async def test_a_log_that_does_not_answer_one_run_is_asked_again(desk: ForkDesk,
     from rftd.daemon.run.supervisor import runs
     from rftd.ops.errors import WaitTimeoutError
 
-    monkeypatch.setattr(runs, "AGAIN_S", 0.01)
+    monkeypatch.setattr(runs, "RETRY_PAUSE_S", 0.01)
     async with desk.open(slots=2) as supervisor:
         one, other = [await desk.hand_in(supervisor, f"name={name}", *LONG) for name in ("one", "other")]
         await begun(supervisor, one, other)

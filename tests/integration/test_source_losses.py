@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.torch_world import torch_files
+from synthetic.log.log_reading import read_decoded
 
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 
 TORCH = (
@@ -50,16 +50,11 @@ def desk(tmp_path: Path, log: EventLog, clock, ids, fake_world) -> ForkDesk:
 
 async def events(desk: ForkDesk, experiment: UUID) -> tuple[list[ExperienceProduced], list[StepCompleted]]:
     """The rollouts and steps of an experiment, in the order of their partitions."""
-    rollouts: list[ExperienceProduced] = []
-    steps: list[StepCompleted] = []
-    for partition, head in (await desk.log.heads()).items():
-        for record in await desk.log.read(partition, 0, max_records=head.next_offset):
-            decoded = decode(record)
-            if decoded.head.experiment == experiment and isinstance(decoded.event, ExperienceProduced):
-                rollouts.append(decoded.event)
-            elif decoded.head.experiment == experiment and isinstance(decoded.event, StepCompleted):
-                steps.append(decoded.event)
-    return rollouts, steps
+    events = [record.event for record in await read_decoded(desk.log, experiment=experiment)]
+    return (
+        [event for event in events if isinstance(event, ExperienceProduced)],
+        [event for event in events if isinstance(event, StepCompleted)],
+    )
 
 
 @pytest.mark.slow

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
+from synthetic.log.log_reading import read_decoded
 
 from rftd.ops.errors import ArchiveError
 from rftd.storage.portable.experiment import export_experiment, import_experiment
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.log import topics
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.memory import MemoryLog
 
@@ -47,11 +47,8 @@ async def test_a_run_is_scored_by_the_text_that_was_submitted(desk: ForkDesk, fa
         (desk.folder / "mine.py").write_text("raise AssertionError('a changed file is never read')")
         (desk.folder / "flow.py").unlink()
         await desk.completed(experiment)
-    produced = []
-    for partition, head in (await desk.log.heads()).items():
-        if partition.stream == topics.EXPERIENCES:
-            records = await desk.log.read(partition, 0, max_records=head.next_offset)
-            produced += [event for record in records if isinstance(event := decode(record).event, ExperienceProduced)]
+    experiences = [record.event for record in await read_decoded(desk.log, topics.EXPERIENCES)]
+    produced = [event for event in experiences if isinstance(event, ExperienceProduced)]
     assert len(produced) > 16
     for event in produced:
         assert event.metrics["short"] <= 0.0

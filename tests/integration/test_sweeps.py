@@ -60,7 +60,7 @@ async def submit(
         ([(("buffer", "batch_sizes"), 4)], {}, "batch_size"),
         ([(("model", "external_model"), {"api_key": "sk-secret-0123456789"})], {}, "api_key"),
         ([(ROWS, "/nowhere/rows.jsonl")], {}, "run 2 of the sweep"),
-        ([(("mode",), "explore")], {}, "a half is no run of a sweep"),
+        ([(("mode",), "explore")], {}, "half of an experiment cannot be a run of a sweep"),
         ([(("labels",), {"text": "x" * 3_000_000})], {}, ""),
         ([], {"name": "a/b"}, "name"),
         ([], {"halving": Halving(at=(1,), taskset="helt")}, "no held-out taskset 'helt'"),
@@ -100,7 +100,7 @@ async def test_a_key_is_one_sweep_and_names_are_free_ones(desk: ForkDesk) -> Non
         await submit(supervisor, file, point(), point(seed=2))
     second = await submit(supervisor, file, point(), point(seed=1), key=UUID(int=6))
     assert second.sweep.name == "sums-2", "the number behind it is free, though a run is to have that name"
-    with pytest.raises(ConflictError, match="is there"):
+    with pytest.raises(ConflictError, match="exists already"):
         await submit(supervisor, file, point(), key=UUID(int=7), name="sums")
     with pytest.raises(UsageError, match="leads nowhere"):
         await submit(supervisor, file, point((("a", "b"), 1)), key=UUID(int=8))

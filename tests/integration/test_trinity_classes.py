@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from synthetic.daemon.fork_desk import ForkDesk
 from synthetic.daemon.torch_world import torch_files
+from synthetic.log.log_reading import read_decoded
 from synthetic.worlds.trinity_classes import NATIVE, PAIRS
 
 from rftd.streams.events.experience import ExperienceProduced
 from rftd.streams.events.step import StepCompleted
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.workers.models.tiny_model import make_tiny_model
 
@@ -40,17 +40,13 @@ async def figures(desk: ForkDesk, experiment: UUID) -> tuple[list[Any], list[Any
     """Every rollout with its tokens and reward, and the weights and figures of every step."""
     rollouts: list[Any] = []
     steps: list[Any] = []
-    for partition, head in (await desk.log.heads()).items():
-        for record in await desk.log.read(partition, 0, max_records=head.next_offset):
-            decoded = decode(record)
-            if decoded.head.experiment != experiment:
-                continue
-            event = decoded.event
-            if isinstance(event, ExperienceProduced):
-                arrays = [msgspec.msgpack.encode(array) for array in (event.tokens, event.loss_mask, event.logprobs)]
-                rollouts.append((*arrays, event.reward, event.prompt_tokens, event.turns))
-            elif isinstance(event, StepCompleted):
-                steps.append((event.step, event.checksum, event.metrics.get("loss"), event.metrics.get("reward")))
+    for record in await read_decoded(desk.log, experiment=experiment):
+        event = record.event
+        if isinstance(event, ExperienceProduced):
+            arrays = [msgspec.msgpack.encode(array) for array in (event.tokens, event.loss_mask, event.logprobs)]
+            rollouts.append((*arrays, event.reward, event.prompt_tokens, event.turns))
+        elif isinstance(event, StepCompleted):
+            steps.append((event.step, event.checksum, event.metrics.get("loss"), event.metrics.get("reward")))
     return sorted(rollouts), sorted(steps)
 
 

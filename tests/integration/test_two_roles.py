@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 from structlog.testing import capture_logs
+from synthetic.log.log_reading import read_decoded
 from synthetic.until import until
 
 from rftd.daemon.run.supervisor.preflight import preflight
@@ -24,7 +25,6 @@ from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, RolloutSpec, SamplingSpec, TrainerSpec
@@ -45,6 +45,8 @@ PROPOSAL = re.compile(r"(\d)\+(\d)=")
 ASK = "sum:"
 SEEDS = [int(seed) for seed in os.environ.get("RFTD_LEARNING_SEEDS", "1").split()]
 """`make test-learning` plays the game from three."""
+BOUND_S = 3000.0 if "RFTD_LEARNING_SEEDS" in os.environ else 400.0
+"""Seconds until a game is taken for stuck; by hand it may run beside anything."""
 
 
 def alone(response: Any, reward: float, role: str) -> RolloutResult:
@@ -159,15 +161,11 @@ def game_spec(
 
 async def events_of(log: EventLog, stream: str) -> list[Any]:
     """All events of a stream."""
-    events = []
-    for partition, head in (await log.heads()).items():
-        if partition.stream == stream:
-            records = await log.read(partition, 0, max_records=head.next_offset)
-            events += [decode(record).event for record in records]
-    return events
+    return [record.event for record in await read_decoded(log, stream)]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(BOUND_S + 200)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("kind", "arguments"), [("hierarchical_grpo", {"rollout_roles": ["solver"]}), ("rae", {})])
 @pytest.mark.anyio
@@ -178,7 +176,7 @@ async def test_both_rewards_of_the_game_rise(
     log = await SqliteLog.open(tmp_path / "log")
     run = await fake_world.run(log, game_spec(tmp_path, fake_world, kind, arguments, seed=seed), clock, ids)
     with capture_logs():
-        async with asyncio.timeout(400):
+        async with asyncio.timeout(BOUND_S):
             await run.drive()
     state: RunState = run.state
     assert state.spine.status is Status.COMPLETED, (state.spine.code, state.spine.reason)

@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from synthetic.daemon.third_party import install
+from synthetic.log.log_reading import read_decoded
 from transformers import AutoModelForCausalLM
 
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, RunStep
 from rftd.streams.events.step import StepCompleted
 from rftd.streams.folds.spine import Status
 from rftd.streams.log import topics
-from rftd.streams.log.codec import decode
 from rftd.streams.log.log import EventLog
 from rftd.streams.spec.spec import ExperimentSpec, ModelSpec, RolloutSpec, TrainerSpec
 from rftd.streams.sqlite.log import SqliteLog
@@ -106,11 +106,7 @@ def spec_of(folder: Path, fake_world: Any, **workflow_args: Any) -> ExperimentSp
 
 
 async def events(log: EventLog, stream: str) -> list[Any]:
-    found = []
-    for partition, head in (await log.heads()).items():
-        if partition.stream == stream:
-            found += [decode(record).event for record in await log.read(partition, 0, max_records=head.next_offset)]
-    return found
+    return [record.event for record in await read_decoded(log, stream)]
 
 
 @pytest.mark.anyio

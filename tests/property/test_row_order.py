@@ -6,12 +6,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic.worlds.desk import stage_of
 
 from rftd.ops.errors import ConfigError
 from rftd.streams.spec import stage_tasks
-from rftd.streams.spec.stage_tasks import RowOrder, locate, locate_among, turn_at
+from rftd.streams.spec.spec import StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import locate, located, turn_at, turn_of
 
 BY_EPOCH = ("sequential", "shuffle")
+
+
+def _taskset(rows: int, selector: str, seed: int) -> TasksetSpec:
+    return TasksetSpec(name="tasks", path="none", rows=rows, selector=selector, seed=seed)
+
+
+def _stage(*tasksets: TasksetSpec, batch_size: int = 2) -> StageSpec:
+    return stage_of(taskset=tasksets[0], more_tasksets=tasksets[1:], batch_size=batch_size)
+
+
+def _located(stage: StageSpec, sequences: range) -> list[tuple[int, int]]:
+    return [located(stage, turn_of(stage, sequence)) for sequence in sequences]
 
 
 @given(
@@ -96,8 +110,9 @@ def test_random_takes_rows_again_before_all_were_taken() -> None:
 
 @given(epoch=st.integers(0, 20), seed=st.integers(0, 9))
 def test_among_several_datasets_random_draws_on_over_its_own_turns(epoch: int, seed: int) -> None:
-    orders = (RowOrder(4, "sequential", 0), RowOrder(6, "random", seed, 4))
-    found = [locate_among(epoch * 10 + place, orders) for place in range(10)]
+    # Of seven groups in an explore step the second dataset has four.
+    stage = _stage(_taskset(4, "sequential", 0), _taskset(6, "random", seed), batch_size=7)
+    found = _located(stage, range(epoch * 10, epoch * 10 + 10))
     drawn = [(row - 4, number) for row, number in found if row >= 4]
     alone = range(epoch * 6, epoch * 6 + 6)
     assert drawn == [locate(place, rows=6, selector="random", seed=seed, draw=4) for place in alone]
@@ -105,35 +120,36 @@ def test_among_several_datasets_random_draws_on_over_its_own_turns(epoch: int, s
 
 
 @st.composite
-def _orders(draw: st.DrawFn) -> tuple[RowOrder, ...]:
-    order = st.builds(RowOrder, st.integers(1, 20), st.sampled_from(BY_EPOCH), st.integers(0, 9))
-    return tuple(draw(st.lists(order, min_size=1, max_size=4)))
+def _tasksets(draw: st.DrawFn) -> tuple[TasksetSpec, ...]:
+    taskset = st.builds(_taskset, st.integers(1, 20), st.sampled_from(BY_EPOCH), st.integers(0, 9))
+    return tuple(draw(st.lists(taskset, min_size=1, max_size=4)))
 
 
-@given(orders=_orders(), epoch=st.integers(0, 50))
+@given(tasksets=_tasksets(), epoch=st.integers(0, 50))
 def test_each_epoch_holds_every_row_of_several_datasets_once_in_its_own_order(
-    orders: tuple[RowOrder, ...], epoch: int
+    tasksets: tuple[TasksetSpec, ...], epoch: int
 ) -> None:
-    total = sum(each.rows for each in orders)
-    places = range(epoch * total, (epoch + 1) * total)
-    found = [locate_among(place, orders) for place in places]
+    total = sum(taskset.rows for taskset in tasksets)
+    found = _located(_stage(*tasksets), range(epoch * total, (epoch + 1) * total))
     assert sorted(row for row, _ in found) == list(range(total))
     assert {number for _, number in found} == {epoch}
     first = 0
-    for rows, selector, seed, _ in orders:
+    for taskset in tasksets:
+        rows = taskset.rows
         own = [row - first for row, _ in found if first <= row < first + rows]
         alone = range(epoch * rows, (epoch + 1) * rows)
-        assert own == [locate(place, rows=rows, selector=selector, seed=seed)[0] for place in alone]
+        expected = [locate(place, rows=rows, selector=taskset.selector, seed=taskset.seed) for place in alone]
+        assert own == [row for row, _ in expected]
         first += rows
 
 
 def test_the_turns_of_several_datasets_are_drawn_as_trinity_rft_draws_them() -> None:
-    orders = (RowOrder(3, "sequential", 0), RowOrder(5, "sequential", 0))
+    stage = _stage(_taskset(3, "sequential", 0), _taskset(5, "sequential", 0))
     for epoch in (0, 1, 7):
         turns = [0] * 3 + [1] * 5
         np.random.default_rng(epoch).shuffle(turns)
-        found = [locate_among(epoch * 8 + place, orders)[0] for place in range(8)]
-        assert [int(row >= 3) for row in found] == turns
+        found = _located(stage, range(epoch * 8, epoch * 8 + 8))
+        assert [int(row >= 3) for row, _ in found] == turns
 
 
 def test_the_turns_of_many_rows_take_five_bytes_each() -> None:

@@ -182,7 +182,7 @@ def test_a_manifest_of_a_stranger_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "optimizer.shards.json"
     text = path.read_text()
     for before, after, why in (
-        ("optimizer.rank_0", "../rank_0", "no name of a file"),
+        ("optimizer.rank_0", "../rank_0", "not the name of a file"),
         ("[4,0]", "[3,0]", "overlap"),
         ("[4,0]", "[5,0]", "outside"),
         ('"ranks":2', '"ranks":3', "none of"),

@@ -9,15 +9,15 @@
                 `scan_chain` checks the embedded log's file from end to end; `checker_rules` are the rules of verify;
                 `lag` counts what the tables lack; `repeating_log` takes an id as often as it comes.
     worlds/     deciders without processes, in virtual time. `desk` is one experiment's folded state, and `signal_lab`
-                trains its batches; `entries` what a policy sees; `policy_world`, `sync_model` and `hold_world` let dice
-                take the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of
+                trains its batches; `entries` what a policy sees; `policy_world` and `sync_model` let dice take
+                the turns; `hold_claims` counts each hold's claim anew. `launchers` are what the contract of
                 launchers needs of each, `bench` a fleet whose processes do nothing.
     models/     what torch engines train: `tiny_models`, `families` of architectures, `loss_tokens` and `pair_tokens`
                 for losses, `algorithm_batches` for every algorithm, `plain_loops` that train as the papers write it.
                 `scripted_engine` only says what it is told to; its endpoint is there too. `foreign_checkpoints` are
                 those that other trainers write; `gpu_hosts` are machines with GPUs; `vllm_architectures` are those
-                that vLLM runs, `vllm_engines` start it, `vllm_starts` counts that, and `policy_bench` has
-                transformers beside one.
+                that vLLM runs, `vllm_engines` start it, and `policy_bench` has transformers beside
+                one.
     daemon/     the daemon in parts and whole. `experiment_files`; `config_fields` are those of the schema;
                 `log_operations` and `parts` (log, tables and API, no workers), `served_daemon` on a port,
                 `command_line`, `terminal` (a real one, of any size), `http_probe`,

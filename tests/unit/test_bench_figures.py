@@ -80,3 +80,31 @@ def test_medians_of_pairs_and_quantiles(monkeypatch: pytest.MonkeyPatch) -> None
     assert figures.median_of([3.4, 1.0, 9.0]) == 3
     assert figures.median_ratio([2.0, 9.0, 8.0], [1.0, 3.0, 2.0]) == 3.0
     assert figures.quantiles(range(1, 101), 0.5, 0.95) == {"p50": 51, "p95": 96, "max": 100}
+
+
+def test_options_are_read_by_their_defaults_types_and_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    from figures import read_options
+
+    table: dict[str, Any] = {
+        "pairs": (5, "runs of each"),
+        "seeds": [1, 2],
+        "only": [],
+        "tiny": False,
+        "sft_steps": int,
+        "engine": {"choices": ["fake", "torch"], "default": "fake"},
+        "overrides": {"flag": "-s", "action": "append", "default": []},
+    }
+    default = {"pairs": 5, "seeds": [1, 2], "only": [], "tiny": False, "sft_steps": None, "engine": "fake"}
+    assert vars(read_options("A bench.", [], **table)) == {**default, "overrides": []}
+    words = ["--pairs", "2", "--seeds", "7", "8", "9", "--only", "a", "b", "--tiny", "--sft-steps", "3"]
+    chosen = {"pairs": 2, "seeds": [7, 8, 9], "only": ["a", "b"], "tiny": True, "sft_steps": 3, "engine": "torch"}
+    words += ["--engine", "torch", "-s", "a=1", "-s", "b=2"]
+    assert vars(read_options("A bench.", words, **table)) == {**chosen, "overrides": ["a=1", "b=2"]}
+    with pytest.raises(SystemExit):
+        read_options("A bench.", ["--pairs", "many"], **table)
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_every_script_reads_its_options_through_that_table(path: Path) -> None:
+    assert "ArgumentParser(" not in path.read_text()

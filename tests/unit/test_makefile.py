@@ -18,7 +18,7 @@ def recipes() -> dict[str, str]:
 
 def test_whatever_installs_a_list_of_packages_says_so_and_shows_progress() -> None:
     installing = {rule: commands for rule, commands in recipes().items() if re.search(r"pip (sync|install)", commands)}
-    assert len(installing) == 10, sorted(installing)
+    assert len(installing) == 12, sorted(installing)
     for rule, commands in installing.items():
         assert commands.startswith('\t@echo "rftd: installing '), rule
         assert re.match(r".*(minute|minutes)", commands.partition("\n")[0]), rule

@@ -4,17 +4,20 @@ The planner alone writes batch.planned and experience.retired, the dispatcher le
 eval.completed, the controller the life of the experiment. In reading order:
 
 hold         the reason why a decider stops, with texts: returned beside its events
-holds        every hold of controller, planner and dispatcher
+holds        every hold of controller and dispatcher
+planner_holds every hold of the planner
 deciders     the three deciders of one experiment, and the last answer of each
 controller   the life of one experiment: stages, completion, failure, a lost learning signal
 policies/    how far explorers may run ahead, and which experiences may be trained
 budgets      the pause for a spent budget, or for a run without a look by a person
 by_evaluation the best checkpoint, an early stop, the pauses of rules: in words and as events
 planner      batches to plan and experiences to retire now
-retiring     experiences barred from every batch: without a signal, or given up
-batches      the rows of a step, and `batch.planned` itself
+retiring     experiences barred from every batch: uninformative, filtered, of incomplete groups, or given up; the stale
+             and those over capacity by `policies/paced`, those of an ended stage by `planner`
+batches      `batch.planned` from the chosen experiences, and the rows of a step
 dispatcher   leases, closed groups and abandoned ones now, in this order:
-liveness     the last heartbeat of each worker: scheduling, never truth
+liveness     the last heartbeat of each worker, for scheduling alone: a dead worker is noticed by
+             `rftd.daemon.run.supervisor.fleet`
 closing      finished groups, and groups given up; stages without need of further groups
 over_rollout explore steps ended without their slowest tasks
 isolation    groups whose workers died, and explorers reserved for them

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from rftd.ops.ids import derive
 from rftd.streams.events.batch import (
@@ -14,17 +16,38 @@ from rftd.streams.events.batch import (
     ObservedAt,
     RowItem,
 )
-from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.folds.run_state import RunState
+from rftd.streams.folds.replay_buffer import BufferEntry, ReplayBuffer
+from rftd.streams.folds.spine import Spine
 from rftd.streams.log import topics
 from rftd.streams.log.bounds import LAST_NS
 from rftd.streams.log.topics import Partition
 from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import locate
 
+if TYPE_CHECKING:
+    from rftd.streams.folds.groups import GroupFold
+    from rftd.streams.folds.weights import Weights
+
+
+class PlanningState(Protocol):
+    """The folds of a run read for plans and retirements."""
+
+    experiment: UUID
+    """Id of the experiment."""
+    spine: Spine
+    """Life, stages, plans and steps."""
+    groups: GroupFold
+    """Open groups, with their leases."""
+    replay_buffer: ReplayBuffer
+    """Experiences waiting for a batch."""
+    weights: Weights
+    """Published weights."""
+    touched: dict[UUID, BufferEntry | None] | None
+    """Experiences changed in the replay buffer since the index last read them; None without an index."""
+
 
 def build_plan(
-    state: RunState,
+    state: PlanningState,
     step: int,
     positions: Mapping[Partition, int],
     now_ns: int,
@@ -77,7 +100,7 @@ def build_plan(
     )
 
 
-def rows_of(state: RunState, stage: StageSpec, step: int) -> Sequence[RowItem]:
+def rows_of(state: PlanningState, stage: StageSpec, step: int) -> Sequence[RowItem]:
     """Returns the dataset rows of a step counted over the experiment; empty for a stage without a dataset."""
     if stage.dataset is None:
         return ()

@@ -72,7 +72,7 @@ def budget_pause(state: RunState, now_ns: int) -> Obstacle | None:
         return None
     return Obstacle(
         cause=UNSEEN,
-        reason=f"limits.unseen_days: nobody has looked at it for {_short(unseen.spent)} days",
+        reason=f"limits.unseen_days: not viewed for {_short(unseen.spent)} days",
         fix="look at it with rftd get, then continue: rftd resume",
     )
 

@@ -7,39 +7,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.ops.words import Words
 from rftd.streams.events.experiment import CheckpointChosen, ExperimentWarned, StageStopped
-from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.scoreboard import BOUND, RULE, EvalVerdict
 from rftd.streams.folds.spine import Spine
 from rftd.streams.spec.stage_parts import STOP, EarlyStopSpec, FigureSpec, RuleSpec
-from rftd.workers.control.hold import Hold, Obstacle
+from rftd.workers.control.hold import Obstacle
 
 _MOVES: Final = {"falls_by": "fell", "rises_by": "rose"}
 """Verb of a rule's message, by the rule's condition."""
 
 
-class EvalDecides(Hold, frozen=True):
-    """The planner waits for an evaluation that may end the stage; only in deterministic runs, where no batch is planned
-    meanwhile.
-    """
-
-    words = Words(
-        "eval_decides",
-        "the evaluation of step {step}, which decides whether stage {stage.name} continues",
-        "evaluation",
-        "every row is scored",
-    )
-    """Texts of the hold for `rftd why`."""
-    step: int
-    """Weight version under evaluation, and last step planned."""
-
-
-def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopped | ExperimentWarned]:
+def decided_by_evaluation(spine: Spine) -> list[CheckpointChosen | StageStopped | ExperimentWarned]:
     """Returns the events due after evaluations and not yet in the log: chosen checkpoints, the stop of the stage,
     warnings.
     """
-    spine = state.spine
     due: list[CheckpointChosen | StageStopped | ExperimentWarned] = [*spine.scores.unwritten]
     if spine.stage < 0 or spine.stage_completed:
         return due
@@ -51,11 +32,10 @@ def decided_by_evaluation(state: RunState) -> list[CheckpointChosen | StageStopp
     return due
 
 
-def demanded_pause(state: RunState) -> Obstacle | None:
+def demanded_pause(spine: Spine) -> Obstacle | None:
     """Returns the pause required by a rule of the experiment file on evaluation figures; None if no rule
     requires one.
     """
-    spine = state.spine
     verdict = spine.scores.pause
     if verdict is None or spine.stage < 0 or spine.stage_completed:
         return None

@@ -205,13 +205,16 @@ def _event(
 
 
 def _rewarded_task(state: RunState, group: Group) -> TaskPlace:
-    """Returns taskset and row of a group whose selector draws by rewards; (-1, -1) for any other group."""
+    """Returns taskset and row of a group whose selector draws by rewards, or whose stage has tasksets with algorithms
+    of their own; (-1, -1) for any other group.
+    """
     spec = state.spine.spec
     if spec is not None and 0 <= group.stage < len(spec.stages):
         stage = spec.stages[group.stage]
         task = task_place(stage, group.row)
         tasksets = tasksets_of(stage)
-        if task.taskset < len(tasksets) and tasksets[task.taskset].follows_rewards:
+        own = any(taskset.algorithm for taskset in tasksets)
+        if task.taskset < len(tasksets) and (own or tasksets[task.taskset].follows_rewards):
             return task
     return TaskPlace(-1, -1)
 

@@ -22,8 +22,8 @@ from rftd.workers.control.by_evaluation import decided_by_evaluation, demanded_p
 from rftd.workers.control.closing import is_explored, left_to_collect
 from rftd.workers.control.hold import (
     REFUSALS,
+    RETRIED_CAUSES,
     SIGNAL_LOST,
-    TRIED_AGAIN,
     Decided,
     NoStage,
     Obstacle,
@@ -70,7 +70,7 @@ class Controller:
         if spine.status not in (Status.RUNNING, Status.PAUSED):
             return Decided((), NoStage())
         # Before the end of the stage: the last batches count, too.
-        if declared := [*declarations(self._state), *decided_by_evaluation(self._state)]:
+        if declared := [*declarations(self._state), *decided_by_evaluation(self._state.spine)]:
             return Decided(declared)
         # Before the trouble: a permanent failure needs no pause first.
         if (failure := self._failure()) is not None:
@@ -80,7 +80,7 @@ class Controller:
             return Decided([trouble])
         if spine.status is Status.PAUSED:
             return self._end_pause(trouble, now_ns)
-        trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state)
+        trouble = trouble or idle_trouble(self._state) or demanded_pause(self._state.spine)
         trouble = trouble or budget_pause(self._state, now_ns)
         due = self._next()
         # A complete experiment needs no worker, so a full disk or a refusing worker is no reason to pause before the
@@ -100,7 +100,7 @@ class Controller:
         # away by themselves either.
         if not ends_by_itself(spine) or trouble is not None:
             return Decided((), Paused(spine.cause))
-        if spine.cause not in TRIED_AGAIN:
+        if spine.cause not in RETRIED_CAUSES:
             return Decided([experiment.ExperimentResumed(reason=f"{spine.cause} is over")])
         if now_ns < (again_ns := retry_at_ns(spine)):
             return Decided((), Paused(spine.cause, again_ns))

@@ -20,10 +20,10 @@ from rftd.workers.control.holds import (
     ControllerHold,
     Dispatched,
     EvalAwaitsExplorer,
-    PlannerHold,
 )
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
+from rftd.workers.control.planner_holds import PlannerHold
 from rftd.workers.control.selectors.task_rows import ColumnSource, no_columns
 
 

@@ -151,7 +151,7 @@ def _stragglers(state: RunState, stage: StageSpec, lease: Lease) -> tuple[int, .
     return tuple(rollout for rollout in group.missing if rollout in lease.rollouts and rollout not in elsewhere)
 
 
-EXPIRY_LOOK_S: Final = 0.1
+EXPIRY_CHECK_INTERVAL_S: Final = 0.1
 """Seconds between two checks of lease deadlines (many seconds long); a worker's departure leads to an
 immediate check.
 """
@@ -204,14 +204,14 @@ class Dispatcher:
         return self._lease(stage, over, now_s, decisions)
 
     def _look_due(self, now_s: float) -> bool:
-        """True if lease deadlines have to be checked now: after a worker's departure, and every `EXPIRY_LOOK_S`
-        seconds; records the check.
+        """True if lease deadlines have to be checked now: after a worker's departure, and every
+        `EXPIRY_CHECK_INTERVAL_S` seconds; records the check.
         """
         departed = len(self._state.roster.gone)
         if (
             self._deadlines_checked is not None
             and self._deadlines_checked[0] == departed
-            and now_s - self._deadlines_checked[1] < EXPIRY_LOOK_S
+            and now_s - self._deadlines_checked[1] < EXPIRY_CHECK_INTERVAL_S
         ):
             return False
         self._deadlines_checked = departed, now_s

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from typing import ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,11 +32,13 @@ from rftd.ops.errors import (
 from rftd.ops.words import Level, Words
 from rftd.streams.events.experiment import ExperimentFailed
 from rftd.streams.events.registry import Event
-from rftd.streams.folds.roster import Gone
-from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.scoreboard import RULE
 from rftd.streams.folds.spending import BUDGET, UNSEEN
 from rftd.streams.folds.spine import Spine
+
+if TYPE_CHECKING:  # deciders of few folds import this module
+    from rftd.streams.folds.roster import Gone
+    from rftd.streams.folds.run_state import RunState
 
 DISK_FULL: Final = "disk_full"
 """The disk has too little free space."""
@@ -55,7 +57,7 @@ ERROR: Final = "error"
 SIGNAL_LOST: Final = "signal_lost"
 """Too many consecutive batches had no learning signal; only a person ends this pause."""
 
-TRIED_AGAIN: Final = frozenset((REFUSED, ERROR))
+RETRIED_CAUSES: Final = frozenset((REFUSED, ERROR))
 """Causes of pauses that end by a retry: the experiment resumes by itself after a delay, longer with each pause since
 the last new step, up to a limit.
 """
@@ -63,7 +65,7 @@ the last new step, up to a limit.
 PERSONS: Final = frozenset((SIGNAL_LOST, RULE, BUDGET, UNSEEN))
 """Causes of pauses ended only by a command of a person."""
 
-RESUMABLE: Final = TRIED_AGAIN | PERSONS
+RESUMABLE: Final = RETRIED_CAUSES | PERSONS
 """Causes of pauses that `rftd resume` may end."""
 
 _MENDED_BY_A_PERSON: Final = frozenset(
@@ -151,8 +153,8 @@ def ends_by_itself(spine: Spine) -> bool:
 
 
 def retry_at_ns(spine: Spine) -> int:
-    """Returns the time of the retry that ends a `TRIED_AGAIN` pause; the delay grows with each pause since the last new
-    step.
+    """Returns the time of the retry that ends a `RETRIED_CAUSES` pause; the delay grows with each pause since the last
+    new step.
     """
     delay_s = limits.PAUSE_BACKOFF_S[min(max(spine.pauses, 1), len(limits.PAUSE_BACKOFF_S)) - 1]
     return spine.status_ns + round(delay_s * 1e9)
@@ -190,7 +192,7 @@ class Paused(Hold, frozen=True):
     cause: str = ""
     """Cause of an automatic pause; empty after a pause command."""
     again_ns: int = 0
-    """Time of the next retry of a `TRIED_AGAIN` pause; 0 for other pauses."""
+    """Time of the next retry of a `RETRIED_CAUSES` pause; 0 for other pauses."""
 
     def told(self, state: RunState, now_ns: int, **facts: str) -> Words:
         """Returns the text: a commanded pause ends by a command, an automatic one as described by its present cause."""

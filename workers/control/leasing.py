@@ -58,11 +58,16 @@ class Credits:
     def __init__(self, state: RunState, explorers: list[WorkerStarted], ahead: int) -> None:
         """Counts the free slots of `explorers`; each may take `ahead` rollouts more than its slots."""
         self._ahead = ahead
+        """Number of rollouts that each explorer may take beyond its slots."""
         load = state.groups.load
         self._free = {worker.worker: worker.capacity + ahead - load.get(worker.worker, 0) for worker in explorers}
+        """Number of rollouts that each explorer can still take, by the explorer's id."""
         self._workers = {worker.worker: worker for worker in explorers}
+        """Explorers by worker."""
         self._load = load
+        """Number of unfinished rollouts leased to each explorer before this turn."""
         self._taken = 0
+        """Number of rollouts reserved in this turn."""
 
     @property
     def most(self) -> int:

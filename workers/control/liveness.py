@@ -7,7 +7,7 @@ from uuid import UUID
 from rftd.ops import limits
 from rftd.streams.events.worker import Heartbeat, WorkerStarted
 
-LONGEST_LOOK_S = 2 * limits.HEARTBEAT_INTERVAL_S
+MAX_TICK_INTERVAL_S = 2 * limits.HEARTBEAT_INTERVAL_S
 """Maximum seconds counted between two calls of `tick`: a process stopped for longer cannot have read heartbeats."""
 
 
@@ -112,10 +112,10 @@ class Liveness:
         self._began_s.pop(lease, None)
 
     def _looked_until(self, now_s: float) -> float:
-        """Returns the seconds spent reading the log up to the clock reading `now_s`, at most `LONGEST_LOOK_S` after the
-        last tick.
+        """Returns the seconds spent reading the log up to the clock reading `now_s`, at most `MAX_TICK_INTERVAL_S`
+        after the last tick.
         """
         if self._ticked_s is None:
             return self._looked_s
         # Capped: a process stopped for an hour would otherwise find every worker an hour silent.
-        return self._looked_s + min(now_s - self._ticked_s, LONGEST_LOOK_S)
+        return self._looked_s + min(now_s - self._ticked_s, MAX_TICK_INTERVAL_S)

@@ -14,16 +14,16 @@ from uuid import UUID
 
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import BufferEntry, Changes
-from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.topics import Partition
 from rftd.streams.spec.schedule import has_windows, plan_ahead
 from rftd.streams.spec.spec import StageSpec
-from rftd.workers.control.batches import build_plan, rows_of
-from rftd.workers.control.by_evaluation import EvalDecides, last_plannable_step
+from rftd.workers.control.batches import PlanningState, build_plan, rows_of
+from rftd.workers.control.by_evaluation import last_plannable_step
 from rftd.workers.control.hold import Decided, NoStage, Paused, StagePlanned
-from rftd.workers.control.holds import (
+from rftd.workers.control.planner_holds import (
     Collects,
+    EvalDecides,
     LastChance,
     NoTrainer,
     PlannedAhead,
@@ -41,7 +41,7 @@ _NO_IDS: Final = frozenset[UUID]()
 """Ids to skip in a policy's selection: none."""
 
 
-def view_of(state: RunState, stage: StageSpec) -> PolicyView:
+def view_of(state: PlanningState, stage: StageSpec) -> PolicyView:
     """Returns the counts of the state from which the stage's policy decides."""
     spine = state.spine
     replay_buffer = state.replay_buffer
@@ -68,7 +68,7 @@ def view_of(state: RunState, stage: StageSpec) -> PolicyView:
 class Planner:
     """Decides one experiment's retirements and plans; callers append its events, fold them, and call `decide` again."""
 
-    def __init__(self, state: RunState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
+    def __init__(self, state: PlanningState, *, oldest_flight: Callable[[], int | None] | None = None) -> None:
         """Plans for `state`; `oldest_flight` returns the oldest version of an unfinished group, by default from the
         state's leases.
         """
@@ -230,7 +230,7 @@ class Planner:
         return Decided(retired_events(parts, positions, now_ns), Collects() if collects else StagePlanned())
 
 
-def oldest_flight_of(state: RunState) -> int | None:
+def oldest_flight_of(state: PlanningState) -> int | None:
     """Returns the oldest weight version with which an unfinished rollout may have begun; None without unfinished
     rollouts.
     """
@@ -251,7 +251,7 @@ class StageBuffer:
     ones.
     """
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: PlanningState) -> None:
         self._state = state
         self._stage = -1
         """Number of the stage indexed; -1 before the first `refresh`."""

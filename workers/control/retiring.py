@@ -18,17 +18,17 @@ from rftd.streams.events.batch import (
 )
 from rftd.streams.events.registry import Event
 from rftd.streams.folds.replay_buffer import BufferEntry
-from rftd.streams.folds.run_state import RunState
 from rftd.streams.folds.spine import Status
 from rftd.streams.log.topics import Partition
 from rftd.streams.spec.spec import AlgorithmSpec, StageSpec
-from rftd.workers.control.batches import observed_at
+from rftd.workers.control.batches import PlanningState, observed_at
 from rftd.workers.control.policies.policy import Retirement
 from rftd.workers.learning.algorithms.advantages.advantage import AdvantageFunction
+from rftd.workers.learning.algorithms.advantages.by_taskset import stage_advantages
 from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup
 from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES, advantage_function
 
-RETIRED_AT_ONCE: Final = 4096
+MAX_RETIRED_IDS: Final = 4096
 """Maximum number of ids in one experience.retired: at 16 bytes each, far below the limit of a record."""
 UNINFORMATIVE: Final = "uninformative"
 """Reason for retiring a group without a learning signal."""
@@ -74,7 +74,7 @@ class Judge:
         functions.
         """
         name = stage.algorithm.advantage
-        return not ADVANTAGES.builtin(name) or bool(advantage_function(stage.algorithm).member_fields)
+        return not ADVANTAGES.builtin(name) or bool(stage_advantages(stage).member_fields)
 
     def _judging_function(self, algorithm: AlgorithmSpec) -> AdvantageFunction | None:
         """Returns the advantage function that judges the stage's groups; None if none can without its module."""
@@ -94,7 +94,7 @@ def _closed_group(members: list[BufferEntry]) -> ClosedGroup:
     )
 
 
-def unfit(state: RunState, stage: StageSpec, judge: Judge, fresh: Iterable[BufferEntry]) -> list[Retirement]:
+def unfit(state: PlanningState, stage: StageSpec, judge: Judge, fresh: Iterable[BufferEntry]) -> list[Retirement]:
     """Returns the groups that no batch may use: with too few members, or without a learning signal.
 
     `fresh` are the experiences new to the stage's buffer, so that each group is judged once.
@@ -132,7 +132,9 @@ def _filtered(stage: StageSpec, experiences: Iterable[BufferEntry]) -> list[Reti
     ]
 
 
-def given_up_events(state: RunState, judge: Judge, positions: Mapping[Partition, int], now_ns: int) -> Sequence[Event]:
+def given_up_events(
+    state: PlanningState, judge: Judge, positions: Mapping[Partition, int], now_ns: int
+) -> Sequence[Event]:
     """Returns the events retiring experiences with payloads an operator declared lost, and abandoning untrained batches
     with them.
 
@@ -186,7 +188,7 @@ def retired_events(
     return [
         ExperienceRetired(
             experiences=tuple(
-                experience.member.experience for experience in experiences[start : start + RETIRED_AT_ONCE]
+                experience.member.experience for experience in experiences[start : start + MAX_RETIRED_IDS]
             ),
             reason=reason,
             uses=uses,
@@ -195,7 +197,7 @@ def retired_events(
             uninformative=_reward_range(experiences, waiting) if reason.startswith(_WITHOUT_BATCH) else None,
         )
         for (reason, uses), experiences in by_uses(retirements).items()
-        for start in range(0, len(experiences), RETIRED_AT_ONCE)
+        for start in range(0, len(experiences), MAX_RETIRED_IDS)
     ]
 
 

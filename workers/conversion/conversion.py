@@ -26,9 +26,13 @@ from rftd.workers.conversion.whole_tensor import WholeTensor
 from rftd.workers.weights.tensor_bytes import size_bytes
 
 _STEP: Final = re.compile(r"global_step_([0-9]{1,18})")
+"""Name of a checkpoint's folder, with the step."""
 _HF: Final = "huggingface"
+"""Folder of the transformers model below `actor`."""
 _ACTOR: Final = "actor"
+"""Folder of the policy in a checkpoint."""
 _LAYERS: Final = re.compile(r"model\.layers\.([0-9]{1,6})\..+")
+"""Name of a layer's tensor, with the index of the layer."""
 
 Form = Literal["rftd", "fsdp", "megatron", "torch.distributed"]
 
@@ -71,7 +75,7 @@ def found_checkpoints(folder: Path, steps: Sequence[int] = ()) -> list[FoundChec
     Raises NotFoundError for a missing folder, for a folder without any checkpoint, or without a checkpoint of a step.
     """
     if not folder.is_dir():
-        raise NotFoundError("no folder of checkpoints", where=str(folder), field="--checkpoint-dir")
+        raise NotFoundError("not a folder of checkpoints", where=str(folder), field="--checkpoint-dir")
     enclosing = next((ancestor for ancestor in (folder, *folder.parents) if _STEP.fullmatch(ancestor.name)), None)
     checkpoints = (
         [_checkpoint(enclosing)]

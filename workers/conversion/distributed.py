@@ -18,6 +18,7 @@ from rftd.workers.conversion.whole_tensor import TensorPart, WholeTensor, whole
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES
 
 METADATA: Final = ".metadata"
+"""Name of the file that lists the tensors of a distributed checkpoint."""
 _MODULE: Final = "torch.distributed.checkpoint.metadata"
 _NAMES: Final = frozenset(
     {
@@ -35,7 +36,8 @@ _NAMES: Final = frozenset(
         "pathlib._local.PosixPath",
     }
 )
-_OF_AN_OPTIMIZER: Final = ("optim.", "optimizer.", "optimizer_", "lr_scheduler", "rng_state", "chained_")
+_OPTIMIZER_PREFIXES: Final = ("optim.", "optimizer.", "optimizer_", "lr_scheduler", "rng_state", "chained_")
+"""Prefixes of entries that belong to the optimizer and are skipped."""
 
 
 def distributed_folder(actor: Path) -> Path | None:
@@ -54,7 +56,7 @@ def distributed_tensors(folder: Path) -> list[WholeTensor]:
         storage_infos = {_key(index): info for index, info in metadata.get("storage_data").items()}
         tensors = []
         for name, stored in metadata.get("state_dict_metadata").items():
-            if stored.name == f"{_MODULE}.TensorStorageMetadata" and not name.startswith(_OF_AN_OPTIMIZER):
+            if stored.name == f"{_MODULE}.TensorStorageMetadata" and not name.startswith(_OPTIMIZER_PREFIXES):
                 parts = [
                     TensorPart(chunk.get("offsets"), _stored(folder, name, chunk, storage_infos))
                     for chunk in stored.get("chunks")
@@ -63,7 +65,7 @@ def distributed_tensors(folder: Path) -> list[WholeTensor]:
     except (OSError, *DAMAGE) as error:
         raise DataError(f"no description of a checkpoint: {error}", where=str(path), fix=FIX) from error
     if not tensors:
-        raise DataError("it names no tensor of a model", where=str(path), fix=FIX)
+        raise DataError("it names no tensors of a model", where=str(path), fix=FIX)
     return tensors
 
 
@@ -81,7 +83,7 @@ def _stored(
     info = places[name, offset]
     file = info.get("relative_path")
     if not isinstance(file, str) or Path(file).name != file:
-        raise ValueError(f"{str(file)[:80]!r} is no name of a file beside it")
+        raise ValueError(f"{str(file)[:80]!r} is not the name of a file in its folder")
     path = folder / file
     if info.state.get("transform_descriptors"):
         raise DataError(

@@ -20,6 +20,7 @@ from rftd.workers.conversion.torch_file import FIX, SpreadTensor, StoredTensor, 
 from rftd.workers.conversion.whole_tensor import TensorPart, WholeTensor, whole
 
 _FILE: Final = re.compile(r"model_world_size_([0-9]{1,6})_rank_([0-9]{1,6})\.pt")
+"""Name of a rank's file, with the number of ranks and the rank."""
 
 RankState = Mapping[str, StoredTensor | SpreadTensor]
 
@@ -42,7 +43,7 @@ def fsdp_tensors(folder: Path) -> list[WholeTensor]:
     for path in later:
         if wrong := sorted(states[path].keys() ^ states[first].keys()):
             raise DataError(
-                f"it is of another model than {first.name}: {wrong[0]!r} is in one of them only",
+                f"it belongs to another model than {first.name}: {wrong[0]!r} is in one of them only",
                 where=str(path),
                 fix=FIX,
             )
@@ -81,7 +82,7 @@ def _state(path: Path) -> RankState:
         raise DataError("the file holds no state of a model", where=str(path), fix=FIX)
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, (StoredTensor, SpreadTensor)):
-            raise DataError(f"{str(name)[:200]!r} is no tensor of a model", where=str(path), fix=FIX)
+            raise DataError(f"{str(name)[:200]!r} is not a tensor of a model", where=str(path), fix=FIX)
     return state
 
 

@@ -37,8 +37,11 @@ _TOP: Final = {
     "decoder.final_layernorm.bias": "model.norm.bias",
     "output_layer.weight": "lm_head.weight",
 }
+"""Transformers name of each tensor outside the layers, by Megatron's name."""
 _WORDS: Final = ("embedding.word_embeddings.weight", "output_layer.weight")
+"""Tensors with rows for the vocabulary, possibly padded."""
 _LAYER: Final = re.compile(r"decoder\.layers\.(?:([0-9]{1,6})\.)?(.+)")
+"""Name of a layer's tensor: index of the layer, and name within it."""
 _IN_LAYER: Final = {
     "input_layernorm.weight": "input_layernorm.weight",
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
@@ -51,8 +54,11 @@ _IN_LAYER: Final = {
     "mlp.linear_fc2.weight": "mlp.down_proj.weight",
     "mlp.linear_fc2.bias": "mlp.down_proj.bias",
 }
+"""Transformers name of each tensor within a layer, by Megatron's name."""
 _QKV: Final = ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias")
+"""Tensors with queries, keys and values interleaved by group."""
 _GATE_UP: Final = ("mlp.linear_fc1.weight", "mlp.linear_fc1.bias")
+"""Tensors with gate and up projection, one after the other."""
 
 
 Fusing: TypeAlias = Literal["one", "heads", "gate_up"]
@@ -176,7 +182,7 @@ def _cut(tensor: WholeTensor, name: str, shape: tuple[int, ...], boxes: Sequence
 
 def _unknown(tensor: WholeTensor) -> DataError:
     return DataError(
-        f"{tensor.name!r} is no tensor of a decoder that is known here (Llama, Mistral, Qwen2, Qwen3; no experts)",
+        f"{tensor.name!r} is not a tensor of a supported decoder (Llama, Mistral, Qwen2, Qwen3; no experts)",
         where=str(tensor.files()[0]),
         fix="convert it with the tools of Megatron",
     )

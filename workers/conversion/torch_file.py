@@ -34,6 +34,7 @@ from rftd.workers.conversion.pickled import (
 from rftd.workers.weights.tensor_bytes import ITEM_BYTES
 
 FIX: Final = "copy the checkpoint again, or convert another one"
+"""Fix of errors about an unreadable file."""
 _STORAGES: Final = {
     "torch.BoolStorage": "bool",
     "torch.ByteStorage": "uint8",
@@ -46,6 +47,7 @@ _STORAGES: Final = {
     "torch.FloatStorage": "float32",
     "torch.DoubleStorage": "float64",
 }
+"""Dtype by the name of torch's typed storage."""
 _UNTYPED: Final = "torch.storage.UntypedStorage"
 _TENSOR: Final = "torch._utils._rebuild_tensor_v2"
 _TENSOR_OF_DTYPE: Final = "torch._utils._rebuild_tensor_v3"

@@ -21,17 +21,20 @@ from rftd.workers.workflows.registry import check_own_names
 
 _REQUEST_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES // 4
 """Maximum characters of all tasks of one request; in UTF-8, a character takes up to four bytes."""
-_LOOK_S: Final = 0.05
+_POLL_INTERVAL_S: Final = 0.05
 """Seconds between two searches for a task whose lease was read first, from another partition."""
 _PATIENCE_S: Final = 60.0
+"""Longest wait in seconds for the record of a leased task."""
 
 
 class AddedTask:
     """One task of a queue, as a source of a single row."""
 
     digest = ""
+    """Empty: the task has no file."""
 
     def __init__(self, spec: TasksetSpec, row: int, record: dict[str, Any]) -> None:
+        """`record` is the task as added, `row` is the number of the task in the queue."""
         self._spec = spec
         self._row = row
         self._record = record
@@ -77,7 +80,7 @@ async def _added_task(member: Membership, spine: Spine, lease: TaskLeased, tasks
     clock = member.clock
     deadline_s = clock.monotonic_s() + _PATIENCE_S
     while lease.row >= spine.queues.of(lease.stage).rows and clock.monotonic_s() < deadline_s:
-        await clock.sleep(_LOOK_S)
+        await clock.sleep(_POLL_INTERVAL_S)
     partition = partition_of(EXPERIMENTS, member.experiment)
     try:
         offset, index = spine.queues.of(lease.stage).position_of(lease.row)

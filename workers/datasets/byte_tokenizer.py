@@ -8,7 +8,9 @@ from typing import Final
 from rftd.workers.datasets.message import Message
 
 EOS: Final = 256
+"""Id of the end of a response."""
 VOCABULARY: Final = 257
+"""Number of token ids: one for each byte, and the end of a response."""
 
 
 class ByteTokenizer:

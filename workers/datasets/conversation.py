@@ -9,6 +9,7 @@ from rftd.workers.datasets.record import DatasetRecord
 from rftd.workers.datasets.tokenizer import Tokenizer
 
 Ids = list[int]
+"""Token ids."""
 
 
 def answered(
@@ -27,7 +28,7 @@ def answered(
     tools = reader.tools()
     whole = tokenizer.chat_text((*before, *answer), generation_prompt=False, tools=tools)
     # Cut from the whole text, then encoded in two parts: encoded as one, a token could span prompt and response.
-    prompt = _opened(reader, tokenizer, whole, before, tools)
+    prompt = _prompt_text(reader, tokenizer, whole, before, tools)
     for message in answer:
         # The quick test first: the exact one renders the template once more.
         if message.role == "assistant" and message.content.strip() not in whole[len(prompt) :]:
@@ -50,7 +51,7 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
     whole = tokenizer.chat_text(messages, generation_prompt=False, tools=tools) if marked is None else ""
     ids: Ids = []
     mask: list[int] = []
-    for text, by_assistant in _turns(reader, tokenizer, messages, whole, tools) if marked is None else marked:
+    for text, by_assistant in _marked_pieces(reader, tokenizer, messages, whole, tools) if marked is None else marked:
         piece = _without_doubles(tokenizer, tokenizer.encode(text)) if by_assistant else tokenizer.encode(text)
         learned = len(piece) if by_assistant else 0
         if by_assistant and marked is None:  # templates write a line break after the end of a turn, spoken by nobody
@@ -80,7 +81,7 @@ def spoken(reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Messa
     return ids, mask
 
 
-def _turns(
+def _marked_pieces(
     reader: DatasetRecord, tokenizer: Tokenizer, messages: Sequence[Message], whole: str, tools: str
 ) -> Iterator[tuple[str, bool]]:
     """Yields the text in pieces, each with True if spoken by the assistant. Raises DataError for a rewritten turn."""
@@ -90,7 +91,7 @@ def _turns(
             continue
         if not number:
             raise reader.error("has messages that begin with the assistant, without a message before")
-        start = len(_opened(reader, tokenizer, whole, messages[:number], tools))
+        start = len(_prompt_text(reader, tokenizer, whole, messages[:number], tools))
         closed = tokenizer.chat_text(messages[: number + 1], generation_prompt=False, tools=tools)
         # A template may drop the thoughts of earlier turns when it sees a later one: no model was ever shown that text.
         if not whole.startswith(closed) or not offset <= start < len(closed):
@@ -103,7 +104,7 @@ def _turns(
         offset = len(closed)
 
 
-def _opened(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
+def _prompt_text(reader: DatasetRecord, tokenizer: Tokenizer, whole: str, before: Sequence[Message], tools: str) -> str:
     """Returns the beginning of `whole` up to the assistant's next message."""
     prompt = tokenizer.chat_text(before, generation_prompt=True, tools=tools)
     if whole.startswith(prompt):

@@ -17,12 +17,17 @@ from rftd.ops.hub_id import DATASET, HubId
 from rftd.streams.spec.spec import TasksetSpec
 
 LINES: Final = ".jsonl"
+"""Suffix of JSON Lines."""
 FORMATS: Final = (LINES, ".parquet", ".arrow", ".csv", ".json")
 """Supported kinds of files."""
 SHARD: Final = re.compile(r"\d+")
+"""Run of digits in a file's name, replaced by `#` in order to compare the names of a split's files."""
 _PART: Final = re.compile(r"(?P<head>.*-)\d{5}-of-(?P<of>\d{5})(?P<tail>\.\w+)")
+"""Name of one part of a split, as the hub writes it."""
 PATTERN: Final = re.compile(r"[*?[]")
+"""A character making a path a pattern."""
 _PACKED: Final = (".gz", ".zst", ".bz2", ".xz", ".zip")
+"""Suffixes of compressed files, which are refused."""
 _NO_ROWS: Final = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 """Files written by `datasets` next to the rows, without rows."""
 _CARD_SIZE_BYTES: Final = 2**20
@@ -48,14 +53,14 @@ def taskset_files(spec: TasksetSpec) -> tuple[Path, ...]:
             )
     files: list[Path] = []
     for path in spec.paths:
-        named = _named_by(msgspec.structs.replace(spec, path=path, more_paths=()))
+        named = _files_of_path(msgspec.structs.replace(spec, path=path, more_paths=()))
         if twice := [file for file in named if file in files]:
             _refuse(spec, f"two of its paths name {twice[0]}", twice[0])
         files += named
     return tuple(files)
 
 
-def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
+def _files_of_path(spec: TasksetSpec) -> tuple[Path, ...]:
     """Returns the files of a taskset of one path."""
     path = Path(spec.path)
     if path.is_file():
@@ -63,15 +68,15 @@ def _named_by(spec: TasksetSpec) -> tuple[Path, ...]:
             _refuse(spec, f"{path.name} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} file", path)
         return (path,)
     if path.is_dir():
-        files = _in_folder(spec, path)
+        files = _files_of_folder(spec, path)
         _check_parts(files)
         return files
     if PATTERN.search(spec.path):
-        return _of_pattern(spec, path)
+        return _files_of_pattern(spec, path)
     _refuse(spec, f"there is no file or folder {spec.path!r}", path)
 
 
-def _of_pattern(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
+def _files_of_pattern(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
     # A link to a folder followed by `..` would lead to the folder above its target.
     """Returns the files that fit a pattern, of one format."""
     if ".." in path.parts:
@@ -84,41 +89,46 @@ def _of_pattern(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _in_folder(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
+def _files_of_folder(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
     """Returns the files of a folder for subset and split, by its card, by names, or as one whole split."""
-    if listed := _by_card(spec, path):
+    if listed := _files_of_card(spec, path):
         return listed
-    folders = [folder for base in _bases(spec, path) for folder in (base, base / "data")]
+    folders = [folder for base in _candidate_folders(spec, path) for folder in (base, base / "data")]
     for folder in folders:
-        if files := _named(spec, folder):
+        if files := _files_of_split(spec, folder):
             return files
     for folder in folders:
-        whole = _whole(folder)
+        whole = _whole_split(folder)
         if not whole:
             continue
         # Anything else would train on a test split, or test on the training data, without a warning.
         if spec.split != "train" or any(re.match(r"(test|val|dev|eval)", file.name) for file in _rows_in(folder)):
-            _refuse(spec, f"no file is named for split {spec.split!r}; there are {_names(_rows_in(folder))}", folder)
+            _refuse(
+                spec,
+                f"no file is named for split {spec.split!r}; the splits are {_shown_names(_rows_in(folder))}",
+                folder,
+            )
         _check_one_format(spec, whole, folder)
         return tuple(whole)
     _refuse(spec, "there is no file of rows", path)
 
 
-def _bases(spec: TasksetSpec, path: Path) -> list[Path]:
+def _candidate_folders(spec: TasksetSpec, path: Path) -> list[Path]:
+    """Returns the folders to search: the subset's, then the taskset's own."""
     return [path / spec.subset, path] if spec.subset else [path]
 
 
-def _named(spec: TasksetSpec, folder: Path) -> tuple[Path, ...]:
+def _files_of_split(spec: TasksetSpec, folder: Path) -> tuple[Path, ...]:
     """Returns the files of a folder that are named for the split, of one format."""
-    readings = [files for suffix in FORMATS if (files := _of_split(spec, folder, suffix))]
+    readings = [files for suffix in FORMATS if (files := _split_files(spec, folder, suffix))]
     # JSON Lines go first, whatever files lie beside them.
     if readings and readings[0][0].suffix != LINES and len(readings) > 1:
         either = [files[0] for files in readings]
-        _refuse(spec, f"split {spec.split!r} could mean any of {_names(either)}", folder)
+        _refuse(spec, f"split {spec.split!r} could mean any of {_shown_names(either)}", folder)
     return readings[0] if readings else ()
 
 
-def _of_split(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
+def _split_files(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
     """Returns the file, parts or folder named after the split, with this suffix."""
     exact = folder / f"{spec.split}{suffix}"
     if exact.is_file():
@@ -126,16 +136,16 @@ def _of_split(spec: TasksetSpec, folder: Path, suffix: str) -> tuple[Path, ...]:
     parts = sorted(file for file in folder.glob(f"{spec.split}[-_.]*{suffix}") if file.is_file())
     # Parts of one split differ only in numbers: train-0001 and train-v2-0001 are two data sets.
     if len({SHARD.sub("#", file.name) for file in parts}) > 1:
-        _refuse(spec, f"split {spec.split!r} could mean any of {_names(parts)}", folder)
+        _refuse(spec, f"split {spec.split!r} could mean any of {_shown_names(parts)}", folder)
     if parts:
         return tuple(parts)
-    return tuple(file for file in _whole(folder / spec.split) if file.suffix == suffix)
+    return tuple(file for file in _whole_split(folder / spec.split) if file.suffix == suffix)
 
 
-def _whole(folder: Path) -> list[Path]:
+def _whole_split(folder: Path) -> list[Path]:
     """Returns the files of a folder that is one split: the ones listed by `datasets`, else all, JSON Lines first."""
     state = folder / "state.json"
-    if state.is_file() and (saved := _saved(folder, state)):
+    if state.is_file() and (saved := _saved_dataset(folder, state)):
         return saved
     files = _rows_in(folder)
     lines = [file for file in files if file.suffix == LINES]
@@ -153,7 +163,7 @@ def _rows_in(folder: Path) -> list[Path]:
     )
 
 
-def _saved(folder: Path, state: Path) -> list[Path]:
+def _saved_dataset(folder: Path, state: Path) -> list[Path]:
     """Returns the files of a folder written by `Dataset.save_to_disk`, in the listed order."""
     try:
         listed = json_decoder(dict[str, Any]).decode(state.read_bytes())
@@ -172,9 +182,9 @@ def _saved(folder: Path, state: Path) -> list[Path]:
     return files
 
 
-def _by_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
+def _files_of_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
     """Returns the files named in the head of README.md for subset and split; none without such names."""
-    config = _config_of(spec, _card(path))
+    config = _config_of(spec, _read_card(path))
     if config is None:
         return ()
     named = config.get("data_files")
@@ -197,9 +207,7 @@ def _by_card(spec: TasksetSpec, path: Path) -> tuple[Path, ...]:
         matches = sorted(root.glob(pattern))
         files += [file for file in matches if file.suffix in FORMATS and file.is_file()]
     if patterns and not files:
-        _refuse(
-            spec, f"README.md names {', '.join(patterns)} for split {spec.split!r}, and no such file is there", path
-        )
+        _refuse(spec, f"README.md names {', '.join(patterns)} for split {spec.split!r}, which does not exist", path)
     if files:
         _check_one_format(spec, files, path)
     return tuple(dict.fromkeys(files))
@@ -225,7 +233,7 @@ def _config_of(spec: TasksetSpec, card: dict[str, Any]) -> dict[str, Any] | None
     return None
 
 
-def _card(path: Path) -> dict[str, Any]:
+def _read_card(path: Path) -> dict[str, Any]:
     """Returns the head of README.md as a mapping; empty if missing or malformed."""
     try:
         with (path / "README.md").open(encoding="utf-8", errors="replace") as file:
@@ -255,11 +263,13 @@ def _check_parts(files: Sequence[Path]) -> None:
 
 
 def _check_one_format(spec: TasksetSpec, files: Sequence[Path], folder: Path) -> None:
+    """Raises DataError if the files have several formats."""
     if len({file.suffix for file in files}) > 1:
-        _refuse(spec, f"files of several formats could be meant: {_names(files)}", folder)
+        _refuse(spec, f"files of several formats could be meant: {_shown_names(files)}", folder)
 
 
-def _names(files: Iterable[Path]) -> str:
+def _shown_names(files: Iterable[Path]) -> str:
+    """Returns the names of files for messages, eight at most."""
     names = [file.name for file in files]
     shown = ", ".join(names[:8])
     return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"

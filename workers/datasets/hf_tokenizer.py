@@ -24,13 +24,17 @@ GENERATION: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
 CACHED: Final = 1024
 """Maximum number of cached texts of each kind: a dataset of up to as many rows is encoded once."""
 _ANY_TEXT: Final = "a 1"
+"""Text whose encoding shows the ids added before a text."""
 MODEL_FIELD: Final = "model.model_path"
 """Field of an error about a token without an embedding in the model."""
 _MATCHING: Final = "take the tokenizer that the model was trained with, or add rows to its embeddings"
+"""Fix for a token without an embedding."""
 _FILES: Final = "the folder needs tokenizer.json and tokenizer_config.json"
-_OWN_CODE: Final = (
+"""Fix for a folder without a tokenizer."""
+_OWN_CODE_FIX: Final = (
     "write model.trust_remote_code: true if the tokenizer's own code is to be run, or use a folder with tokenizer.json"
 )
+"""Fix for a tokenizer with code of its own."""
 SHORT_TOKENS: Final = 16
 """Maximum tokens of a cached answer: short answers recur, and decoding one costs as much as sampling it."""
 
@@ -48,22 +52,28 @@ class HfTokenizer:
         vocabulary_tokens: int = 0,
         template_args: Mapping[str, Any] | None = None,
     ) -> None:
+        """`inner` is the transformers tokenizer; `vocabulary_tokens` is the number of embeddings, 0 if unknown."""
         self._inner = inner
         self._folder = folder
         self._chat_template = chat_template
         self._template_args = dict(template_args or {})
-        self._eos_ids = eos_ids
+        """Variables of the chat template."""
+        self._read_eos_ids = eos_ids
         self._vocabulary = vocabulary_tokens
-        self._beginning = _beginning(inner)
+        """Number of embeddings of the model; 0 if unknown."""
+        self._beginning_ids = _beginning_ids(inner)
+        """Ids added before a text."""
         # The rollouts of a group share their prompt, and one call costs as much as several sampled tokens.
         self._encoded = lru_cache(maxsize=CACHED)(self._encode)
         self._rendered = lru_cache(maxsize=CACHED)(self._render)
+        """Cached function rendering a conversation; keeps the last `CACHED` results."""
         self._decoded = lru_cache(maxsize=CACHED)(self._decode)
+        """Cached function decoding few ids; keeps the last `CACHED` results."""
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
         """Returns the tokenizer's own end of sequence, then the ends of generation_config.json."""
-        return self._eos_ids
+        return self._read_eos_ids
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Returns the ids of a text as a new list, with the model's beginning-of-sequence ids if `special`."""
@@ -74,12 +84,12 @@ class HfTokenizer:
         """Returns the ids of a text. Raises DataError for a token without an embedding."""
         ids = tuple(self._inner.encode(text, add_special_tokens=False))
         if self._vocabulary and max(ids, default=0) >= self._vocabulary:
-            self._refuse(max(ids))
-        beginning = self._beginning if special else ()
+            self._refuse_token(max(ids))
+        beginning = self._beginning_ids if special else ()
         # A rendered text already contains its beginning.
         return ids if ids[: len(beginning)] == beginning else (*beginning, *ids)
 
-    def _refuse(self, token: int) -> NoReturn:
+    def _refuse_token(self, token: int) -> NoReturn:
         """Raises DataError: a tokenizer may know more tokens than the model, as long as no text has one of them."""
         raise DataError(
             f"a text has the token {self.decode([token], special=True)!r}, number {token}, and the model has "
@@ -97,6 +107,7 @@ class HfTokenizer:
         return self._decoded(tuple(tokens)) if len(tokens) <= SHORT_TOKENS else self._decode(tokens)
 
     def _decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of ids without special tokens."""
         return str(self._inner.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
@@ -104,6 +115,7 @@ class HfTokenizer:
         return self._rendered(tuple(messages), generation_prompt, tools)
 
     def _render(self, messages: tuple[Message, ...], generation_prompt: bool, tools: str) -> str:
+        """Returns the conversation in the chat template. Raises DataError for an error of the template."""
         with self._template_errors(messages):
             text = self._inner.apply_chat_template(
                 [message.as_dict() for message in messages],
@@ -176,7 +188,7 @@ def open_tokenizer(
         raise DataError(
             f"model folder {path!r} does not exist",
             where=path,
-            fix="rftd reads local folders: download the model and set model.model_path to where it lies",
+            fix="rftd reads local folders: download the model and set model.model_path to its folder",
         )
     check_extra(TORCH, "the tokenizer of a model folder")
     # The import takes seconds; processes that only fold or plan never pay for it.
@@ -190,7 +202,7 @@ def open_tokenizer(
         raise DataError(
             message if has_tokenizer(folder) else f"model folder {path!r} holds no tokenizer",
             where=path,
-            fix=_OWN_CODE if has_tokenizer_code(folder) and not trust_remote_code else _FILES,
+            fix=_OWN_CODE_FIX if has_tokenizer_code(folder) and not trust_remote_code else _FILES,
         ) from error
     if not inner.encode(_ANY_TEXT, add_special_tokens=False):
         # transformers makes an empty one for some kinds of model, without an error.
@@ -204,13 +216,13 @@ def open_tokenizer(
         inner,
         folder=path,
         chat_template=chat_template,
-        eos_ids=_eos_ids(inner, folder, vocabulary),
+        eos_ids=_read_eos_ids(inner, folder, vocabulary),
         vocabulary_tokens=vocabulary,
         template_args=template_args,
     )
 
 
-def _beginning(inner: Any) -> tuple[int, ...]:
+def _beginning_ids(inner: Any) -> tuple[int, ...]:
     """Returns the ids before a text; ids behind it would end a prompt, and are left out."""
     bare = inner.encode(_ANY_TEXT, add_special_tokens=False)
     whole = inner.encode(_ANY_TEXT, add_special_tokens=True)
@@ -220,7 +232,7 @@ def _beginning(inner: Any) -> tuple[int, ...]:
     return tuple(whole[: next(starts, bos_count)])
 
 
-def _eos_ids(inner: Any, folder: Path, vocabulary: int) -> tuple[int, ...]:
+def _read_eos_ids(inner: Any, folder: Path, vocabulary: int) -> tuple[int, ...]:
     """Returns the tokenizer's end of sequence, then the ends in generation_config.json within the model's vocabulary.
 
     Raises DataError for an end of the tokenizer's without an embedding: rows are trained with it behind them.

@@ -15,6 +15,7 @@ class Message(msgspec.Struct, frozen=True):
     role: str
     """`system`, `user`, `assistant` or `tool`."""
     content: str
+    """Text of the message."""
     extra: str = ""
     """Other keys for templates (`tool_calls`, `name`, ...), as a JSON object; empty without any."""
 

@@ -21,7 +21,8 @@ _SHOWN_CHARS: Final = 40
 """Most characters of a cell shown in an error."""
 
 
-def _shown(cell: Any) -> str:
+def _shown_cell(cell: Any) -> str:
+    """Returns a cell as JSON, cut for messages."""
     text = msgspec.json.encode(cell).decode()
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
@@ -30,9 +31,12 @@ class DatasetRecord:
     """A row with typed access to its keys; every error names the row and its keys."""
 
     def __init__(self, record: dict[str, Any], spec: TasksetSpec, row: int) -> None:
+        """`record` is row number `row` of the taskset."""
         self._record = record
         self._where = f"taskset {spec.name!r} ({spec.path}) row {row}"
+        """Taskset, path and row, for messages."""
         self.form: Format = spec.format
+        """Format of the taskset: the keys of its columns, and the form of its prompts."""
 
     def has(self, key: str) -> bool:
         """True if the row has a cell, and not null, under the key."""
@@ -49,7 +53,7 @@ class DatasetRecord:
 
     def text(self, key: str) -> str:
         """Returns the cell as text; a number or a list is written as JSON."""
-        self._demand(key)
+        self._require(key)
         cell = self.value(key)
         return cell if isinstance(cell, str) else msgspec.json.encode(cell).decode()
 
@@ -59,7 +63,7 @@ class DatasetRecord:
 
     def words(self, key: str) -> str:
         """Returns the text under the key. Raises DataError for messages or any other type."""
-        self._demand(key)
+        self._require(key)
         if isinstance(cell := self.value(key), str):
             return cell
         raise self.error(
@@ -68,25 +72,25 @@ class DatasetRecord:
 
     def number(self, key: str) -> float:
         """Returns the number under the key. Raises DataError for a text, NaN or an infinity."""
-        self._demand(key)
+        self._require(key)
         cell = self.value(key)
         if isinstance(cell, (bool, int, float)) and math.isfinite(cell):
             return float(cell)
-        raise self.error(f"has {_shown(cell)} under {key!r}, where a number belongs", key)
+        raise self.error(f"has {_shown_cell(cell)} under {key!r}, where a number belongs", key)
 
     def flag(self, key: str) -> bool:
         """Returns the boolean under the key; 1 and 0 count as true and false. Raises DataError for a text."""
-        self._demand(key)
+        self._require(key)
         cell = self.value(key)
         # 1.0 and "true" are refused: a column of floats or texts is more likely a score or a name than a label.
         if isinstance(cell, (bool, int)) and cell in (0, 1):
             return bool(cell)
-        problem = f"has {_shown(cell)} under {key!r}, which is true for a desirable answer and else false"
+        problem = f"has {_shown_cell(cell)} under {key!r}, which is true for a desirable answer and else false"
         raise self.error(problem, key)
 
     def messages(self, key: str) -> tuple[Message, ...]:
         """Returns the conversation under the key; a single message counts as a conversation."""
-        self._demand(key)
+        self._require(key)
         cell = self.value(key)
         try:
             return parse_messages([cell] if isinstance(cell, dict) else cell)
@@ -130,7 +134,7 @@ class DatasetRecord:
             + (f" (did you mean {nearest!r}?)" if nearest else ""),
         )
 
-    def _demand(self, key: str) -> None:
+    def _require(self, key: str) -> None:
         """Raises DataError if the row has no cell, or null, under the key."""
         if self.names(key) and self.value(key) is None:
             raise self.error(f"has null under {key!r}, where a value belongs", key)
@@ -139,9 +143,11 @@ class DatasetRecord:
 
 
 _STEP: Final = re.compile(r"\.?([^.\[\]]+)|\[(-?\d{1,9})\]")
+"""One step of a path: a name or an index."""
 _PATHS: Final = 40
 """Most paths of a row shown in an error."""
 _DEEPEST: Final = 3
+"""Depth of the paths shown in an error."""
 
 ABSENT: Final = object()
 """Marker returned by `value_at` for a path without a cell."""
@@ -155,8 +161,8 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
     if key in row:
         return row[key]
     node: Any = row
-    for step in _steps(key):
-        if not _leads(node, step):
+    for step in _key_steps(key):
+        if not _has_child(node, step):
             return ABSENT
         node = node[step]
     return ABSENT if node is row else node
@@ -164,7 +170,7 @@ def value_at(row: Mapping[str, Any], key: str) -> Any:
 
 def paths_of(row: Mapping[str, Any]) -> list[str]:
     """Returns the keys of a row, sorted, each followed by the paths within it."""
-    paths = [path for name in sorted(row) for path in (name, *_below(name, row[name], _DEEPEST))]
+    paths = [path for name in sorted(row) for path in (name, *_paths_below(name, row[name], _DEEPEST))]
     return paths if len(paths) <= _PATHS else [*paths[:_PATHS], "..."]
 
 
@@ -172,13 +178,13 @@ def nearest_path(row: Mapping[str, Any], key: str) -> str | None:
     """Returns the path of the row most similar to an absent key, for an error's suggestion; None without a
     similar one.
     """
-    paths = [path for name in row for path in (name, *_below(name, row[name], _DEEPEST))]
+    paths = [path for name in row for path in (name, *_paths_below(name, row[name], _DEEPEST))]
     within = [path for path in paths if path.endswith((f".{key}", f".{key.rpartition('.')[2]}"))]
     return next(iter(within or difflib.get_close_matches(key, paths, 1)), None)
 
 
 @lru_cache(maxsize=256)
-def _steps(key: str) -> tuple[str | int, ...]:
+def _key_steps(key: str) -> tuple[str | int, ...]:
     """Returns the names and indices in a key, in order; empty for an invalid path."""
     steps: list[str | int] = []
     end = 0
@@ -191,18 +197,18 @@ def _steps(key: str) -> tuple[str | int, ...]:
     return tuple(steps)
 
 
-def _leads(node: Any, step: str | int) -> bool:
+def _has_child(node: Any, step: str | int) -> bool:
     """True if a step of a key leads to a child of the node."""
     if isinstance(step, str):
         return isinstance(node, dict) and step in node
     return isinstance(node, list) and -len(node) <= step < len(node)
 
 
-def _below(path: str, node: Any, depth: int) -> Iterator[str]:
+def _paths_below(path: str, node: Any, depth: int) -> Iterator[str]:
     """Yields the paths within a node, down to a depth."""
     if depth and isinstance(node, dict):
         for name in node:
             yield f"{path}.{name}"
-            yield from _below(f"{path}.{name}", node[name], depth - 1)
+            yield from _paths_below(f"{path}.{name}", node[name], depth - 1)
     elif depth and isinstance(node, list) and node and isinstance(node[0], dict):
-        yield from _below(f"{path}[0]", node[0], depth - 1)
+        yield from _paths_below(f"{path}[0]", node[0], depth - 1)

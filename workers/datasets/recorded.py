@@ -18,21 +18,29 @@ if TYPE_CHECKING:
 RECORDED: Final = "experience"
 """`schema_type` of rows with recorded rollouts."""
 _LISTS: Final = ("tokens", "logprobs", "loss_mask", "steps", "metrics", "temperature")
+"""Columns that may be JSON texts."""
 _REQUIRED: Final = ("group", "tokens", "prompt_tokens", "logprobs", "reward")
+"""Columns that every row has."""
 _ROUNDING: Final = 1e-3
 """Maximum log-probability accepted: 0, that of a certain token, plus rounding."""
 _FIX: Final = "write rows as rftd experiences rows --schema experience does"
+"""Fix for an invalid row."""
 
 _TokenId = Annotated[int, Meta(ge=0, lt=1 << 32)]
+"""Token id of 32 bits."""
 
 
 class RecordedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes and reward of one step (prompt and response) of a recorded rollout with several steps."""
 
     tokens: Annotated[int, Meta(ge=1)]
+    """Number of tokens, prompt included."""
     prompt_tokens: Count
+    """Number of prompt tokens."""
     reward: Finite
+    """Reward of the step's sequence."""
     step_reward: Finite | None = None
+    """Reward of the step itself; None without one."""
     state: str = ""
     """Equal texts for steps begun in one state of their environment; empty if unknown."""
     role: RoleName = ""
@@ -48,10 +56,15 @@ class RecordedRollout(msgspec.Struct, frozen=True, kw_only=True):
     group: str | int
     """Key of the group of answers to one task, for advantages; rows of a group are adjacent."""
     tokens: Annotated[list[_TokenId], Meta(min_length=2)]  # [T]
+    """Token ids of prompt and response  # [T]"""
     prompt_tokens: Count
+    """Number of prompt tokens."""
     logprobs: Annotated[list[float], Meta(min_length=1)]  # [R], under the weights that drew each token
+    """Log-probability of each response token under the weights that sampled it  # [R]"""
     reward: Finite
+    """Reward of the rollout."""
     loss_mask: list[Annotated[int, Meta(ge=0, le=1)]] | None = None  # [R]; None: every response token is trained
+    """1 for a trained response token; None: all are trained  # [R]"""
     rollout: Annotated[int, Meta(ge=0, lt=ROLLOUTS)] | None = None
     """Number within the group; None: the index among the group's rows."""
     finish: str = "stop"
@@ -74,23 +87,23 @@ def recorded_rollout(reader: DatasetRecord, max_model_len: int) -> RecordedRollo
 
     Raises DataError with row and column for a missing cell, or for one in conflict with the model or with other lists.
     """
-    fields = {name: _parsed(reader, name) for name in RecordedRollout.__struct_fields__ if reader.has(name)}
+    fields = {name: _list_cell(reader, name) for name in RecordedRollout.__struct_fields__ if reader.has(name)}
     for name in _REQUIRED:
         if name not in fields:
-            raise _fault(reader, f"has no value under {name!r}, and is to be a recorded rollout")
+            raise _row_error(reader, f"has no value under {name!r}, and is to be a recorded rollout")
     try:
         rollout = converted(fields, RecordedRollout)
     except msgspec.ValidationError as error:
-        raise _fault(reader, f"is no recorded rollout: {error}") from None
-    if (contradiction := _mismatch(rollout)) is not None:
-        raise _fault(reader, f"is no recorded rollout: {contradiction}")
+        raise _row_error(reader, f"is no recorded rollout: {error}") from None
+    if (contradiction := _first_mismatch(rollout)) is not None:
+        raise _row_error(reader, f"is no recorded rollout: {contradiction}")
     if rollout.longest > max_model_len:
         problem = f"has a sequence of {rollout.longest} tokens, and model.max_model_len is {max_model_len}"
-        raise _fault(reader, problem, f"raise model.max_model_len to {rollout.longest}, or leave the row out")
+        raise _row_error(reader, problem, f"raise model.max_model_len to {rollout.longest}, or leave the row out")
     return rollout
 
 
-def _mismatch(rollout: RecordedRollout) -> str | None:
+def _first_mismatch(rollout: RecordedRollout) -> str | None:
     """Returns the first contradiction between the lists of a rollout, in words; None without one."""
     total = len(rollout.tokens)
     prompt = rollout.prompt_tokens
@@ -111,7 +124,7 @@ def _mismatch(rollout: RecordedRollout) -> str | None:
     return None if wrong is None else f"{wrong:g} is no log-probability"
 
 
-def _parsed(reader: DatasetRecord, name: str) -> Any:
+def _list_cell(reader: DatasetRecord, name: str) -> Any:
     """Returns the cell of a column, decoded if a list is written as JSON text."""
     cell = reader.value(name)
     if name not in _LISTS or not isinstance(cell, str):
@@ -122,7 +135,8 @@ def _parsed(reader: DatasetRecord, name: str) -> Any:
         raise reader.error(f"has a text under {name!r} that is no JSON: {error}", name) from None
 
 
-def _fault(reader: DatasetRecord, problem: str, fix: str = _FIX) -> DataError:
+def _row_error(reader: DatasetRecord, problem: str, fix: str = _FIX) -> DataError:
+    """Builds the DataError for a row that is no recorded rollout."""
     error = reader.error(problem)
     error.fix = fix
     return error

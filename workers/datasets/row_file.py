@@ -16,9 +16,13 @@ class FileStamp(NamedTuple):
     """Size, modification time, inode and status-change time of a file; any write changes at least one of them."""
 
     size_bytes: int
+    """Size in bytes."""
     written_ns: int
+    """Modification time in nanoseconds."""
     inode: int
+    """Number of the inode."""
     changed_ns: int
+    """Status-change time in nanoseconds."""
 
 
 class RowFile(ABC):
@@ -27,12 +31,14 @@ class RowFile(ABC):
     """
 
     def __init__(self, path: Path) -> None:
+        """Opens the file. Raises DataError."""
         self.path = path
         try:
             self._handle = path.open("rb", buffering=limits.MIB)
         except OSError as error:
             raise DataError(f"taskset file cannot be opened: {error.strerror}", where=str(path)) from error
         self.stamp = self.present_stamp()
+        """Stamp of the file at its opening, or at the last computation of the taskset's digest."""
 
     @abstractmethod
     def __len__(self) -> int:

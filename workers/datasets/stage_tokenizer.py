@@ -26,6 +26,7 @@ class _FileDecoder:
     """A tokenizer.json, read without transformers, whose import takes seconds."""
 
     def __init__(self, path: Path) -> None:
+        """Opens a tokenizer.json. Raises DataError."""
         check_extra(TORCH, "the tokenizer of a model folder")
         from tokenizers import Tokenizer as Reader
 
@@ -50,7 +51,7 @@ def stage_decoder(stage: StageSpec) -> Decoder:
 
 def stage_tokenizer(stage: StageSpec) -> Tokenizer:
     """Returns the tokenizer of the stage's model folder; bytes for the fake engines. Blocks. Raises DataError."""
-    return _tokenizer(stage, stage.model.chat_template, _variables(stage.model.enable_thinking))
+    return _engine_tokenizer(stage, stage.model.chat_template, _template_variables(stage.model.enable_thinking))
 
 
 def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
@@ -59,7 +60,7 @@ def dataset_tokenizer(stage: StageSpec) -> Tokenizer:
     """
     form = stage.dataset.format if stage.dataset is not None else Format()
     thinks = stage.model.enable_thinking if form.enable_thinking is None else form.enable_thinking
-    return _tokenizer(stage, form.chat_template or stage.model.chat_template, _variables(thinks))
+    return _engine_tokenizer(stage, form.chat_template or stage.model.chat_template, _template_variables(thinks))
 
 
 def place_template(folder: Path, stage: StageSpec) -> None:
@@ -81,28 +82,37 @@ def external_tokenizer(model: ModelSpec) -> Tokenizer:
     """Returns the tokenizer for counting a service's tokens: that of the folder named in the file, or else bytes.
     Blocks.
     """
-    return _of_folder(model, model.chat_template, _variables(model.enable_thinking)) if model.path else _bytes()
+    return (
+        _folder_tokenizer(model, model.chat_template, _template_variables(model.enable_thinking))
+        if model.path
+        else _byte_tokenizer()
+    )
 
 
-def _variables(enable_thinking: bool | None) -> dict[str, Any]:
+def _template_variables(enable_thinking: bool | None) -> dict[str, Any]:
     """Returns the variables of the chat template set in the experiment file."""
     return {} if enable_thinking is None else {"enable_thinking": enable_thinking}
 
 
-def _tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+def _engine_tokenizer(stage: StageSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
     """Returns the tokenizer for the stage's engine, with a template and its variables."""
     if stage.rollout.engine == SERVICE:
         return external_tokenizer(stage.model)
-    return _bytes() if stage.trainer.engine == "fake" else _of_folder(stage.model, chat_template, template_args)
+    return (
+        _byte_tokenizer()
+        if stage.trainer.engine == "fake"
+        else _folder_tokenizer(stage.model, chat_template, template_args)
+    )
 
 
-def _bytes() -> Tokenizer:
+def _byte_tokenizer() -> Tokenizer:
+    """Returns the tokenizer of bytes, imported late."""
     from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 
     return ByteTokenizer()
 
 
-def _of_folder(model: ModelSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
+def _folder_tokenizer(model: ModelSpec, chat_template: str | None, template_args: dict[str, Any]) -> Tokenizer:
     """Returns the tokenizer of the model's folder, with a template and its variables."""
     from rftd.workers.datasets.hf_tokenizer import open_tokenizer
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _VERSION: Final = 1
 """Version of a copy's format, part of its file name: copies of other versions are written again."""
-_SAID_FROM_BYTES: Final = 256 * limits.MIB
+_LOGGED_FROM_BYTES: Final = 256 * limits.MIB
 """Size in bytes from which the start of a copy is logged."""
 _PACE_BYTES_S: Final = 100 * 10**6
 """Usual speed of copying, for the announcement."""
@@ -34,11 +34,13 @@ _SETTLED_NS: Final = 10**9
 """Nanoseconds before the note of a digest within which a file may change again without a new modification time."""
 
 
-class _Noted(msgspec.Struct, frozen=True):
+class _DigestNote(msgspec.Struct, frozen=True):
     """The digest of files with these stamps."""
 
     stamps: list[tuple[str, FileStamp]]
+    """Path and stamp of each file."""
     digest: str
+    """The sha256 over all files, in hex."""
 
 
 class TableCopies:
@@ -48,6 +50,7 @@ class TableCopies:
     """
 
     def __init__(self, folder: Path, log: Logger) -> None:
+        """Copies are written to `folder`."""
         self._folder = folder
         self._log = log
 
@@ -56,26 +59,26 @@ class TableCopies:
         stamps = [(str(file.path), file.stamp) for file in files]
         name = hashlib.sha256(msgspec.json.encode(stamps)).hexdigest()[:32]
         note = self._folder / f"{name}.json"
-        if (noted := _noted(note)) is not None and noted.stamps == stamps and _settled(note, files):
+        if (noted := _read_note(note)) is not None and noted.stamps == stamps and _is_settled(note, files):
             return noted.digest
         digest = digest_of(files)
         if all(file.present_stamp() == file.stamp for file in files):
             make_durable_folder(self._folder)
-            write_durable(note, msgspec.json.encode(_Noted(stamps, digest)))
+            write_durable(note, msgspec.json.encode(_DigestNote(stamps, digest)))
         return digest
 
     def map(self, files: Sequence[TableRows], digest: str) -> None:
         """Makes the files read from copies, after writing missing copies. Blocks; raises DataError."""
         for number, file in enumerate(files):
-            file.use(self._mapped(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
+            file.use(self._map_copy(file, self._folder / f"{digest[:32]}-{number}.v{_VERSION}.arrow"))
 
-    def _mapped(self, file: TableRows, path: Path) -> MappedRows:
+    def _map_copy(self, file: TableRows, path: Path) -> MappedRows:
         """Returns the copy, written if missing."""
         while True:
             if not path.exists():
                 with self._writing_lock(path):
                     if not path.exists():
-                        self._write(file, path)
+                        self._write_copy(file, path)
             with suppress(FileNotFoundError):  # removed just now by a daemon, because its experiment ended
                 return MappedRows(path)
 
@@ -92,13 +95,13 @@ class TableCopies:
                     stale.unlink(missing_ok=True)
             yield
 
-    def _write(self, file: TableRows, path: Path) -> None:
+    def _write_copy(self, file: TableRows, path: Path) -> None:
         """Writes the copy under a temporary name, makes it durable and renames it. Raises DataError if the file
         changes.
         """
         import pyarrow as pa
 
-        if file.size_bytes >= _SAID_FROM_BYTES:
+        if file.size_bytes >= _LOGGED_FROM_BYTES:
             self._log.info(
                 "taskset.copying",
                 file=str(file.path),
@@ -160,15 +163,15 @@ def even(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(gathered)
 
 
-def _noted(note: Path) -> _Noted | None:
+def _read_note(note: Path) -> _DigestNote | None:
     """Returns the noted digest; None for a missing or damaged note."""
     try:
-        return json_decoder(_Noted).decode(note.read_bytes())
+        return json_decoder(_DigestNote).decode(note.read_bytes())
     except (*UNREADABLE, OSError):
         return None
 
 
-def _settled(note: Path, files: Sequence[TableRows]) -> bool:
+def _is_settled(note: Path, files: Sequence[TableRows]) -> bool:
     """True if no file had just been changed when the digest was noted."""
     noted_ns = note.stat().st_mtime_ns
     return all(noted_ns - file.stamp.changed_ns > _SETTLED_NS for file in files)

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 TABLES: Final = (".parquet", ".arrow")
+"""Suffixes of table files."""
 BATCH_ROWS: Final = 1000
 """Rows decoded at once during a pass over a file."""
-_READS_KEPT: Final = 256
+_READS_BEFORE_RELEASE: Final = 256
 """Number of reads of a copy after which its pages are released from memory."""
 _MAGIC: Final = b"ARROW1"
 """First bytes of an Arrow file; an Arrow stream does not begin with them."""
@@ -41,10 +42,13 @@ class TableRows(RowFile):
     """
 
     def __init__(self, path: Path, limit_rows: int | None) -> None:
+        """Opens the file; rows behind `limit_rows` are not used. Raises DataError."""
         check_extra(DATA, f"the dataset file {path.name}")
         super().__init__(path)
         self._lock = threading.Lock()
+        """Held while rows are read."""
         self._mapped: MappedRows | None = None
+        """Copy to read from; None before `use`."""
         try:
             with self._readable():
                 self._source = (_ParquetSource if path.suffix == ".parquet" else _ArrowSource)(self._handle.fileno())
@@ -54,11 +58,17 @@ class TableRows(RowFile):
             raise
         # The first row of each group, and behind them the number of rows.
         self._firsts = np.cumsum([0, *self._source.rows])
+        """Number of the first row of each group, and of all rows."""
         self._rows = int(self._firsts[-1]) if limit_rows is None else min(limit_rows, int(self._firsts[-1]))
+        """Number of rows in use."""
         self._group = -1
+        """Group of the open pass; -1 without one."""
         self._first = 0
+        """Number of the first row in `_batch`."""
         self._batch: pa.RecordBatch | None = None
+        """Batch read last; None before the first."""
         self._batches: Iterator[pa.RecordBatch] = iter(())
+        """Further batches of the group."""
 
     def __len__(self) -> int:
         return self._rows
@@ -147,30 +157,34 @@ class MappedRows:
     """A memory-mapped Arrow file in batches of `BATCH_ROWS` rows; only recently read rows occupy memory."""
 
     def __init__(self, path: Path) -> None:
+        """Maps the copy at `path` into memory. Raises FileNotFoundError for a missing copy."""
         import pyarrow as pa
 
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._reader: pa.RecordBatchFileReader | None = pa.ipc.open_file(pa.py_buffer(self._map))
+        self._buffered_reader: pa.RecordBatchFileReader | None = pa.ipc.open_file(pa.py_buffer(self._map))
+        """Reader of the copy; None once closed."""
         self._lock = threading.Lock()
+        """Held while a batch is read."""
         self._reads = 0
+        """Number of batches read so far; mapped pages are released at every multiple of `_READS_BEFORE_RELEASE`."""
 
     def batch(self, index: int) -> tuple[pa.RecordBatch, int]:
         """Returns the batch containing row `index`, and the row's index within the batch."""
         with self._lock:
-            if self._reader is None:
+            if self._buffered_reader is None:
                 raise ValueError("it was closed")
             self._reads += 1
-            if self._reads % _READS_KEPT == 0:
+            if self._reads % _READS_BEFORE_RELEASE == 0:
                 # Each read maps pages around it, counted for this process until released: with rows in any order,
                 # finally the whole file. They stay in the kernel's cache.
                 self._map.madvise(mmap.MADV_DONTNEED)
-            return self._reader.get_batch(index // BATCH_ROWS), index % BATCH_ROWS
+            return self._buffered_reader.get_batch(index // BATCH_ROWS), index % BATCH_ROWS
 
     def close(self) -> None:
         """Closes the file. Idempotent."""
         with self._lock:
-            self._reader = None
+            self._buffered_reader = None
         with suppress(BufferError):  # a read under way holds it a moment longer
             self._map.close()
 
@@ -179,13 +193,18 @@ class _ParquetSource:
     """A Parquet file, with its groups of rows."""
 
     def __init__(self, descriptor: int) -> None:
+        """Reads the metadata of an open file."""
         import pyarrow.parquet as pq
 
-        self._file = pq.ParquetFile(_reader(descriptor), buffer_size=limits.MIB, pre_buffer=False)
+        self._file = pq.ParquetFile(_buffered_reader(descriptor), buffer_size=limits.MIB, pre_buffer=False)
+        """The Parquet file."""
         groups = [self._file.metadata.row_group(number) for number in range(self._file.metadata.num_row_groups)]
         self.rows = [group.num_rows for group in groups]
+        """Number of rows of each group."""
         self.size_bytes = sum(group.total_byte_size for group in groups)
-        self.names = _usable(self._file.schema_arrow)
+        """Bytes of the uncompressed rows."""
+        self.names = _usable_columns(self._file.schema_arrow)
+        """Usable columns."""
 
     def batches(self, group: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a group, in order."""
@@ -207,11 +226,14 @@ class _ArrowSource:
     """An Arrow file or stream, treated as one group of rows."""
 
     def __init__(self, descriptor: int) -> None:
+        """Counts the rows of an open file."""
         self._descriptor = descriptor
         with self._open() as reader:
-            self.names = _usable(reader.schema)
+            self.names = _usable_columns(reader.schema)
         self.rows = [sum(batch.num_rows for batch in self.batches(0))]
+        """Number of rows, as a list of one."""
         self.size_bytes = os.fstat(descriptor).st_size
+        """Size of the file in bytes."""
 
     def batches(self, group: int) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the file, in order."""
@@ -227,27 +249,32 @@ class _ArrowSource:
         return True
 
     def _open(self) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+        """Opens the file or stream for one pass."""
         import pyarrow as pa
 
         # Read, not mapped: a file truncated by another process while mapped would end this process.
-        file = _reader(self._descriptor)
+        file = _buffered_reader(self._descriptor)
         magic = file.read(len(_MAGIC))
         file.seek(0)
         return pa.ipc.open_file(file) if magic == _MAGIC else pa.ipc.open_stream(file)
 
 
-class _Positioned(io.RawIOBase):
+class _PositionedFile(io.RawIOBase):
     """A file by its descriptor with its own position, so that readers of one descriptor do not move each other."""
 
     def __init__(self, descriptor: int) -> None:
+        """`descriptor` stays open and is not moved."""
         super().__init__()
         self._descriptor = descriptor
         self._offset = 0
+        """Position of the next read."""
 
     def readable(self) -> bool:
+        """Returns True, because the file was opened for reading."""
         return True
 
     def seekable(self) -> bool:
+        """Returns True, because the position can be moved."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -263,11 +290,12 @@ class _Positioned(io.RawIOBase):
         return self._offset
 
 
-def _reader(descriptor: int) -> io.BufferedReader:
-    return io.BufferedReader(_Positioned(descriptor), limits.MIB)
+def _buffered_reader(descriptor: int) -> io.BufferedReader:
+    """Returns a buffered reader from the beginning of a file."""
+    return io.BufferedReader(_PositionedFile(descriptor), limits.MIB)
 
 
-def _usable(schema: pa.Schema) -> list[str]:
+def _usable_columns(schema: pa.Schema) -> list[str]:
     """Returns the names of the columns without bytes, at any depth."""
     return [field.name for field in schema if not _holds_bytes(field.type)]
 

@@ -16,8 +16,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A conversation to be answered by the model, with the right answer and everything else in its row."""
 
     taskset: str
+    """Name of the taskset."""
     row: int
+    """Number of the row."""
     epoch: int
+    """Pass over the rows, from 0."""
     prompt: str
     """The user's text; for a conversation, its last message."""
     messages: tuple[Message, ...]
@@ -33,6 +36,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     reply_prefix: str | None = None
     """Beginning of the answer, given to the model; None without one."""
     workflow: str
+    """Name of the workflow."""
     reward: str | None = None
     """Name of the reward; None for the workflow's default reward."""
     raw: dict[str, Any] = {}

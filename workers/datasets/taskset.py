@@ -39,11 +39,13 @@ class Taskset:
     """
 
     def __init__(self, spec: TasksetSpec, files: Sequence[RowFile], digest: str) -> None:
+        """`files` are the open files in reading order; `digest` is the sha256 over the bytes of all files."""
         self.spec = spec
         self.digest = digest
         """The sha256 (hex) over the bytes of all files, in reading order, independent of `limit_rows`."""
         self._files = files
         self._first = np.cumsum([0, *(len(file) for file in files)])
+        """Number of the first row of each file, and of all rows."""
 
     @classmethod
     def open(cls, spec: TasksetSpec, copies: TableCopies | None = None) -> Self:
@@ -59,7 +61,7 @@ class Taskset:
         try:
             for path in taskset_files(spec):
                 rows_left = None if spec.limit_rows is None else max(0, spec.limit_rows - rows)
-                files.append(_opened(path, spec, digest, rows_left))
+                files.append(_open_file(path, spec, digest, rows_left))
                 rows += len(files[-1])
             if rows == 0:
                 raise DataError(
@@ -197,17 +199,20 @@ class OpenTasksets:
     """The tasksets used by a process, each opened once."""
 
     def __init__(self, log: Logger) -> None:
+        """Copies of table files are announced in `log`."""
         self._log = log
         self._copies: TableCopies | None = None
         """Memory-mapped copies of the experiment's table files; None before `copy`."""
         self._tasksets: list[Taskset] = []
+        """The open tasksets."""
         self._opening = asyncio.Lock()
+        """Held while a taskset is opened."""
 
     async def get(self, spec: TasksetSpec, digest: str) -> Taskset:
         """Returns the taskset, opening it if necessary. Raises DataError if its digest is not `digest`; an empty
         `digest` fits any.
         """
-        taskset = self._find(spec) or await self._opened(spec)
+        taskset = self._find(spec) or await self._open_file(spec)
         present_digest = await asyncio.to_thread(taskset.present_digest) if taskset.touched else taskset.digest
         if digest and present_digest != digest:
             raise DataError(
@@ -225,9 +230,9 @@ class OpenTasksets:
         for stage in spec.stages:
             for taskset in (*tasksets_of(stage), *stage.evals):
                 if await asyncio.to_thread(_has_tables, taskset):
-                    await self._opened(taskset)
+                    await self._open_file(taskset)
 
-    async def _opened(self, spec: TasksetSpec) -> Taskset:
+    async def _open_file(self, spec: TasksetSpec) -> Taskset:
         """Returns the taskset, opened now unless it is open already."""
         async with self._opening:  # many leases come at once, and a large file is read for its digest once
             opened = self._find(spec)
@@ -242,7 +247,7 @@ class OpenTasksets:
         return next((taskset for taskset in self._tasksets if taskset.spec == spec), None)
 
 
-def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: int | None) -> RowFile:
+def _open_file(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: int | None) -> RowFile:
     """Returns the rows of a file; the text is added to the digest, while tables are digested by their stamps."""
     if path.suffix in TABLES:
         return TableRows(path, limit_rows)
@@ -255,6 +260,7 @@ def _opened(path: Path, spec: TasksetSpec, digest: hashlib._Hash, limit_rows: in
 
 
 def _has_tables(spec: TasksetSpec) -> bool:
+    """True if a file of the taskset is Parquet or Arrow."""
     if not spec.path:  # tasks of a serving stage have no file
         return False
     try:

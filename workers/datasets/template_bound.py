@@ -14,9 +14,10 @@ from rftd.ops.errors import DataError
 
 _TEMPLATES: Final = "<template>"
 """File name given by jinja2 to the code of a template without a file."""
-_LOOK: Final = 64
+_STEPS_BETWEEN_READINGS: Final = 64
 """Steps between two readings of the clock."""
 _Trace: TypeAlias = "Callable[[FrameType, str, Any], _Trace | None]"
+"""A trace function of the interpreter."""
 
 
 @contextmanager
@@ -42,20 +43,23 @@ class _Budget:
     """Remaining steps and processor time of the templates rendered in one context."""
 
     def __init__(self, steps: int, processor_s: float) -> None:
+        """Allows `steps` steps and `processor_s` seconds of this thread's processor time."""
         self._steps = steps
         self._steps_left = steps
+        """Remaining steps."""
         self._processor_s = processor_s
         self._until_s = time.thread_time() + processor_s
+        """Processor time of the thread at which the budget ends."""
 
     def entered(self, frame: FrameType, _event: str, _argument: Any) -> _Trace | None:
         """Trace function of the interpreter: follows the code of templates, and ignores other code."""
-        return self._stepped if frame.f_code.co_filename == _TEMPLATES else None
+        return self._count_step if frame.f_code.co_filename == _TEMPLATES else None
 
-    def _stepped(self, _frame: FrameType, _event: str, _argument: Any) -> _Trace:
+    def _count_step(self, _frame: FrameType, _event: str, _argument: Any) -> _Trace:
         """Counts one step. Raises DataError once steps or time are used up."""
         self._steps_left -= 1
         if self._steps_left < 0:
             raise DataError(f"it takes more than {self._steps} steps", fix="write a template without such loops")
-        if self._steps_left % _LOOK == 0 and time.thread_time() > self._until_s:
+        if self._steps_left % _STEPS_BETWEEN_READINGS == 0 and time.thread_time() > self._until_s:
             raise DataError(f"it takes more than {self._processor_s:g} s", fix="write a template without such loops")
-        return self._stepped
+        return self._count_step

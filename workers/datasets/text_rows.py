@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     import _csv
 
 _FLAGS: Final = {"true": True, "false": False, "1": True, "0": False}
+"""Booleans as written in CSV."""
 
 
 class TextRows(RowFile):
     """A text file of rows, indexed by byte offset and size; the rows themselves stay on disk."""
 
     def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None) -> None:
+        """Opens and scans the file; `digest` gets every byte. Raises DataError."""
         super().__init__(path)
         try:
             # 16 bytes for a row: the rows themselves may be larger than memory.
@@ -87,6 +89,7 @@ class LineRows(TextRows):
     """JSON Lines: one object per line; blank lines do not count."""
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        """Returns offset and size of each line with an object  # [rows, 2]"""
         spans = array("q")
         rows = 0
         offset = number = 0
@@ -109,7 +112,8 @@ class LineRows(TextRows):
         return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
-        return _object(text, where)
+        """Decodes a line. Raises DataError."""
+        return _decode_object(text, where)
 
 
 class ListRows(TextRows):
@@ -117,12 +121,13 @@ class ListRows(TextRows):
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
         # The whole text at once, undecoded: each row is decoded at its use.
+        """Returns offset and size of each object in the list  # [rows, 2]"""
         text = b"".join(self.chunks())
         digest.update(text)
         try:
             listed = json_decoder(list[msgspec.Raw]).decode(text)
         except UNREADABLE as error:
-            cause, fix = _cause(text) or (
+            cause, fix = _cause_of(text) or (
                 str(error),
                 "write a list of objects, or one object per line in a .jsonl file",
             )
@@ -142,22 +147,26 @@ class ListRows(TextRows):
         return np.frombuffer(spans, dtype=np.int64).reshape(rows, 2)
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
-        return _object(text, where)
+        """Decodes an object of the list. Raises DataError."""
+        return _decode_object(text, where)
 
 
 class CommaRows(TextRows):
     """CSV with a line of column names. Every cell is text, unchanged; an empty one is null."""
 
     def __init__(self, path: Path, digest: hashlib._Hash, limit_rows: int | None, label_key: str) -> None:
+        """`label_key` is the column read as a boolean."""
         self._columns: list[str] = []
+        """Names of the columns, in order."""
         self._label_key = label_key
         super().__init__(path, digest, limit_rows)
 
     def _scan(self, digest: hashlib._Hash, limit_rows: int | None) -> NDArray[np.int64]:
+        """Returns offset and size of each row, after the header  # [rows, 2]"""
         spans = array("q")
         rows = 0
         lines = _CountedLines(self, digest)
-        reader = _reader(lines)
+        reader = _csv_reader(lines)
         try:
             self._columns = self._header(next(reader, None))
             start = lines.offset
@@ -165,7 +174,7 @@ class CommaRows(TextRows):
             for cells in reader:
                 self._check_size(lines.offset - start, line)
                 if cells and (limit_rows is None or rows < limit_rows):
-                    self._named(cells, f"{self.path}:{line}")
+                    self._by_column(cells, f"{self.path}:{line}")
                     spans.extend((start, lines.offset - start))
                     rows += 1
                 start = lines.offset
@@ -194,13 +203,14 @@ class CommaRows(TextRows):
         return columns
 
     def _decode(self, text: bytes, where: str) -> dict[str, Any]:
+        """Decodes a row by the header's names. Raises DataError."""
         try:
-            cells = next(_reader(io.StringIO(text.decode(), newline="\n")))
+            cells = next(_csv_reader(io.StringIO(text.decode(), newline="\n")))
         except (csv.Error, StopIteration, UnicodeDecodeError) as error:
             raise DataError(f"row is not CSV: {error}", where=where, fix="restore the file") from None
-        return self._named(cells, where)
+        return self._by_column(cells, where)
 
-    def _named(self, cells: list[str], where: str) -> dict[str, Any]:
+    def _by_column(self, cells: list[str], where: str) -> dict[str, Any]:
         """Returns the cells of a line by column name. Raises DataError for a wrong number of cells."""
         if len(cells) != len(self._columns):
             raise DataError(
@@ -220,11 +230,15 @@ class _CountedLines:
     """The lines of a file as text, with the offset behind the last one."""
 
     def __init__(self, file: TextRows, digest: hashlib._Hash) -> None:
+        """Reads the lines of `file`; `digest` gets every byte."""
         self._handle = file._handle
+        """The open file."""
         self._digest = digest
         self._file = file
         self._number = 0
+        """Number of the last line."""
         self.offset = 0
+        """Offset behind the last line."""
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -240,13 +254,14 @@ class _CountedLines:
         return line.decode()
 
 
-def _reader(lines: Iterator[str]) -> _csv.Reader:
+def _csv_reader(lines: Iterator[str]) -> _csv.Reader:
     # The library's own limit is for the whole process, and lower than a row's.
+    """Returns a strict CSV reader accepting cells up to a row's limit."""
     csv.field_size_limit(limits.TASKSET_ROW_SIZE_BYTES)
     return csv.reader(lines, strict=True)
 
 
-def _cause(line: bytes) -> tuple[str, str] | None:
+def _cause_of(line: bytes) -> tuple[str, str] | None:
     """Returns why a line written by another tool is no JSON (such as NaN), with a fix; None for an unknown reason."""
     if line.startswith(codecs.BOM_UTF8):
         return "the file begins with a byte order mark", "save it as UTF-8 without one (utf-8, not utf-8-sig)"
@@ -271,12 +286,12 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def _decode_object(line: bytes, where: str) -> dict[str, Any]:
     """Returns the JSON object on a line. Raises DataError for any other text."""
     try:
         row = msgspec.json.decode(line)
     except UNREADABLE as error:
-        cause, fix = _cause(line) or (str(error), "write one JSON object per line")
+        cause, fix = _cause_of(line) or (str(error), "write one JSON object per line")
         raise DataError(f"line is not JSON: {cause}", where=where, fix=fix) from None
     if not isinstance(row, dict):
         raise DataError(

@@ -9,6 +9,7 @@ from rftd.ops.errors import DataError
 from rftd.workers.datasets.message import Message
 
 NO_TEMPLATE: Final = "the model has no chat template"
+"""Text of the error for a model without a chat template."""
 
 
 def no_template(folder: str, *, field: str | None = None) -> DataError:

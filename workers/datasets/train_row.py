@@ -20,6 +20,7 @@ class TrainRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens: NDArray[np.uint32]  # [T]
     """Token ids  # [T]"""
     prompt_tokens: int
+    """Number of prompt tokens."""
     loss_mask: NDArray[np.uint8]  # [R]
     """1 for each response token to be learned, else 0  # [R]"""
     desirable: bool | None = None

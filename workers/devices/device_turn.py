@@ -21,7 +21,7 @@ DOOR = "turn.door"
 """Lock file of a process about to train, keeping further rollouts out."""
 ROOM = "turn.room"
 """Lock file of the device: shared by rollouts, or held by one training step alone."""
-LOOK_S: Final = 0.01
+POLL_INTERVAL_S: Final = 0.01
 """Seconds between two tries for a lock held by another process."""
 
 
@@ -114,7 +114,7 @@ class DeviceTurn:
         try:
             while not try_lock():
                 # Polled, not awaited: a blocking flock would occupy a thread that nothing could cancel.
-                await self._clock.sleep(LOOK_S)
+                await self._clock.sleep(POLL_INTERVAL_S)
         finally:
             self.waiting -= 1
 

@@ -10,6 +10,7 @@ tinker/    a remote service for generation and training
 external   a model behind a service, for evaluation only
 contract/  the checks passed by every engine, to be run by the engine's own tests
 
-A new engine: a folder with a definition for each half, a line in `generation/engine_registry.py` and in
-`learning/engine_registry.py` (or an entry point of a package), and a test calling `contract`.
+A new engine: a folder with a definition for each half (one alone is an engine too), a line in
+`generation/engine_registry.py` and in `learning/engine_registry.py` (or an entry point of a package), and a
+test calling `contract`.
 """

@@ -47,6 +47,7 @@ class DrawnAnswers:
 
     def __init__(self) -> None:
         self._drawn: dict[tuple[Message, ...], list[tuple[int, ...]]] = {}
+        """Ids of prompts with their answers, by conversation."""
 
     def add(self, messages: Sequence[Message], reply_prefix: str, response: Response) -> None:
         """Records the answer to a conversation, under its text with the reply prefix and without."""

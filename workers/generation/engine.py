@@ -23,9 +23,11 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 1.0
     """Divisor of the logits; 0 is greedy."""
     top_p: float = 1.0
+    """Nucleus size; 1 keeps every token."""
     top_k: int = -1
     """Number of likeliest tokens to keep; -1 keeps every token."""
     max_tokens: int
+    """Maximum tokens of the response."""
     min_tokens: int = 0
     """Number of tokens to draw before an end-of-sequence token may be drawn."""
     stop: tuple[str, ...] = ()
@@ -64,9 +66,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for one response of the model: an id, prompt ids and sampling settings."""
 
     id: UUID
+    """Id of the request."""
     prompt: tuple[int, ...]
     """Token ids, at least one."""
     sampling: Sampling
+    """Sampling settings."""
     messages: tuple[Message, ...] = ()
     """The conversation rendered by the prompt, for an engine with a remote model; empty for a bare prompt."""
     watch: Watch | None = None
@@ -102,9 +106,13 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counters since the engine opened, and the state of its requests."""
 
     tokens_total: int
+    """Number of tokens generated since the engine opened."""
     requests_total: int
+    """Number of requests answered since the engine opened."""
     running: int
+    """Number of requests whose response is being generated."""
     waiting: int
+    """Requests waiting for a slot."""
     error: str = ""
     """Why the engine will never answer again; empty while it works."""
     waits_for: str = ""

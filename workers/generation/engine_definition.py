@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rftd.workers.generation.engine import RolloutEngine
 
 A = TypeVar("A", bound=msgspec.Struct)
+"""Type of the engine's arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class EngineOpening(Generic[A]):
     threads: int
     """Number of threads for computing, at least 1."""
     clock: Clock
+    """Clock of the worker."""
     folder: Path
     """A folder for the engine to make and write to, shared by the experiment's explorers on all machines."""
     seed: int = 0
@@ -70,9 +72,11 @@ class EnginePlan(Generic[A]):
     host: Host
     """The workers' machine; its devices are unknown if it is a cluster or not `seen`."""
     deterministic: bool = False
+    """True: answers must have the same bits beside any neighbours."""
 
 
-def _unknown(plan: EnginePlan[Any]) -> EngineMemory | None:
+def _unknown_memory(plan: EnginePlan[Any]) -> EngineMemory | None:
+    """Returns None: the engine's memory is unknown."""
     return None
 
 
@@ -101,5 +105,5 @@ class RolloutEngineDefinition(Generic[A]):
     """Required extra of rftd, a key of `rftd.ops.extras.PACKAGES`; empty: none."""
     environment: tuple[str, ...] = ()
     """Names of the environment variables read by the engine; a built-in engine's worker gets them from the daemon."""
-    memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown
+    memory: Callable[[EnginePlan[A]], EngineMemory | None] = _unknown_memory
     """Returns the device memory needed by the engine, if known; the needs of engines sharing a device are summed."""

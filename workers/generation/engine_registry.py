@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rftd.workers.generation.engine import RolloutEngine
 
 _HERE: Final = "rftd.workers.engines"
+"""Package of the built-in engines."""
 _FIELD: Final = "explorer.rollout_model.extra_engine_args"
+"""Field of the engine's arguments."""
 
 ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
     "rollout engine",
@@ -42,14 +44,7 @@ ENGINES: Final = Plugins[RolloutEngineDefinition[Any]](
 
 def lookup(name: str) -> RolloutEngineDefinition[Any]:
     """Returns the engine's definition. Raises ConfigError, with the nearest name, for an unknown name."""
-    # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
-    definition = ENGINES.load(name)
-    if not isinstance(definition, RolloutEngineDefinition):
-        raise ConfigError(
-            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(definition).__name__}",
-            fix="let it name an rftd.workers.api.RolloutEngineDefinition",
-        )
-    return definition
+    return ENGINES.definition(name, RolloutEngineDefinition, "rftd.workers.api.RolloutEngineDefinition")
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:
@@ -63,7 +58,7 @@ def arguments_of(name: str) -> type[msgspec.Struct] | None:
 
 def check_engine(rollout: RolloutSpec) -> None:
     """Raises ConfigError if the engine is not installed here, or its arguments are invalid."""
-    _arguments(lookup(rollout.engine), rollout)
+    _checked_arguments(lookup(rollout.engine), rollout)
 
 
 def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> Iterator[Callable[[], None]]:
@@ -71,7 +66,7 @@ def checks_of(stage: StageSpec, host: Host, *, deterministic: bool = False) -> I
 
     Each check raises its finding. Nothing is yielded for an engine, or for arguments, refused by `check_engine`.
     """
-    planned = _planned(stage, host, deterministic, stage.rollout.concurrency)
+    planned = _plan_of(stage, host, deterministic, stage.rollout.concurrency)
     if planned is None:
         return
     engine, plan = planned
@@ -83,20 +78,21 @@ def memory_of(stage: StageSpec, host: Host, *, deterministic: bool = False, slot
     """Returns the device memory needed by the stage's engine for `slots` requests (0: one for each rollout); None:
     unknown.
     """
-    planned = _planned(stage, host, deterministic, slots or stage.rollout.concurrency)
+    planned = _plan_of(stage, host, deterministic, slots or stage.rollout.concurrency)
     if planned is None:
         return None
     engine, plan = planned
     return engine.memory(plan)
 
 
-def _planned(
+def _plan_of(
     stage: StageSpec, host: Host, deterministic: bool, slots: int
 ) -> tuple[RolloutEngineDefinition[Any], EnginePlan[Any]] | None:
+    """Returns the stage's engine with its plan; None for an unknown engine or invalid arguments."""
     rollout = stage.rollout
     try:
         engine = lookup(rollout.engine)
-        arguments = _arguments(engine, rollout)
+        arguments = _checked_arguments(engine, rollout)
     except ConfigError:
         return None
     plan = EnginePlan(
@@ -125,7 +121,7 @@ async def open_engine(
     opening = EngineOpening(
         model=stage.model,
         rollout=rollout,
-        arguments=_arguments(engine, rollout),
+        arguments=_checked_arguments(engine, rollout),
         slots=slots,
         gpus=gpus,
         threads=threads_of(rollout.threads),
@@ -139,7 +135,8 @@ async def open_engine(
     return await engine.open(opening)
 
 
-def _arguments(engine: RolloutEngineDefinition[Any], rollout: RolloutSpec) -> msgspec.Struct:
+def _checked_arguments(engine: RolloutEngineDefinition[Any], rollout: RolloutSpec) -> msgspec.Struct:
+    """Returns the checked arguments of the stage's engine. Raises ConfigError."""
     taker = f"the {rollout.engine} engine"
     kind: type[msgspec.Struct] = engine.arguments
     return parsed(rollout.engine_args, kind, taker=taker, field=_FIELD, beside=("threads",))

@@ -103,13 +103,19 @@ class Model:
         endpoint: ModelServer | None = None,
         auxiliary_models: Sequence[AuxiliaryModel] = (),
     ) -> None:
+        """`rollout` is the id of the rollout, `seed` the source of its random numbers (default: the id); `endpoint`
+        serves the model over HTTP.
+        """
         self._engine = engine
         self._endpoint = endpoint
         self._spec = spec
         self._rollout = rollout
         self._seed = rollout if seed is None else seed
+        """Source of the rollout's random numbers."""
         self._calls = 0
+        """Number of requests made, including those with a prompt that was too long."""
         self._answers = DrawnAnswers()
+        """Answers drawn in chats."""
         self.tokenizer = tokenizer
         self.sampling = sampling
         """The taskset's sampling settings; a call may bring others, made with `msgspec.structs.replace`."""
@@ -221,10 +227,10 @@ class Model:
         # Counted before the prompt's length is checked: a cut call has a number too, or the ids of later calls would
         # depend on lengths.
         self._calls = self._calls + 1
-        cut = self._cut(prompt)
+        cut = self._cut_response(prompt)
         if cut is not None:
             return cut
-        sampling_for = self._sampling(len(prompt), sampling or self.sampling, json_schema)
+        sampling_for = self._request_sampling(len(prompt), sampling or self.sampling, json_schema)
         return GenerationRequest(
             id=derive(self._rollout, "request", number),
             prompt=tuple(prompt),
@@ -239,11 +245,11 @@ class Model:
 
         Each equals the first request by `ask` of the rollout's own model. Returns a Response if the prompt is too long.
         """
-        cut = self._cut(prompt)
+        cut = self._cut_response(prompt)
         if cut is not None:
             return cut
         ids = tuple(prompt)
-        sampling_for = self._sampling(len(ids), self.sampling)
+        sampling_for = self._request_sampling(len(ids), self.sampling)
         causes, seeds = zip(*rollouts, strict=True)
         ids_and_seeds = zip(derive_from_each(causes, "request", 0), derive_from_each(seeds, "sampling", 0), strict=True)
         return [GenerationRequest(id=id, prompt=ids, sampling=sampling_for(seed)) for id, seed in ids_and_seeds]
@@ -252,7 +258,7 @@ class Model:
         """Returns the response made of the engine's answer to `request`. Raises RolloutError if the answer is
         malformed.
         """
-        _check(generation, request.sampling)
+        _check_generation(generation, request.sampling)
         return Response(
             text=self.tokenizer.decode(generation.tokens) if generation.text is None else generation.text,
             prompt=request.prompt,
@@ -261,10 +267,10 @@ class Model:
             processed_logprobs=generation.processed_logprobs,
             spans=generation.spans,
             finish=generation.finish,
-            sampling=(_span(request.sampling, len(generation.tokens)),),
+            sampling=(_sampling_span(request.sampling, len(generation.tokens)),),
         )
 
-    def _sampling(
+    def _request_sampling(
         self, prompt_tokens: int, settings: SamplingSpec, json_schema: str = ""
     ) -> Callable[[UUID], Sampling]:
         """Returns the settings for a prompt of `prompt_tokens` tokens, as a function of the id behind the seed."""
@@ -290,15 +296,18 @@ class Model:
             seed=id.int >> 65,
         )
 
-    def _cut(self, prompt: Sequence[int]) -> Response | None:
+    def _cut_response(self, prompt: Sequence[int]) -> Response | None:
         """Returns the response to a prompt over the limit; None for a prompt within the limit."""
         if not prompt:
             raise RolloutError("the prompt is empty", fix="give the task a prompt with at least one token")
         # One token of the model's length belongs to the response.
         limit = min(self._spec.max_prompt_tokens, self._spec.max_model_len - 1)
-        return self._truncated(prompt, limit) if len(prompt) > limit else None
+        return self._truncated_response(prompt, limit) if len(prompt) > limit else None
 
-    def _truncated(self, prompt: Sequence[int], limit: int) -> Response:
+    def _truncated_response(self, prompt: Sequence[int], limit: int) -> Response:
+        """Returns the untrained response to a prompt cut to `limit` tokens. Raises RolloutError unless prompts may be
+        cut.
+        """
         if not self._spec.enable_prompt_truncation:
             raise RolloutError(
                 f"the prompt has {len(prompt)} tokens, the limit is {limit}",
@@ -316,12 +325,14 @@ class Model:
         )
 
 
-def _span(sampling: Sampling, tokens: int) -> SamplingSpan:
+def _sampling_span(sampling: Sampling, tokens: int) -> SamplingSpan:
+    """Returns the settings of all tokens of a response."""
     further_settings = tuple(other_settings(sampling))
     return SamplingSpan(0, tokens, sampling.temperature, sampling.top_p, sampling.top_k, further_settings)
 
 
-def _check(generation: Generation, sampling: Sampling) -> None:
+def _check_generation(generation: Generation, sampling: Sampling) -> None:
+    """Raises RolloutError for an engine's answer without tokens, or with a wrong number of log-probabilities."""
     count = len(generation.tokens)
     if count == 0 or count != len(generation.logprobs):
         raise RolloutError(

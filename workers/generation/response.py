@@ -9,6 +9,7 @@ import msgspec
 from rftd.streams.events.experience import SamplingSpan, Span
 
 PROMPT_TRUNCATED: Final = "prompt_truncated"
+"""Finish reason of a prompt too long for the model."""
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[int, ...]
     """Ids drawn by the engine  # [R]"""
     logprobs: tuple[float, ...]  # [R]
+    """Log-probability of each token at the request's temperature  # [R]"""
     processed_logprobs: tuple[float, ...] = ()
     """Log-probabilities in the distributions behind the draws; empty unless requested  # [R]"""
     spans: tuple[Span, ...]

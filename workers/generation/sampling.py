@@ -14,9 +14,11 @@ COLDEST_TRAINED: Final = 0.01
 """Lowest temperature for training: smaller divisors of the logits leave too few digits for ratios in single precision.
 """
 HIGHEST_PENALTY: Final = 10.0
+"""Largest repetition penalty, and largest size of a presence penalty of either sign."""
 HIGHEST_BIAS: Final = 100.0
 """Largest bias: decides for or against a token, whatever the model's logits are."""
 TRAINED_FIX: Final = f"use a temperature from {COLDEST_TRAINED} to {HOTTEST:g}"
+"""Fix for a temperature that cannot be trained."""
 
 
 def trainable(temperature: float) -> bool:

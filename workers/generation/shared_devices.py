@@ -14,16 +14,22 @@ from rftd.workers.generation.auxiliary.auxiliary_stage import auxiliary_stage
 from rftd.workers.generation.engine_registry import memory_of
 
 _ENGINE_NUM: Final = "explorer.rollout_model.engine_num"
+"""Field with the number of explorers."""
 _SMALLER: Final = "or give them a smaller model, cache or share of the memory"
+"""End of every fix."""
 
 
 class _Share(NamedTuple):
     """The device memory of one engine of an explorer, with the engine's name, field and fix for messages."""
 
     words: str
+    """The engine and its memory, in words."""
     memory: EngineMemory
+    """Memory of the engine."""
     field: str
+    """Field of the experiment file to change where the engines need too much memory."""
     fix: str
+    """Advice on the change of the field named by `field`."""
 
 
 def check_shared_devices(stage: StageSpec, host: Host, *, deterministic: bool = False) -> None:
@@ -35,7 +41,7 @@ def check_shared_devices(stage: StageSpec, host: Host, *, deterministic: bool = 
     for device in {share.memory.device.kind: share.memory.device for share in shares}.values():
         device_shares = [share for share in shares if share.memory.device.kind == device.kind]
         if all(share.memory.size_bytes <= device.memory_bytes for share in device_shares):
-            _check(device_shares, device, explorers_on(device, stage.rollout, host))
+            _check_total(device_shares, device, explorers_on(device, stage.rollout, host))
 
 
 def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Share]:
@@ -44,7 +50,7 @@ def _shares(stage: StageSpec, host: Host, deterministic: bool) -> Iterator[_Shar
     if memory is not None:
         yield _Share(terms_of(memory.needs), memory, "", "")
     if stage.evals and stage.rollout.eval_engine == "own":
-        memory = memory_of(stage, host, deterministic=deterministic, slots=limits.EVAL_AT_ONCE)
+        memory = memory_of(stage, host, deterministic=deterministic, slots=limits.EVAL_ROWS_IN_PROGRESS)
         if memory is not None:
             words = f"evaluation's own engine {shown(memory.size_bytes)}"
             yield _Share(words, memory, "explorer.eval_engine", "write shared")
@@ -67,7 +73,8 @@ def explorers_on(device: Device, rollout: RolloutSpec, host: Host) -> int:
     return rollout.explorers
 
 
-def _check(shares: list[_Share], device: Device, explorers: int) -> None:
+def _check_total(shares: list[_Share], device: Device, explorers: int) -> None:
+    """Raises ConfigError if the engines of all explorers on the device need more than the device's memory."""
     explorer_bytes = sum(share.memory.size_bytes for share in shares)
     if explorers * explorer_bytes <= device.memory_bytes:
         return

@@ -1,8 +1,7 @@
 """Start, identity and supervision of worker processes. In reading order:
 
 ray/          actors of a Ray cluster
-membership    a worker's identity, heartbeats and departure
-usage         the memory and processor time of a worker's processes
+membership    a worker's identity, heartbeats with memory and processor time, and departure
 executor      the seam: start, adopt, watch, end
 environment   the environment variables of a worker, built from an allow-list
 allotment     the GPUs of each worker

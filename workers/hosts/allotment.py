@@ -21,7 +21,9 @@ class Allotment:
         """`lives(mark)` returns True while the worker of a slot runs."""
         self._lives = lives
         self._lock = threading.Lock()
+        """Held while assignments change."""
         self._by_slot: dict[str, tuple[str, ...]] = {}
+        """Indices of the GPUs assigned to each slot."""
 
     def note(self, slot: str, visible: str) -> None:
         """Records the GPUs of a worker started by an earlier daemon; `visible` is its CUDA_VISIBLE_DEVICES."""

@@ -33,8 +33,11 @@ class WorkerEnvironment:
         names passed to every worker, for example those of the log; `pass_env` are the owner's name patterns.
         """
         self._environ = os.environ if environ is None else environ
+        """Variables of the daemon."""
         self._needed = tuple(needed)
+        """Names of variables needed by every worker."""
         self.pass_env = tuple(pass_env)
+        """Patterns of variables passed by the owner."""
 
     def of(self, order: WorkerOrder) -> dict[str, str]:
         """Returns the environment of a local worker: variables shared by all workers, and variables named in its

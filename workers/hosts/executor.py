@@ -30,10 +30,13 @@ class WorkerOrder(msgspec.Struct, frozen=True, kw_only=True):
     worker: UUID = NO_WORKER
     """The id under which the worker joins, new for each start: its only identity in the log and in the launcher."""
     experiment: UUID
+    """Id of the experiment."""
     role: str
+    """`explorer` or `trainer`."""
     slot: int
     """The number of the slot; -1 for a trainer."""
     threads: int
+    """Number of threads for computing, or `ALL`."""
     log_path: Path
     """The file to which the worker's output is appended."""
     devices: int = 0

@@ -22,16 +22,19 @@ from rftd.ops import limits
 
 MARK: Final = "RFTD_WORKER"
 """The environment variable with a process's slot and the folder of the daemon that started it."""
-LOOK_S: Final = 0.05
+POLL_INTERVAL_S: Final = 0.05
 """Seconds between two checks for remaining leftover processes."""
-_SHOWN: Final = 8
+_MAX_NAMED: Final = 8
+"""Maximum number of processes named in a text."""
 
 
 class Seen(NamedTuple):
     """A process found on the machine, with its session and the worker slot named in its environment."""
 
     process: psutil.Process
+    """Process with the session and the slot mark."""
     session: int
+    """Id of the process's session."""
     mark: str
     """The value of `RFTD_WORKER` in its environment; empty if absent, unreadable, or overwritten."""
 
@@ -42,6 +45,7 @@ class Leftovers:
     """
 
     def __init__(self, mark: str, log_path: Path) -> None:
+        """`mark` identifies the slot in environments; `log_path` is the log file to which the slot's workers write."""
         self._mark = mark
         self._log_path = log_path
         self.own: set[int] = set()
@@ -114,18 +118,19 @@ def end_all(
             asking = bool(workers)
             kill_at_s = time.monotonic() + limits.LEFTOVER_GRACE_S
         # SIGTERM first: a terminated engine frees device and sockets.
-        _send(workers, signal.SIGTERM)
+        _send_signal(workers, signal.SIGTERM)
         while living := [process for process in workers or remaining if lives(process)]:
             report(named(living))
             if time.monotonic() >= kill_at_s:
-                _send(living, signal.SIGKILL)
-            if wait(LOOK_S):
+                _send_signal(living, signal.SIGKILL)
+            if wait(POLL_INTERVAL_S):
                 return False
     report("")
     return True
 
 
-def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
+def _send_signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    """Sends a signal to processes; a process that has ended is skipped."""
     for process in processes:
         with suppress(psutil.Error):
             process.send_signal(number)
@@ -151,12 +156,13 @@ def is_tracker(process: psutil.Process) -> bool:
 
 def named(processes: list[psutil.Process]) -> str:
     """Describes the processes in a bounded text: pid and name of each."""
-    texts = [f"{process.pid} ({_name(process)})" for process in processes[:_SHOWN]]
-    more = f" and {len(processes) - _SHOWN} more" if len(processes) > _SHOWN else ""
+    texts = [f"{process.pid} ({_process_name(process)})" for process in processes[:_MAX_NAMED]]
+    more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
     return ", ".join(texts) + more
 
 
-def _name(process: psutil.Process) -> str:
+def _process_name(process: psutil.Process) -> str:
+    """Returns the name of a process; `ended` if the process does not run any more."""
     try:
         return process.name()
     except psutil.Error:
@@ -185,6 +191,7 @@ def _worker_in(mark: str) -> str:
 
 
 def _mark_of(process: psutil.Process) -> str:
+    """Returns the mark in a process's environment; empty if unreadable."""
     try:
         return str(process.environ().get(MARK, ""))
     except psutil.AccessDenied:  # a process of another user

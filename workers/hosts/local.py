@@ -35,8 +35,10 @@ from rftd.workers.hosts.local_slot import LocalSlot, Spawn, exit_code_of, start_
 from rftd.workers.hosts.membership import this_process
 
 NOT_STARTED: Final = 127
+"""Exit code of a process that could not be started."""
 # Start times are in ticks of the kernel, usually 10 ms, and computed from the boot time.
 _SAME_START_S: Final = 0.02
+"""Tolerated difference in seconds between two readings of a start time."""
 
 
 class OrderedProcess:
@@ -45,21 +47,27 @@ class OrderedProcess:
     """
 
     def __init__(self, slot: LocalSlot, role: str, spawn: Spawn) -> None:
+        """`spawn` creates the process once the slot is free."""
         self._slot = slot
         self._role = role
         self._spawn = spawn
         self._given_up = threading.Event()
+        """Set once the process is not wanted any more."""
         self._child: subprocess.Popen[bytes] | None = None
+        """The process of the worker; None before the process has started."""
         self._failure = ""
+        """Why the process could not be started; empty otherwise."""
         # On a thread: waiting for an empty slot, and forking a large process, must not block the daemon's loop.
-        threading.Thread(target=self._start, name=f"start-{role}", daemon=True).start()
+        threading.Thread(target=self._start_when_free, name=f"start-{role}", daemon=True).start()
 
     @property
     def pid(self) -> int | None:
+        """Process id of the worker; None before the start of the process."""
         return None if self._child is None else self._child.pid
 
     @property
     def reason(self) -> str:
+        """Why the process could not be started, in words; empty otherwise."""
         return self._failure
 
     @property
@@ -71,9 +79,13 @@ class OrderedProcess:
 
     @property
     def waits(self) -> Words | None:
-        return None if self._failure or self._child is not None else _leftovers(self._slot)
+        """Leftovers that keep the process from its start, in words; None once it has started or cannot be started."""
+        return None if self._failure or self._child is not None else _leftover_words(self._slot)
 
     def exit_code(self) -> int | None:
+        """Returns the exit code, `NOT_STARTED` after a failed start, None before the end; the slot's leftovers are
+        ended before collection.
+        """
         if self._child is None:
             return NOT_STARTED if self._failure else UNKNOWN_EXIT if self._given_up.is_set() else None
         # The child ended, but was not collected yet: the number is still reserved, so leftovers can be identified and
@@ -83,17 +95,21 @@ class OrderedProcess:
         return code
 
     def terminate(self) -> None:
+        """Sends SIGTERM to the process; a process not yet started never starts."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """Sends SIGKILL to the process; a process not yet started never starts."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
+        """Gives the process up for good, and sends it the signal if it was started."""
         self._given_up.set()
         if self._child is not None:
-            _send(self._child, number)
+            _signal_child(self._child, number)
 
-    def _start(self) -> None:
+    def _start_when_free(self) -> None:
+        """Starts the process once the slot is free; the body of a thread."""
         try:
             child = self._slot.start(self._spawn, self._given_up)
         except OSError as error:
@@ -104,10 +120,10 @@ class OrderedProcess:
             return
         self._child = child
         if child is not None and self._given_up.is_set():  # given up during its start
-            _send(child, signal.SIGKILL)
+            _signal_child(child, signal.SIGKILL)
 
 
-def _send(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal_child(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """Signals a child, whose number stays reserved until collection.
 
     Never the group, not even to kill: grandchildren are ended when the slot is cleaned, and their shared memory is
@@ -124,15 +140,20 @@ class AdoptedProcess:
     """
 
     waits = None
+    """None, because the process runs and waits for nothing."""
     reason = ""
+    """No reason: the exit status of another process's child is unknown."""
 
     def __init__(self, slot: LocalSlot, process: psutil.Process) -> None:
+        """`process` is the process of the slot's worker."""
         self._slot = slot
         self._process = process
         self._cleanup_begun = False
+        """True once the slot's leftovers are being ended."""
 
     @property
     def pid(self) -> int | None:
+        """Process id of the worker on this machine, as recorded at the adoption."""
         return self._process.pid
 
     @property
@@ -141,6 +162,7 @@ class AdoptedProcess:
         return lives(self._process)
 
     def exit_code(self) -> int | None:
+        """Returns None while the process runs, then `UNKNOWN_EXIT`; after the end, the slot's leftovers are ended."""
         if lives(self._process):
             return None
         if not self._cleanup_begun:
@@ -149,13 +171,16 @@ class AdoptedProcess:
         return UNKNOWN_EXIT
 
     def terminate(self) -> None:
+        """Sends SIGTERM to the process, if it still runs; see `Handle.terminate`."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """Sends SIGKILL to the process, if it still runs; see `Handle.kill`."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
         # Grandchildren are ended when the slot is cleaned: the number of a group is less reliable than that of a child.
+        """Signals the process, if it still runs."""
         if lives(self._process):
             with suppress(psutil.Error):
                 self._process.send_signal(number)
@@ -167,16 +192,22 @@ class DeclinedProcess:
     """
 
     pid = None
+    """None, because this launcher has no process for the worker."""
     waits = None
-    reason = "Ray runs it, and this daemon starts workers itself: another takes its place, and it leaves"
+    """None, because the worker counts as ended and waits for nothing."""
+    reason = "Ray runs it, and this daemon starts workers itself: another worker replaces it, and it leaves"
+    """Why the worker counts as lost."""
 
     def exit_code(self) -> int | None:
+        """Returns an end with unknown status."""
         return UNKNOWN_EXIT
 
     def terminate(self) -> None:
+        """Does nothing: the worker leaves by itself."""
         return
 
     def kill(self) -> None:
+        """Does nothing: the worker leaves by itself."""
         return
 
 
@@ -184,27 +215,35 @@ class LeftoverTermination:
     """Handle of the termination of a slot's leftover processes, ended once none run; signals have no effect."""
 
     pid = None
+    """None, because the termination itself has no process."""
     reason = ""
+    """Empty, because the termination cannot fail."""
 
     def __init__(self, slot: LocalSlot) -> None:
+        """Begins to end the leftovers of the slot."""
         self._slot = slot
         self._thread = slot.end_leftovers()
+        """Thread ending the leftovers."""
 
     @property
     def waits(self) -> Words | None:
-        return _leftovers(self._slot)
+        """Returns the leftovers still running, in words."""
+        return _leftover_words(self._slot)
 
     def exit_code(self) -> int | None:
+        """Returns 0 once no leftover runs; None before."""
         return None if self._thread.is_alive() else 0
 
     def terminate(self) -> None:
+        """Does nothing."""
         return
 
     def kill(self) -> None:
+        """Does nothing."""
         return
 
 
-def _leftovers(slot: LocalSlot) -> Words | None:
+def _leftover_words(slot: LocalSlot) -> Words | None:
     """Returns the wait for a slot's leftovers in words; None without leftovers."""
     if not slot.remaining:
         return None
@@ -255,6 +294,7 @@ class LocalExecutor:
         self._allotment = Allotment(self._lives_in)
 
     def host(self) -> Host:
+        """Returns the machine with its devices, found once; the installed packages are read at each call."""
         with self._looking:
             if self._host is None:
                 self._host = self._look()
@@ -264,10 +304,12 @@ class LocalExecutor:
             return msgspec.structs.replace(self._host, packages=installed_packages())
 
     def _lives_in(self, mark: str) -> bool:
+        """True if a worker of this launcher runs in the slot."""
         worker = self._workers.get(mark)
         return worker is not None and worker.alive
 
     def start(self, order: WorkerOrder) -> Handle:
+        """Orders a process for the worker, started by a thread once the slot is free, and returns its handle."""
         arguments = [*self._command, "worker", order.role, "--log", self._log_url]
         arguments += [
             "--experiment",
@@ -305,6 +347,9 @@ class LocalExecutor:
         return worker
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        """Returns the handle of an earlier daemon's process on this machine; None without one. A worker of Ray is
+        declined.
+        """
         if not self._this_process.sees(started):
             return None
         process = _process_of(started)
@@ -320,10 +365,12 @@ class LocalExecutor:
         return self._adopted(order, process)
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
+        """Begins one search, shared by all orders, for the processes started by an earlier daemon."""
         search = LocalSearch({self._slot(order).mark: order for order in orders}, self._adopted)
         return [search] * len(orders)
 
     def _adopted(self, order: WorkerOrder, process: psutil.Process) -> AdoptedProcess:
+        """Returns a handle of a running process in the order's slot."""
         slot = self._slot(order)
         if order.devices:
             self._allotment.note(slot.mark, _environ_of(process).get(VISIBLE, ""))
@@ -332,11 +379,15 @@ class LocalExecutor:
 
     def lives(self, started: WorkerStarted) -> bool | None:
         # A pid of another machine, or of another container, would name a foreign process here.
+        """True if the worker's process runs; False for a worker of Ray. None if the pid is of another machine or
+        container.
+        """
         if started.worker in self._declined:
             return False
         return _process_of(started) is not None if self._this_process.sees(started) else None
 
     def clear(self, order: WorkerOrder) -> Handle | None:
+        """Begins to end the leftovers of the order's slot, and returns the handle of their end."""
         return LeftoverTermination(self._slot(order))
 
     def _slot(self, order: WorkerOrder) -> LocalSlot:

@@ -22,6 +22,7 @@ class LocalSearch:
     """
 
     waits = None
+    """None, because the search waits for nothing."""
 
     def __init__(
         self, orders: Mapping[str, WorkerOrder], take_over: Callable[[WorkerOrder, psutil.Process], Handle]
@@ -30,26 +31,32 @@ class LocalSearch:
         process.
         """
         self._orders = dict(orders)
+        """Order of each slot's mark."""
         self._take_over = take_over
         self._found: dict[Key, tuple[UUID, psutil.Process]] = {}
+        """Worker and process found in each slot."""
         self._over = threading.Event()
-        threading.Thread(target=self._look, name="search", daemon=True).start()
+        """Set once the search is complete."""
+        threading.Thread(target=self._search_processes, name="search", daemon=True).start()
 
     @property
     def over(self) -> bool:
+        """True once all processes of the machine were searched, with or without success."""
         return self._over.is_set()
 
     def worker(self, order: WorkerOrder) -> UUID | None:
-        match = self._found.get(_key(order)) if self.over else None
+        """Returns the id of the worker found in the order's slot; None during the search, and without exactly one."""
+        match = self._found.get(_slot_key(order)) if self.over else None
         return match[0] if match is not None else None
 
     def adopt(self, order: WorkerOrder) -> Handle | None:
-        match = self._found.get(_key(order)) if self.over else None
+        """Returns the handle of the found process, if it still runs and has the order's worker id; else None."""
+        match = self._found.get(_slot_key(order)) if self.over else None
         if match is None or match[0] != order.worker or not lives(match[1]):
             return None
         return self._take_over(order, match[1])
 
-    def _look(self) -> None:
+    def _search_processes(self) -> None:
         """Searches all processes once; the body of the search's thread."""
         try:
             workers: dict[str, list[tuple[UUID, psutil.Process]]] = {}
@@ -60,7 +67,7 @@ class LocalSearch:
                     workers.setdefault(candidate.mark, []).append((worker, candidate.process))
             # Of two workers in a slot an unknown one should end: both end, before the next worker starts.
             self._found = {
-                _key(self._orders[mark]): matches[0] for mark, matches in workers.items() if len(matches) == 1
+                _slot_key(self._orders[mark]): matches[0] for mark, matches in workers.items() if len(matches) == 1
             }
         finally:
             # Even after an error: the slots wait for the search, and existing processes are ended before the next
@@ -68,7 +75,8 @@ class LocalSearch:
             self._over.set()
 
 
-def _key(order: WorkerOrder) -> Key:
+def _slot_key(order: WorkerOrder) -> Key:
+    """Returns the slot of an order."""
     return order.experiment, order.role, order.slot
 
 

@@ -15,9 +15,10 @@ import psutil
 
 from rftd.ops.durable import make_durable_folder
 from rftd.workers.hosts.executor import UNKNOWN_EXIT
-from rftd.workers.hosts.leftovers import LOOK_S, Leftovers
+from rftd.workers.hosts.leftovers import POLL_INTERVAL_S, Leftovers
 
 Spawn = Callable[[], "subprocess.Popen[bytes]"]
+"""Function creating the process of a worker."""
 
 
 def start_process(arguments: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -43,13 +44,18 @@ class LocalSlot:
     """
 
     def __init__(self, mark: str, log_path: Path) -> None:
+        """`mark` identifies the slot; `log_path` is the log file to which the slot's workers write."""
         self.mark: Final = mark
         self.remaining = ""
         """Pid and name of each leftover process still running, in a bounded text; empty while none is awaited."""
         self._leftovers = Leftovers(mark, log_path)
+        """Processes of earlier workers."""
         self._children: list[subprocess.Popen[bytes]] = []
+        """Children of this process in the slot, not collected yet."""
         self._turn = threading.Lock()
+        """Held while leftovers are ended or a worker is started."""
         self._cleanup: threading.Thread | None = None
+        """Thread ending leftovers; None before the first."""
 
     def was_started(self, process: psutil.Process) -> bool:
         """True if the process's environment or its output file identify it as a worker of this slot."""
@@ -71,7 +77,7 @@ class LocalSlot:
         set.
         """
         # In slices, so that an abandoned order does not wait behind slow leftovers.
-        while not self._turn.acquire(timeout=LOOK_S):
+        while not self._turn.acquire(timeout=POLL_INTERVAL_S):
             if given_up.is_set():
                 return None
         try:
@@ -96,7 +102,7 @@ class LocalSlot:
         """Terminates all leftovers and collects the exit statuses of ended children; False if `wait(seconds)` returned
         True, to give up.
         """
-        if not self._leftovers.end(wait, self._report):
+        if not self._leftovers.end(wait, self._set_remaining):
             return False
         # Collected only now: until then the numbers of children and sessions are reserved.
         for child in self._children:
@@ -105,7 +111,8 @@ class LocalSlot:
         self._children.clear()
         return True
 
-    def _report(self, text: str) -> None:
+    def _set_remaining(self, text: str) -> None:
+        """Sets `remaining`."""
         self.remaining = text
 
 

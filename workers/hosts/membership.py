@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import platform
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -27,26 +29,81 @@ from rftd.streams.log.append_retry import append_when_space
 from rftd.streams.log.codec import Writer
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.writers import source_of
-from rftd.workers.hosts.usage import NO_USAGE, Usage
+
+CHILDREN_S: Final = 30.0
+"""Seconds between two searches for new children: a search reads all processes of the machine."""
+
+
+class Used(msgspec.Struct, frozen=True):
+    """Resident memory in bytes and processor time in seconds, summed over processes."""
+
+    memory_bytes: int
+    """Resident memory in bytes."""
+    cpu_s: float
+    """Processor time in seconds."""
+
+
+NO_USAGE: Final = Used(0, 0.0)
+"""The figures reported for a worker running inside a process with other work."""
+
+
+class Usage:
+    """Measures memory and processor time of the current process and its children: ranks, engines, reward judges."""
+
+    def __init__(self) -> None:
+        self._own = psutil.Process()
+        """The current process, in which the worker runs."""
+        self._all = [self._own]
+        """The current process and its children, as found by the last search."""
+        self._looked_s = -math.inf
+        """Monotonic time of the last search for children."""
+
+    def used(self, now_s: float) -> Used:
+        """Returns memory and processor time summed over all running processes; `now_s` is monotonic time, and decides
+        when to search for new children.
+        """
+        if now_s - self._looked_s >= CHILDREN_S:
+            self._all = [self._own, *self._own.children(recursive=True)]
+            self._looked_s = now_s
+        memory_bytes = 0
+        cpu_s = 0.0
+        for process in self._all:
+            try:
+                with process.oneshot():
+                    times = process.cpu_times()
+                    memory_bytes += process.memory_info().rss
+                    cpu_s += times.user + times.system
+            except psutil.Error:
+                continue  # it has ended
+        return Used(memory_bytes, cpu_s)
 
 
 class Pulse(msgspec.Struct, kw_only=True):
     """The content of the next heartbeat; set by the worker's loop, read by the heartbeat task."""
 
     state: WorkerState = WorkerState.LOAD
+    """What the worker does or waits for."""
     free: int = 0
+    """Number of further rollouts that the worker could take now."""
     leases: tuple[UUID, ...] = ()
+    """Unfinished leases with progress since the last heartbeat."""
     version: int = -1
+    """Weight version in use; -1 before the first."""
     tokens_total: int = 0
+    """Tokens sampled since the start."""
     rollouts_total: int = 0
+    """Rollouts ended since the start."""
     sync_failures: Counter[SyncFailure] = msgspec.field(default_factory=Counter)
+    """Failed weight transfers by reason."""
 
 
 class ProcessName(msgspec.Struct, frozen=True, kw_only=True):
     """The unique name of an operating system process, unambiguous over reused pids, reboots and containers."""
 
     host: str
+    """Name of the machine."""
     pid: int
+    """Process id."""
     start_s: float
     """The process's start time according to the operating system; pids are reused."""
     boot_id: str = ""
@@ -76,6 +133,7 @@ def this_process() -> ProcessName:
 
 
 def _boot_id() -> str:
+    """Returns the id of the machine's boot; empty without one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
@@ -83,6 +141,7 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> int:
+    """Returns the number of this process's PID namespace; 0 if unknown."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -206,6 +265,7 @@ class Membership:
             await self.clock.sleep(limits.HEARTBEAT_INTERVAL_S)
 
     async def _append(self, event: WorkerStarted | WorkerStopped | Heartbeat) -> None:
+        """Appends an event of the worker, waiting while the log is full."""
         draft = self.writer.draft(event, experiment=self.experiment)
         # A full disk is waited out: a failing heartbeat would end a faultless worker.
         await append_when_space(self.log, [draft], clock=self.clock)

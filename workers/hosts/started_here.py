@@ -30,8 +30,10 @@ class StartedHere:
 
     def __init__(self) -> None:
         """Marks future child processes by an environment variable, unless a daemon has set it already."""
-        self._me = this_process()
-        self._mark = os.environ.setdefault(MARK, f"{_prefix(self._me)}{self._me.pid}")
+        self._this_process = this_process()
+        """Name of this process."""
+        self._mark = os.environ.setdefault(MARK, f"{_mark_prefix(self._this_process)}{self._this_process.pid}")
+        """Mark in the environment of this process and its children."""
         os.environ.setdefault("SPT_NOENV", "1")  # a title written over the environment would hide the mark
 
     def end_leftovers_of_dead(self) -> str:
@@ -59,12 +61,13 @@ class StartedHere:
         return [process for process in (*marked, *children) if not _ends_by_itself(process)]
 
     def _leftovers_of_dead(self) -> list[psutil.Process]:
+        """Returns the running child processes of dead workers without a daemon."""
         return [candidate.process for candidate in visible() if self._is_leftover_of_dead(candidate)]
 
     def _is_leftover_of_dead(self, candidate: Seen) -> bool:
         """True if a process was started by a worker without a daemon, and that worker is dead."""
         prefix, _, pid = candidate.mark.rpartition("/")
-        if f"{prefix}/" != _prefix(self._me):
+        if f"{prefix}/" != _mark_prefix(self._this_process):
             return False  # ordered by a daemon; or a number of another container, which names a foreign process here
         try:
             worker = psutil.Process(int(pid))
@@ -76,7 +79,8 @@ class StartedHere:
             return False
 
 
-def _prefix(name: ProcessName) -> str:
+def _mark_prefix(name: ProcessName) -> str:
+    """Returns the beginning of marks of this boot and PID namespace."""
     return f"{_UNORDERED}/{name.boot_id}/{name.pid_namespace}/"
 
 
@@ -103,6 +107,7 @@ class _BoundedWait:
 
     def __init__(self) -> None:
         self._left_s = limits.LEFTOVER_GRACE_S + limits.KILL_TIMEOUT_S
+        """Remaining seconds of all waits together."""
 
     def __call__(self, pause_s: float) -> bool:
         threading.Event().wait(pause_s)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rftd.workers.learning.term_notes import TermNotes
+
 
 class TrainSample(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence of a batch as arrays: T tokens, the first P of the prompt, then R = T - P of the response."""
@@ -143,6 +145,15 @@ class DigestingEngine(Protocol):
 
     def digest_like(self, recorded: str) -> str:
         """Returns the digest of the current weights in the form of a digest in the log."""
+        ...
+
+
+@runtime_checkable
+class ExplainingEngine(Protocol):
+    """A trainer engine able to note the terms of the objective at each token, for replays."""
+
+    def train_noting(self, batch: TrainBatch, notes: TermNotes) -> StepResult:
+        """Trains a batch as `train` does, with equal weights afterwards, and fills the notes of the batch's samples."""
         ...
 
 

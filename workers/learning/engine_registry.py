@@ -43,14 +43,7 @@ ENGINES: Final = Plugins[TrainerEngineDefinition[Any]](
 
 def lookup(name: str) -> TrainerEngineDefinition[Any]:
     """Returns the engine's definition. Raises ConfigError for an unknown name, with the nearest known one."""
-    # load, not open: a definition takes no arguments. A third party may have named anything, so its type is checked.
-    definition = ENGINES.load(name)
-    if not isinstance(definition, TrainerEngineDefinition):
-        raise ConfigError(
-            f"entry point {name!r} of the group {ENGINES.group!r} is a {type(definition).__name__}",
-            fix="let it name an rftd.workers.api.TrainerEngineDefinition",
-        )
-    return definition
+    return ENGINES.definition(name, TrainerEngineDefinition, "rftd.workers.api.TrainerEngineDefinition")
 
 
 def arguments_of(name: str) -> type[msgspec.Struct] | None:

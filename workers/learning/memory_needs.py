@@ -30,7 +30,7 @@ system, so smaller chunks would accumulate.
 """
 CHUNK_LOGITS_GPU: Final = 1 << 27
 """Logits computed at once on a GPU: 512 MiB; each chunk reads and writes the gradient of the complete output layer."""
-_OF_A_CHUNK: Final = 5
+_ARRAYS_PER_CHUNK: Final = 5
 """Arrays of the logits' size that exist at once during a chunk's gradient: log-probabilities, their exponents, ..."""
 _HOLES_SHARE: Final = 0.25
 """Memory lost to fragmentation by the C library on a CPU, as a share of the activations: measured, 12 to 47 %
@@ -110,7 +110,7 @@ def training_forecast(stage: StageSpec, base: Path, *, spread: int = 1, whole_lo
     inputs_bytes = tokens * layers.hidden * _FLOAT32_BYTES
     chunk = CHUNK_LOGITS_GPU if stage.trainer.devices else CHUNK_LOGITS
     rows = tokens if whole_logits else min(tokens, max(1, chunk // max(1, layers.vocabulary)))
-    head_bytes = _OF_A_CHUNK * rows * layers.vocabulary * _FLOAT32_BYTES
+    head_bytes = _ARRAYS_PER_CHUNK * rows * layers.vocabulary * _FLOAT32_BYTES
     if stage.model.lora is None:
         head_bytes += layers.vocabulary * layers.hidden * _FLOAT32_BYTES // spread
     if stage.trainer.engine_args.get("gradient_checkpointing"):

@@ -18,9 +18,9 @@ from rftd.ops.errors import DataError, WorkError
 from rftd.workers.devices.device_memory import number_in, settings_of, weight_files
 from rftd.workers.weights import safetensors
 
-_WHOLE: Final = "model.safetensors"
-_INDEX: Final = "model.safetensors.index.json"
-_AGAIN: Final = "download or copy the folder again, every file of it"
+_WEIGHTS_FILE: Final = "model.safetensors"
+_WEIGHTS_INDEX_FILE: Final = "model.safetensors.index.json"
+_DOWNLOAD_AGAIN_FIX: Final = "download or copy the folder again, every file of it"
 _TOKENIZER_FILES: Final = ("*token*", "*vocab*", "*merges*", "*.model", "*.tiktoken", "*.py", "*bpe*", "tekken*")
 """Name patterns of files for tokenizers, of any kind known to transformers."""
 _OPENED: Final = (*_TOKENIZER_FILES, "*.json", "*.jinja", "*.safetensors", "additional_chat_templates/*.jinja")
@@ -92,24 +92,26 @@ def check_weights(folder: Path, *, field: str | None = None) -> None:
 
     Only the headers of the safetensors files are read, never the weights themselves.
     """
-    index = folder / _INDEX
-    if not (folder / _WHOLE).is_file() and not index.is_file():
+    index = folder / _WEIGHTS_INDEX_FILE
+    if not (folder / _WEIGHTS_FILE).is_file() and not index.is_file():
         weight_names = ", ".join(sorted(path.name for path in folder.glob("*.safetensors"))[:3])
         raise DataError(
-            f"there are no weights in {str(folder)!r}: neither {_WHOLE} nor {_INDEX}"
+            f"there are no weights in {str(folder)!r}: neither {_WEIGHTS_FILE} nor {_WEIGHTS_INDEX_FILE}"
             + (f", only {weight_names}" if weight_names else ""),
             where=str(folder),
             field=field,
-            fix=_AGAIN,
+            fix=_DOWNLOAD_AGAIN_FIX,
         )
-    if not (folder / _WHOLE).is_file():
+    if not (folder / _WEIGHTS_FILE).is_file():
         _check_index(index, field)
     embeddings: dict[str, int] = {}
     for file in weight_files(folder):
         try:
             tensors = safetensors.read(file)
         except WorkError as error:
-            raise DataError(f"{error.what}{_pointer(file)}", where=str(file), field=field, fix=_AGAIN) from error
+            raise DataError(
+                f"{error.what}{_pointer(file)}", where=str(file), field=field, fix=_DOWNLOAD_AGAIN_FIX
+            ) from error
         embeddings |= {
             name: tensor.shape[0] for name, tensor in tensors.items() if _EMBEDDINGS.search(name) and tensor.shape
         }
@@ -154,10 +156,12 @@ def _check_index(index: Path, field: str | None) -> None:
         files = json.loads(index.read_bytes())["weight_map"].values()
         named = bool(files) and all(isinstance(name, str) for name in files)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        problem = f"{_INDEX} cannot be read: {type(error).__name__}: {error}"
-        raise DataError(problem, where=str(index), field=field, fix=_AGAIN) from error
+        problem = f"{_WEIGHTS_INDEX_FILE} cannot be read: {type(error).__name__}: {error}"
+        raise DataError(problem, where=str(index), field=field, fix=_DOWNLOAD_AGAIN_FIX) from error
     if not named:
-        raise DataError(f"{_INDEX} names no files of weights", where=str(index), field=field, fix=_AGAIN)
+        raise DataError(
+            f"{_WEIGHTS_INDEX_FILE} names no files of weights", where=str(index), field=field, fix=_DOWNLOAD_AGAIN_FIX
+        )
 
 
 def check_texts(folder: Path, *, field: str | None = None) -> None:

@@ -25,12 +25,15 @@ _SCORING: Final = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
 _TABLES: Final = (_CAUSAL, _MASKED, _SCORING)
 _CLASSES: Final = "causal classes"
 _CAUSAL_CODE: Final = "AutoModelForCausalLM"
-_CODE_OF: Final = {"config.json": ("AutoConfig", _CAUSAL_CODE), "tokenizer_config.json": ("AutoTokenizer",)}
+_AUTO_MAP_KEYS_BY_FILE: Final = {
+    "config.json": ("AutoConfig", _CAUSAL_CODE),
+    "tokenizer_config.json": ("AutoTokenizer",),
+}
 """Keys of auto_map used by a worker, by file."""
 _POSITIONS: Final = re.compile(r"\b(wpe|embed_positions|position_embeddings)\.weight$")
 """Tensors with one vector per position."""
 # Keys of the parts of models that see or hear; the text part is config.json's text_config.
-_SENSES: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
+_MULTIMODAL_CONFIG: Final = re.compile(r"^(vision|image|video|audio|speech)\w*_config$")
 
 
 def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: str | None = None) -> None:
@@ -45,7 +48,9 @@ def check_model_type(folder: Path, *, trust_remote_code: bool = False, field: st
     table = _table()
     # A folder with custom code may be of any type: transformers does not know it, and need not.
     own_code = trust_remote_code and "auto_map" in config
-    senses = sorted(key for key, section in config.items() if _SENSES.match(key) and isinstance(section, dict))
+    senses = sorted(
+        key for key, section in config.items() if _MULTIMODAL_CONFIG.match(key) and isinstance(section, dict)
+    )
     if not isinstance(kind, str) or not kind:
         raise DataError(
             "config.json names no model_type",
@@ -92,7 +97,7 @@ def check_own_code(folder: Path, *, field: str | None = None) -> None:
 
     Code of another repository of the hub is not checked here, but by the worker running the code.
     """
-    for name, kinds in _CODE_OF.items():
+    for name, kinds in _AUTO_MAP_KEYS_BY_FILE.items():
         try:
             named = json_decoder(dict[str, Any]).decode((folder / name).read_bytes()).get("auto_map")
         except (OSError, *UNREADABLE):

@@ -17,7 +17,9 @@ _LENGTHS: Final = (
     "floor_scale",
     "original_max_position_embeddings",
 )
+"""Settings with a length beyond which a model's attention or positions work differently."""
 _MARGIN_TOKENS: Final = 8
+"""Minimum number of a test text's tokens beyond the turning point."""
 _MARGIN_SHARE: Final = 4
 """A text for showing a difference continues for at least a fourth of the length before."""
 

@@ -16,6 +16,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 VOCABULARY_TOKENS = 128
+"""Number of tokens in the vocabulary: special tokens, characters, and unused ones."""
 
 PAD = "<pad>"
 BOS = "<bos>"
@@ -25,12 +26,14 @@ ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 SPECIALS = (PAD, BOS, EOS, UNKNOWN, *ROLES)
 
 CHARACTERS = "\t\n\r " + string.digits + string.ascii_letters + string.punctuation
+"""Characters with a token of their own."""
 
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ '<|' + message.role + '|>' + message.content }}"
     "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
+"""Chat template: a role's token before each message, and EOS after an assistant's."""
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

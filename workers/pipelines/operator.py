@@ -1,13 +1,19 @@
-"""`Operator`: one step of the experience pipeline, and `PipelineExperience`, the form of experiences for operators."""
+"""`Operator`: one step of the experience pipeline. `PipelineExperience`: the form of experiences for operators.
+
+`AskingOperator` is a step with questions to auxiliary models; `GroupContext` has the models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from rftd.streams.events.experience import ExperienceProduced
+
+if TYPE_CHECKING:
+    from rftd.workers.generation.auxiliary.auxiliary_model import AuxiliaryModel
 
 
 class PipelineExperience(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,4 +45,28 @@ class Operator(Protocol):
 
         An exception, an added experience or an unknown one fails the group: a dead letter, and the pipeline goes on.
         """
+        ...
+
+
+def _no_text(tokens: Sequence[int]) -> str:
+    raise LookupError("there is no tokenizer")
+
+
+class GroupContext(msgspec.Struct, frozen=True):
+    """The auxiliary models of a group's stage, and the reading of tokens as text."""
+
+    models: Sequence[AuxiliaryModel] = ()
+    """Models in the order of the experiment file; their answers are recorded with the verdicts."""
+    decode: Callable[[Sequence[int]], str] = _no_text
+    """Text of token ids, without special tokens."""
+
+
+@runtime_checkable
+class AskingOperator(Protocol):
+    """An operator with questions to auxiliary models, called in place of `process`."""
+
+    async def ask(
+        self, experiences: Sequence[PipelineExperience], context: GroupContext
+    ) -> tuple[Sequence[PipelineExperience], Mapping[str, float]]:
+        """Returns what `Operator.process` returns, after the models' answers."""
         ...

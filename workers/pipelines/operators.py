@@ -14,7 +14,9 @@ from rftd.ops.errors import ConfigError
 from rftd.workers.pipelines.operator import PipelineExperience
 
 Experiences = Sequence[PipelineExperience]
+"""Experiences of one group."""
 Processed = tuple[Experiences, Mapping[str, float]]
+"""Kept experiences, and figures by name."""
 
 FILTERED: Final = "filtered_count"
 """Figure of every filter: the number of removed experiences of a group."""
@@ -29,7 +31,7 @@ class RewardFilter:
 
     def process(self, experiences: Experiences) -> Processed:
         """Returns the experiences with enough reward."""
-        return _filtered(
+        return _with_count(
             experiences, [experience for experience in experiences if experience.reward >= self._threshold]
         )
 
@@ -39,7 +41,7 @@ class InvalidRewardFilter:
 
     def process(self, experiences: Experiences) -> Processed:
         """Returns the experiences with a finite reward."""
-        return _filtered(experiences, [experience for experience in experiences if math.isfinite(experience.reward)])
+        return _with_count(experiences, [experience for experience in experiences if math.isfinite(experience.reward)])
 
 
 class RewardStdFilter:
@@ -52,11 +54,11 @@ class RewardStdFilter:
     def process(self, experiences: Experiences) -> Processed:
         """Returns all experiences of a group, or none; the deviation is the population's."""
         if not experiences:
-            return _filtered(experiences, [])
+            return _with_count(experiences, [])
         rewards = [experience.reward for experience in experiences]
         # Equal rewards deviate by a rounding error.
         deviation = pstdev(rewards) if len(set(rewards)) > 1 else 0.0
-        passed, figures = _filtered(experiences, experiences if deviation > self._threshold else [])
+        passed, figures = _with_count(experiences, experiences if deviation > self._threshold else [])
         return passed, {**figures, "reward_std": deviation}
 
 
@@ -66,7 +68,9 @@ class DapoDynamicSampling:
     def __init__(self, metric_key: str = "accuracy", correct_threshold: float = 0.0) -> None:
         """`metric_key` names the figure compared with `correct_threshold`; the reward, for rollouts without it."""
         self._key = metric_key
+        """Name of the figure that tells right answers from wrong ones; the reward, for rollouts without the figure."""
         self._threshold = correct_threshold
+        """Bound of the figure: answers are right only if their figure is larger."""
 
     def process(self, experiences: Experiences) -> Processed:
         """Returns all experiences of a group, or none; groups of fewer than two are removed."""
@@ -74,7 +78,7 @@ class DapoDynamicSampling:
             experience.metrics.get(self._key, experience.reward) > self._threshold for experience in experiences
         )
         mixed = len(experiences) > 1 and 0 < right < len(experiences)
-        passed, figures = _filtered(experiences, experiences if mixed else [])
+        passed, figures = _with_count(experiences, experiences if mixed else [])
         removed = len(experiences) - len(passed)
         return passed, {
             **figures,
@@ -107,8 +111,11 @@ class RewardShaping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One step of `reward_shaping_mapper`: the reward, combined with a weighted figure of the rollout."""
 
     stats_key: str
+    """Name of the figure."""
     op_type: Literal["ADD", "SUB", "MUL", "DIV"] = "ADD"
+    """Operation on the reward."""
     weight: Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)] = 1.0
+    """Factor of the figure."""
 
 
 class RewardShapingMapper:
@@ -117,12 +124,15 @@ class RewardShapingMapper:
     def __init__(self, reward_shaping_configs: list[RewardShaping]) -> None:
         """Begins with the steps, applied in order."""
         self._steps = converted(reward_shaping_configs, list[RewardShaping])
+        """The steps, in order."""
         if not self._steps:
             raise ConfigError("reward_shaping_configs names no figure", fix="add one, with its stats_key")
 
     def process(self, experiences: Experiences) -> Processed:
         """Returns the experiences with shaped rewards; a figure that a rollout lacks changes nothing."""
-        shaped = [msgspec.structs.replace(experience, reward=self._shaped(experience)) for experience in experiences]
+        shaped = [
+            msgspec.structs.replace(experience, reward=self._shaped_reward(experience)) for experience in experiences
+        ]
         changes = [after.reward - before.reward for before, after in zip(experiences, shaped, strict=True)]
         if not changes:
             return shaped, {}
@@ -132,7 +142,8 @@ class RewardShapingMapper:
             "reward_diff/max": max(changes),
         }
 
-    def _shaped(self, experience: PipelineExperience) -> float:
+    def _shaped_reward(self, experience: PipelineExperience) -> float:
+        """Returns the reward after all steps; a division by zero changes nothing."""
         reward = experience.reward
         for step in self._steps:
             figure = experience.metrics.get(step.stats_key)
@@ -151,5 +162,6 @@ class RewardShapingMapper:
         return reward
 
 
-def _filtered(experiences: Experiences, passed: Experiences) -> Processed:
+def _with_count(experiences: Experiences, passed: Experiences) -> Processed:
+    """Returns the kept experiences, with the number of removed ones."""
     return passed, {FILTERED: float(len(experiences) - len(passed))}

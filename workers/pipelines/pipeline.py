@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rftd.ops.errors import PipelineError, explain
-from rftd.streams.events.experience import ExperienceProduced, MemberVerdict
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import MemberVerdict
 from rftd.streams.spec.stage_parts import OperatorSpec
-from rftd.workers.pipelines.operator import Operator, PipelineExperience
+from rftd.workers.pipelines.operator import AskingOperator, GroupContext, Operator, PipelineExperience
 from rftd.workers.pipelines.registry import OPERATORS
 
+NO_CONTEXT = GroupContext()
+"""The context without models."""
 FIGURES_MOST = 64
 """Maximum number of figures in one verdict."""
 
@@ -20,17 +24,25 @@ class GroupVerdicts(NamedTuple):
     """The verdicts on a group's experiences in order, and the operators' figures."""
 
     verdicts: tuple[MemberVerdict, ...]
+    """Verdicts on the group's experiences, one for each, in the order of the group."""
     metrics: dict[str, float]
+    """Figures of the operators, by name."""
 
 
 class OperatorChain:
     """The operators of a stage, opened once. Raises ConfigError for an unknown operator or invalid arguments."""
 
     def __init__(self, specs: Sequence[OperatorSpec]) -> None:
+        """`specs` are the operators of the experiment file, in order."""
         self._operators = [(spec.name, OPERATORS.open(spec.name, spec.args)) for spec in specs]
+        """Name and operator, in order."""
 
-    def judge(self, group: Sequence[ExperienceProduced]) -> GroupVerdicts:
-        """Returns the verdicts on a group's experiences, ascending by rollout. Raises PipelineError with its name."""
+    def judge(self, group: Sequence[ExperienceProduced], context: GroupContext = NO_CONTEXT) -> GroupVerdicts:
+        """Returns the verdicts on a group's experiences, which are ascending by rollout. Raises PipelineError, with the
+        name of a failing operator.
+
+        Blocks; where an operator asks models, the thread must have no running event loop.
+        """
         experiences: Sequence[PipelineExperience] = [
             PipelineExperience(
                 rollout=event.rollout,
@@ -45,7 +57,7 @@ class OperatorChain:
         dropped_by: dict[int, int] = {}
         metrics: dict[str, float] = {}
         for index, (name, operator) in enumerate(self._operators):
-            passed, figures = _processed(name, operator, experiences)
+            passed, figures = _run_operator(name, operator, experiences, context)
             remaining = {experience.rollout for experience in passed}
             dropped_by |= {
                 experience.rollout: index for experience in experiences if experience.rollout not in remaining
@@ -57,25 +69,29 @@ class OperatorChain:
             if not math.isfinite(experience.reward):
                 raise PipelineError(f"the reward of rollout {experience.rollout} is {experience.reward} at the end")
         return GroupVerdicts(
-            tuple(_verdict(event, by_rollout.get(event.rollout), dropped_by) for event in group),
+            tuple(_verdict_of(event, by_rollout.get(event.rollout), dropped_by) for event in group),
             dict(list(metrics.items())[:FIGURES_MOST]),
         )
 
 
-def _verdict(
+def _verdict_of(
     event: ExperienceProduced, passed: PipelineExperience | None, dropped_by: Mapping[int, int]
 ) -> MemberVerdict:
+    """Returns the verdict on an experience: as `passed` by the operators, or dropped."""
     if passed is None:
         return MemberVerdict(event.reward, dropped_by=dropped_by[event.rollout])
     return MemberVerdict(passed.reward, passed.masked)
 
 
-def _processed(
-    name: str, operator: Operator, experiences: Sequence[PipelineExperience]
+def _run_operator(
+    name: str, operator: Operator, experiences: Sequence[PipelineExperience], context: GroupContext
 ) -> tuple[list[PipelineExperience], dict[str, float]]:
     """Returns an operator's answer, checked. Raises PipelineError."""
     try:
-        answer, figures = operator.process(experiences)
+        if isinstance(operator, AskingOperator):
+            answer, figures = asyncio.run(operator.ask(experiences, context))
+        else:
+            answer, figures = operator.process(experiences)
         passed = list(answer)
         numbers = {str(key): float(figure) for key, figure in figures.items()}
     except (Exception, SystemExit) as error:  # a third party's operator may raise anything

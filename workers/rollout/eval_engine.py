@@ -9,13 +9,14 @@ from typing import Final, Protocol
 
 from rftd.ops.errors import ConfigError, RftdError, RolloutError, WeightsElsewhereError, WorkError
 from rftd.workers.generation.engine import RolloutEngine
-from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.version_gate import UseKind, VersionGate, WeightsUse
 from rftd.workers.weights.channel import WeightsRef
 
 SHARED: Final = "shared"
 """Setting `RolloutSpec.eval_engine` for a single engine serving rollouts and evaluations."""
 
 OpenEngine = Callable[[], Awaitable[RolloutEngine]]
+"""Function opening an engine without weights."""
 
 
 class EvalEngine(Protocol):
@@ -50,8 +51,10 @@ class OwnEngine:
         self._open_engine = open_engine
         self._device = device
         self._engine: RolloutEngine | None = None
+        """Open engine; None before the first evaluation, and after a failed engine was closed."""
         # One at a time, because the rows of a lease are pinned to weights and the engine holds one version.
         self._one_lease = asyncio.Lock()
+        """Held while an evaluation uses the engine."""
 
     @asynccontextmanager
     async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
@@ -117,7 +120,8 @@ class SharedEngine:
     async def pinned(self, weights: WeightsRef) -> AsyncIterator[RolloutEngine]:
         """A context yielding the rollouts' engine with these weights; see `EvalEngine.pinned`."""
         # The device comes second: the rollouts awaited by the gate, and the loading, need it too.
-        async with self._gate.evaluating(weights.version, weights.generation), self._device():
+        use = WeightsUse(UseKind.EVALUATION, weights.version, weights.generation)
+        async with self._gate.using(use), self._device():
             yield self._engine
 
     async def lives(self, weights: WeightsRef) -> bool:

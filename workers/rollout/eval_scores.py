@@ -32,6 +32,7 @@ RIGHT_PARTS: Final = ("accuracy", "acc", "correct", "right")
 _RIGHT: Final = 1.0
 """Minimum value of that part for a right answer."""
 _CATEGORY_CHARS: Final = 64
+"""Maximum characters of a category's name."""
 _MOST_CATEGORIES: Final = 64
 """Categories counted in one range; rows of further ones are in none."""
 
@@ -55,7 +56,9 @@ class ScoredRows:
         self._tries = tries
         self._tokenizer = tokenizer
         self._right = right_answers(answers)
-        self._tasks = {row: self._task(row) for row in range(lease.row_start, lease.row_end)}
+        """True for each right answer, False for each wrong one; None if the reward cannot tell."""
+        self._tasks = {row: self._task_of(row) for row in range(lease.row_start, lease.row_end)}
+        """Task of each row; None for a row that is no task."""
 
     def scores(self, weights: WeightsRef) -> EvalScored:
         """Returns the event with the rows' scores, without texts; a failed answer scores 0 and is counted."""
@@ -70,11 +73,11 @@ class ScoredRows:
             row_start=lease.row_start,
             version=weights.version,
             generation=weights.generation,
-            rewards=Array.of([_reward(answer) for answer in self._answers], "f4"),
-            tokens=Array.of([_length(answer) for answer in self._answers], "u4"),
-            metrics={"failed_rows": float(failed)} | _cut(finished),
+            rewards=Array.of([_reward_of(answer) for answer in self._answers], "f4"),
+            tokens=Array.of([_length_of(answer) for answer in self._answers], "u4"),
+            metrics={"failed_rows": float(failed)} | _cut_prompts(finished),
             reward_parts=part_sums(answer.metrics for answer in finished),
-            auxiliary=self._judges(),
+            auxiliary=self._judge_texts(),
             tries=self._tries,
             right=None if self._right is None else Array.of(self._right, "u1"),
             votes=Array.of(self._votes(), "u4") if self._tries > 1 else None,
@@ -86,12 +89,12 @@ class ScoredRows:
         # A proportional part of the whole evaluation's texts, because no lease sees all of its rows.
         rows = len(self._taskset) * self._tries
         max_answers = max(1, limits.EVAL_ANSWERS * len(self._answers) // max(1, rows))
-        rewards = [_reward(answer) for answer in self._answers]
+        rewards = [_reward_of(answer) for answer in self._answers]
         names = [f"{self._taskset.digest}/{row}/{attempt}" for row, attempt in self._attempts()]
         chosen = kept_places(rewards, names, max_answers)
         chars = min(limits.EVAL_ANSWER_CHARS, limits.EVAL_ANSWERS_CHARS // (3 * len(chosen))) if chosen else 0
         places = list(self._attempts())
-        return [self._text(number, *places[number], chars) for number in chosen]
+        return [self._stored_text(number, *places[number], chars) for number in chosen]
 
     def _attempts(self) -> Iterator[tuple[int, int]]:
         """Yields the row and the attempt of each answer."""
@@ -99,20 +102,20 @@ class ScoredRows:
             for attempt in range(self._tries):
                 yield row, attempt
 
-    def _task(self, row: int) -> Task | None:
+    def _task_of(self, row: int) -> Task | None:
         """Returns the task of a row; None for a row that is no task."""
         try:
             return self._taskset.task(row)
         except DataError:  # the row's rollouts failed for this reason, and say so
             return None
 
-    def _text(self, number: int, row: int, attempt: int, chars: int) -> EvalAnswer:
+    def _stored_text(self, number: int, row: int, attempt: int, chars: int) -> EvalAnswer:
         """Returns one stored answer with prompt, truth and response, each of at most `chars` characters."""
         task = self._tasks[row]
         answer = EvalAnswer(
             row=row,
             attempt=attempt,
-            reward=_reward(self._answers[number]),
+            reward=_reward_of(self._answers[number]),
             right=None if self._right is None else self._right[number],
             prompt="" if task is None else task.prompt[:chars],
             truth="" if task is None else task.truth[:chars],
@@ -126,7 +129,7 @@ class ScoredRows:
             answer,
             parts=part_sums([rollout.metrics]),
             finish=rollout.finish,
-            tokens=_length(rollout),
+            tokens=_length_of(rollout),
             text=text[:chars],
             extracted=extracted_note(rollout.extracted),
             chars=len(text),
@@ -158,11 +161,11 @@ class ScoredRows:
                 continue
             before = scores.get(name, CategoryScore(0, 0.0, 0))
             right = self._right is not None and self._right[number]
-            reward = before.reward + _reward(self._answers[number])
+            reward = before.reward + _reward_of(self._answers[number])
             scores[name] = CategoryScore(before.answers + 1, reward, before.right + right)
         return scores
 
-    def _judges(self) -> tuple[RowAnswers, ...]:
+    def _judge_texts(self) -> tuple[RowAnswers, ...]:
         """Returns the texts of auxiliary models on each answer, cut if a record would become too large."""
         judged: list[RowAnswers] = []
         remaining_chars = limits.EVAL_AUXILIARY_CHARS
@@ -218,17 +221,17 @@ def _right_part(parts: Mapping[str, float]) -> float | None:
     return next((parts[name] for name in RIGHT_PARTS if name in parts), None)
 
 
-def _reward(answer: RolloutResult | RftdError) -> float:
+def _reward_of(answer: RolloutResult | RftdError) -> float:
     """Returns the reward of an answer; 0 for a failed one."""
     return answer.reward if isinstance(answer, RolloutResult) else 0.0
 
 
-def _length(answer: RolloutResult | RftdError) -> int:
+def _length_of(answer: RolloutResult | RftdError) -> int:
     """Returns the length of an answer, in tokens."""
     return len(answer.tokens) - answer.prompt_tokens if isinstance(answer, RolloutResult) else 0
 
 
-def _cut(finished: Sequence[RolloutResult]) -> dict[str, float]:
+def _cut_prompts(finished: Sequence[RolloutResult]) -> dict[str, float]:
     """Returns the number of answers to a cut prompt, scored 0 for any model; empty if every prompt fitted."""
     cut = sum(answer.finish == PROMPT_TRUNCATED for answer in finished)
     return {PROMPTS_CUT_ROWS: float(cut)} if cut else {}
@@ -238,6 +241,7 @@ class _Vote(NamedTuple):
     """The answer given by a response: its text, and its number if it has exactly one."""
 
     text: str
+    """Text of the answer."""
     quantity: Quantity | None
     """Only number in the text."""
 

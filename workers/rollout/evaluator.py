@@ -74,6 +74,7 @@ class Evaluator:
         self._tokenizer = tokenizer
         self._places = places
         self._under_way = 0
+        """Number of leases being answered."""
         self._clock = clock
         self._orphans = orphans
         self._log = log

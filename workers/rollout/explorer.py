@@ -37,8 +37,7 @@ from rftd.workers.hosts.membership import Membership
 from rftd.workers.models.worker_folders import check_folders
 from rftd.workers.rollout.eval_engine import SHARED, EvalEngine, OwnEngine, SharedEngine
 from rftd.workers.rollout.evaluator import Evaluator
-from rftd.workers.rollout.hand_over import HandOver
-from rftd.workers.rollout.leased import LeasedRollouts
+from rftd.workers.rollout.leased import HandOver, LeasedRollouts
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.outbox import Outbox
 from rftd.workers.rollout.processing import GroupProcessing
@@ -47,7 +46,7 @@ from rftd.workers.rollout.rollout_traces import RolloutTraces
 from rftd.workers.rollout.rollouts import RolloutPlaces, Rollouts
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.server import ConversationServer
-from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.version_gate import UseKind, VersionGate, WeightsUse
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights.channel import as_ref
 from rftd.workers.workflows.orphans import Orphans
@@ -101,7 +100,7 @@ class Explorer:
             # before the worker joins.
             async with self._member.beating(self._refresh):
                 await self._follower.catch_up()
-                loops = await self._open()
+                loops = await self._open_all()
             # Only now, because leases follow: every possible refusal was raised before.
             self._joined = True
             await self._member.join(self._slots)
@@ -119,9 +118,9 @@ class Explorer:
                 for task in background:
                     task.cancel()
         finally:
-            await self._close()
+            await self._close_all()
 
-    async def _open(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    async def _open_all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Opens the engine and everything else that may be refused; returns the loops to run beside the rollouts."""
         spec = self._view.spine.spec
         assert spec is not None
@@ -153,10 +152,11 @@ class Explorer:
         auxiliary = self._auxiliary = AuxiliaryModels(
             spec, clock=self._member.clock, environ=os.environ, random=SystemRandom(), endpoint=endpoint
         )
+        self._processing.serve(auxiliary, tokenizer)
         places = [RolloutPlaces(stage_spec.rollout.concurrency) for stage_spec in spec.stages]
         eval_engine = self._eval_engine(spec, stage, engine)
         shared = isinstance(eval_engine, SharedEngine)
-        own_places = RolloutPlaces(limits.EVAL_AT_ONCE)
+        own_places = RolloutPlaces(limits.EVAL_ROWS_IN_PROGRESS)
         self._evaluator = Evaluator(
             eval_engine,
             tokenizer,
@@ -178,13 +178,13 @@ class Explorer:
                 server = self._server(stage_spec, self._conversations, engine, tokenizer, places[index])
                 continue
             for number, taskset in enumerate(tasksets_of(stage_spec)):
-                self._rollouts[index, number] = self._leased(
+                self._rollouts[index, number] = self._open_rollouts(
                     stage_spec, taskset, spec, engine, tokenizer, auxiliary, places[index]
                 )
         served = [server.run] if server is not None else []
         return [partial(self._loader.run, engine), endpoint.run, auxiliary.run, *served]
 
-    async def _close(self) -> None:
+    async def _close_all(self) -> None:
         """Closes everything opened; the engine's own processes would outlive this one."""
         if self._evaluator is not None:
             await self._evaluator.close()
@@ -195,7 +195,7 @@ class Explorer:
         if self._conversations is not None:
             await asyncio.to_thread(self._conversations.history.close)
 
-    def _leased(
+    def _open_rollouts(
         self,
         stage: StageSpec,
         taskset: TasksetSpec,
@@ -216,6 +216,7 @@ class Explorer:
             reward_environ=self._reward_environ,
             sources=stage.sources,
             confined=spec.reach.restricted,
+            on_silent_role=self._rollout_log.silent_role,
         )
         runner.check_roles(stage.algorithm.advantage_args.get("rollout_roles", ()))
         rollouts = Rollouts(
@@ -264,7 +265,7 @@ class Explorer:
             return SharedEngine(engine, self._gate, self._device)
 
         async def opened() -> RolloutEngine:
-            separate = await open_engine(spec, stage, slots=limits.EVAL_AT_ONCE, clock=self._member.clock)
+            separate = await open_engine(spec, stage, slots=limits.EVAL_ROWS_IN_PROGRESS, clock=self._member.clock)
             if self._turn is not None:
                 self._turn.share(separate)
             return separate
@@ -290,13 +291,13 @@ class Explorer:
                 raise
             while view.leased:
                 lease = view.leased.popleft()
-                self._running[lease.lease] = work.create_task(self._answer(lease))
+                self._running[lease.lease] = work.create_task(self._work_on(lease))
                 if isinstance(lease, TaskLeased):
                     self._leases[lease.lease] = lease
             self._drop(list(view.ended))
             view.ended.clear()
             self._drop([lease for lease, task in self._running.items() if task.done()])
-            await self._gate.notify()
+            self._gate.notify()
 
     def _check_able(self) -> None:
         """Returns if this process can make another rollout. Raises WorkError if that is impossible for good."""
@@ -327,7 +328,8 @@ class Explorer:
             if task is not None:
                 task.cancel()
 
-    def _answer(self, lease: TaskLeased | EvalLeased | GroupLeased) -> Coroutine[Any, Any, None]:
+    def _work_on(self, lease: TaskLeased | EvalLeased | GroupLeased) -> Coroutine[Any, Any, None]:
+        """Returns the work on a lease: rollouts, held-out rows or a group's pipeline."""
         if isinstance(lease, GroupLeased):
             assert self._processing is not None
             return self._processing.run(lease)
@@ -339,7 +341,7 @@ class Explorer:
         if self._conversations is not None:
             await self._conversations.run(lease, self._hand_over.of(lease))
             return
-        async with self._gate.passing(lease.min_version, pinned=lease.pinned):
+        async with self._gate.using(_weights_use(lease)):
             number, row, tasks = await leased_tasks(self._member, self._view.spine, lease, self._tasksets)
             await self._rollouts[lease.stage, number].run(lease, tasks, self._hand_over.of(lease), row=row)
 
@@ -350,7 +352,7 @@ class Explorer:
     async def _evaluate(self, lease: EvalLeased) -> None:
         """Answers the rows of an eval lease, and appends their scores."""
         assert self._evaluator is not None
-        stage = self._stage(lease.stage)
+        stage = self._stage_spec(lease.stage)
         taskset = await self._tasksets.get(stage.evals[lease.taskset], lease.digest)
         published = self._view.weights.published.get((lease.version, lease.generation))
         if published is None:
@@ -402,7 +404,7 @@ class Explorer:
         leased = self._leases.get(lease)
         if leased is None or (self._loader.loading and not self._loader.failed):
             return True
-        return self._gate.fits(leased.min_version, pinned=leased.pinned)
+        return self._gate.may_begin(_weights_use(leased))
 
     def _state(self) -> WorkerState:
         """Returns the state for the heartbeat; of several activities the one making progress."""
@@ -424,6 +426,12 @@ class Explorer:
             return WorkerState.WAIT_WEIGHTS
         return WorkerState.WAIT_VERSION if self._running else WorkerState.WAIT_TASKS
 
-    def _stage(self, index: int) -> StageSpec:
+    def _stage_spec(self, index: int) -> StageSpec:
+        """Returns the specification of a stage by its index."""
         assert self._view.spine.spec is not None
         return self._view.spine.spec.stages[index]
+
+
+def _weights_use(lease: TaskLeased) -> WeightsUse:
+    """Returns the weights required by the rollouts of a lease, as a use of the gate."""
+    return WeightsUse(UseKind.PINNED if lease.pinned else UseKind.ROLLOUT, lease.min_version)

@@ -1,9 +1,12 @@
-"""`LeasedRollouts`: the rollouts of a task lease, from their ids and seeds to their final events."""
+"""`LeasedRollouts`: the rollouts of a task lease, from their ids and seeds to their final events. `HandOver`: these
+events, passed to the outbox under their leases.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
@@ -16,10 +19,15 @@ from rftd.ops.tracing.tracer import current, untraced
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import ExperienceProduced, RolloutFailed, SamplingSpan
 from rftd.streams.events.task import TaskLeased
+from rftd.streams.log import topics
 from rftd.streams.log.arrays import Array
+from rftd.streams.log.topics import partition_of
 from rftd.streams.spec.spec import SamplingSpec
 from rftd.workers.datasets.task import TaskSource
-from rftd.workers.rollout.rollout_traces import created, end_cancelled, end_rollout, with_spans
+from rftd.workers.hosts.membership import Membership
+from rftd.workers.rollout.outbox import Outbox
+from rftd.workers.rollout.rollout_log import RolloutLog
+from rftd.workers.rollout.rollout_traces import RolloutTraces, created, end_cancelled, end_rollout, with_spans
 from rftd.workers.rollout.rollouts import RolloutOutcome, Rollouts
 from rftd.workers.workflows.attempt import RolloutRequest
 from rftd.workers.workflows.result import RolloutResult
@@ -81,7 +89,11 @@ class LeasedRollouts:
         self._trained = trained
         self._greedy_rollouts = greedy_rollouts
         self._drawn = sampling if default_sampling is not None and sampling != default_sampling else None
+        """Sampling settings recorded with each experience, because they differ from those assumed by the trainer; None
+        if equal.
+        """
         self._greedy = msgspec.structs.replace(sampling or SamplingSpec(), temperature=0.0)
+        """Sampling settings of the first `greedy_rollouts` of each group: those of the taskset, at temperature 0."""
 
     @property
     def running(self) -> int:
@@ -142,6 +154,60 @@ class LeasedRollouts:
             )
             for number, id, seed in zip(numbers, ids, seeds, strict=True)
         ]
+
+
+class HandOver:
+    """Turns ended rollouts of leases into drafts for the outbox, with log lines and spans."""
+
+    def __init__(
+        self,
+        member: Membership,
+        outbox: Outbox,
+        rollout_log: RolloutLog,
+        *,
+        check_lives: Callable[[], None],
+        traces: RolloutTraces | None,
+    ) -> None:
+        """`check_lives` raises WorkError if an engine will never answer again."""
+        self._member = member
+        self._outbox = outbox
+        self._rollout_log = rollout_log
+        self._check_lives = check_lives
+        self._traces = traces
+
+    def of(self, lease: TaskLeased) -> HandOverEvents:
+        """Returns the receiver of a lease's events, to be called as its rollouts end."""
+        return partial(self._hand_over, lease, 0 if self._traces is None else self._member.clock.now_ns())
+
+    async def _hand_over(
+        self,
+        lease: TaskLeased,
+        began_ns: int,
+        events: Sequence[ExperienceProduced | RolloutFailed],
+        traceparents: Sequence[str | None] = (),
+    ) -> None:
+        """Puts the events of a lease into the outbox. Raises WorkError if a rollout failed with its engine."""
+        if any(isinstance(event, RolloutFailed) for event in events):
+            # Not the rollouts' fault: the leases end with this process, and are given out again.
+            self._check_lives()
+            if self._traces is not None and not traceparents:
+                self._traces.failed(lease, events, began_ns)
+        partition = partition_of(topics.EXPERIENCES, lease.group)
+        # Random event ids: an id derived from the log could be taken beforehand by a foreign record.
+        drafts = [
+            self._member.writer.draft(
+                event,
+                experiment=self._member.experiment,
+                partition=partition,
+                causation=lease.lease,
+                correlation=lease.group,
+                traceparent=traceparents[number] if traceparents else None,
+            )
+            for number, event in enumerate(events)
+        ]
+        self._member.pulse.rollouts_total += len(drafts)
+        self._rollout_log.ended(events)
+        await self._outbox.put(drafts)
 
 
 def with_sampling(rollout: RolloutResult, default: SamplingSpec) -> RolloutResult:

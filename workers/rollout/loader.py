@@ -20,6 +20,7 @@ from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights.channel import as_ref
 
 WEIGHTS_RETRY_S = 0.2
+"""Pause in seconds after weights could not be loaded."""
 EVAL_LINGER_S = 0.5
 """Seconds for which a shared engine keeps an evaluation's weights while further rows of the evaluation are to be
 leased.
@@ -49,6 +50,7 @@ class WeightsLoader:
         self._log = log
         self._device = device
         self._lingers_until_s = 0.0
+        """Monotonic time until which an evaluation's weights are kept."""
         self.loading = False
         """True while the engine loads."""
         self.failed = False
@@ -64,7 +66,7 @@ class WeightsLoader:
         """
         while True:
             await self._stand_in(engine)
-            target = self._due(engine)
+            target = self._due_weights(engine)
             if target is None:
                 await self._gate.wait_change(1.0)
             elif not await self._load(engine, target):
@@ -72,32 +74,30 @@ class WeightsLoader:
 
     async def _stand_in(self, engine: RolloutEngine) -> None:
         """Lets rollouts begin that need a lost version, if the weights in use serve in its place."""
-        awaited = self._gate.wanted
+        awaited = self._gate.awaited_by_pinned
         weights = self._view.weights
         if awaited in weights.lost:
             target = weights.of_version(awaited, self._view.spine)
             if target is not None and (target.version, target.generation) == engine.version:
-                await self._gate.serve(awaited)
+                self._gate.stand_in(awaited)
 
-    def _due(self, engine: RolloutEngine) -> WeightsPublished | None:
+    def _due_weights(self, engine: RolloutEngine) -> WeightsPublished | None:
         """Returns the weights to load now; None if the ones in use are right or must stay."""
         spine = self._view.spine
         weights = self._view.weights
-        if spine.spec is None or spine.stage < 0 or self._gate.evaluates:
+        if spine.spec is None or spine.stage < 0 or self._gate.held:
             return None
-        awaited = self._gate.awaited
+        awaited = self._gate.awaited_by_evaluation
         if awaited == self._gate.weights:
             return None  # the evaluation waiting for them begins
         if awaited is not None:
-            return weights.published.get(awaited) if self._gate.may_change_to(awaited[0]) else None
+            return weights.published.get(awaited) if self._gate.may_go_to(awaited[0]) else None
         if self._member.clock.monotonic_s() < self._lingers_until_s:
             return None
         if not has_windows(spine.stage_spec().synchronizer):
             target = weights.newest(spine)
-        elif not self._gate.may_change:
-            return None
-        elif self._gate.wanted is not None:
-            target = weights.of_version(self._gate.wanted, spine)
+        elif (pinned_version := self._gate.awaited_by_pinned) is not None:
+            target = weights.of_version(pinned_version, spine)
         elif engine.version[0] < 0:
             target = weights.newest(spine)
         else:
@@ -109,13 +109,13 @@ class WeightsLoader:
     async def _load(self, engine: RolloutEngine, target: WeightsPublished) -> bool:
         """Loads weights within a span; False on failure."""
         with nullcontext() if self._traces is None else self._traces.loading(target) as span:
-            async with self._gate.changing():  # entered without an await since `_due`: nothing began in between
-                error = await self._loaded(engine, target)
+            with self._gate.changing():  # entered without an await since `_due_weights`: nothing began in between
+                error = await self._load_or_error(engine, target)
             if error is not None and span is not None:
                 span.fail(error)
         return error is None
 
-    async def _loaded(self, engine: RolloutEngine, target: WeightsPublished) -> RftdError | None:
+    async def _load_or_error(self, engine: RolloutEngine, target: WeightsPublished) -> RftdError | None:
         """Loads the weights; returns the error on failure."""
         began_s = self._member.clock.monotonic_s()
         spec = self._view.spine.spec
@@ -132,14 +132,14 @@ class WeightsLoader:
             self._log.warning("weights.load_failed", version=target.version, error=error.what)
             self.failed = True
             self._member.pulse.sync_failures[SyncFailure.LOAD] += 1
-            await self._gate.refuse((target.version, target.generation), error)
+            self._gate.refuse((target.version, target.generation), error)
             return error
         finally:
             self.loading = False
         self.failed = False
         self._member.pulse.version = target.version
         # The engine has the weights already, so rollouts may begin before the log records it.
-        await self._gate.set_version(target.version, target.generation)
+        self._gate.set_weights(target.version, target.generation)
         now_s = self._member.clock.monotonic_s()
         activated = WeightsActivated(
             worker=self._member.id,

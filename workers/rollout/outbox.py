@@ -13,7 +13,9 @@ from rftd.streams.log.envelope import Draft
 from rftd.streams.log.log import EventLog
 
 CAPACITY_DRAFTS = 1024
+"""Number of queued events from which on `put` waits; the events of one call may exceed it."""
 BATCH_DRAFTS = 256
+"""Maximum number of events in one append."""
 GATHER_S = 0.01
 """Minimum seconds between two appends that are not full: an append costs the daemon more than a few records."""
 
@@ -29,6 +31,7 @@ class Outbox:
         self._clock = clock
         self._on_full = on_full
         self._waiting: list[Draft] = []
+        """Queued events, in order."""
         self._filled, self._room, self._safe = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._safe.set()

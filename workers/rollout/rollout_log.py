@@ -12,6 +12,7 @@ from rftd.ops.errors import RftdError, explain
 from rftd.ops.logs import Logger
 from rftd.streams.events.experience import EvalScored, ExperienceProduced, RolloutFailed
 from rftd.streams.spec.spec import TasksetSpec
+from rftd.workers.workflows.runner import SILENT_ROLLOUTS
 
 REASON_CHARS = 300
 """Maximum characters of a reason in a log line; the event has the full reason."""
@@ -21,6 +22,7 @@ class RolloutLog:
     """Logs failed and retried rollouts, few of many, and each answered range of an evaluation's rows."""
 
     def __init__(self, log: Logger, clock: Clock) -> None:
+        """Lines go to `log`; `clock` times evaluations."""
         self._log = log
         self._clock = clock
         self._failed: Counter[str] = Counter()
@@ -51,6 +53,15 @@ class RolloutLog:
         count = self._retried[error.code]
         if _is_logged(count):
             self._log.warning("rollout.retried", code=error.code, retried=count, reason=explain(error)[:REASON_CHARS])
+
+    def silent_role(self, workflow: str, role: str) -> None:
+        """Logs a role declared by a workflow and used by none of its first rollouts."""
+        self._log.warning(
+            "workflow.silent_role",
+            workflow=workflow,
+            agent=role,
+            reason=f"no rollout of {SILENT_ROLLOUTS} had a sequence of this role: nothing of the role is trained",
+        )
 
     def evaluated(self, scored: EvalScored, taskset: TasksetSpec, began_s: float) -> None:
         """Logs the mean reward of the rows of one lease, and the seconds taken."""

@@ -33,7 +33,9 @@ class RolloutTraces:
         self._tracer = tracer
         self._context_of = context_of
         self._experiment = str(experiment)
+        """Id of the experiment, as a span attribute."""
         self._weights = partition_of(topics.WEIGHTS, experiment).number
+        """Number of the partition of weights."""
 
     async def working(self, lease: TaskLeased | EvalLeased, work: Callable[[], Awaitable[None]]) -> None:
         """Awaits the `work` of a lease, within a span if the lease is in the sample."""
@@ -114,14 +116,14 @@ def with_spans(requests: Sequence[RolloutRequest], *, every: bool = True) -> Seq
         return requests
     tracer = parent.tracer
     return [
-        msgspec.structs.replace(request, span=_begun(parent, request))
+        msgspec.structs.replace(request, span=_begin_rollout(parent, request))
         if every or tracer.samples(root_of(request.id)[0])
         else request
         for request in requests
     ]
 
 
-def _begun(parent: TraceSpan, request: RolloutRequest) -> TraceSpan:
+def _begin_rollout(parent: TraceSpan, request: RolloutRequest) -> TraceSpan:
     """Returns the span of a rollout, below the span of its lease."""
     attributes: dict[str, Attribute] = {**names.generative(names.ROLLOUT), names.ROLLOUT_NUMBER: request.number}
     attributes |= {

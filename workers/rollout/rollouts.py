@@ -31,6 +31,7 @@ class RolloutOutcome(msgspec.Struct, frozen=True):
     """A finished or failed rollout, after the last of its attempts."""
 
     request: RolloutRequest
+    """Request of the rollout, with its number and its row."""
     result: RolloutResult | RftdError
     """The finished rollout, or the error of the last attempt."""
     duration_s: float
@@ -47,8 +48,11 @@ class RolloutPlaces:
     """Slots limiting the number of concurrent rollouts."""
 
     def __init__(self, count: int) -> None:
+        """`count` is the number of slots."""
         self.free = count
+        """Number of free slots."""
         self._freed = asyncio.Event()
+        """Set when slots are freed."""
 
     async def take(self, most: int) -> int:
         """Waits for a free slot, takes it and any further free ones, at most `most` in all, and returns
@@ -94,8 +98,10 @@ class Rollouts:
         self._device = device
         self._on_retry = on_retry
         self._slot_queue = asyncio.Lock()
+        """Lock of the one caller that waits for slots, so that callers get all of their slots in order."""
         # The rollouts of a group share a task; the digest makes a changed file another one.
         self._task = lru_cache(maxsize=64)(_read_task)
+        """Cached function reading a task, because the rollouts of a group share their task."""
 
     async def run(
         self, requests: Sequence[RolloutRequest], taskset: TaskSource, hand_over: HandOver, *, timeout_s: float = 0.0
@@ -116,17 +122,17 @@ class Rollouts:
                         count = await call.take_places(len(waiting))
                         if count == len(waiting):
                             break
-                        call.attempts.create_task(self._part(waiting[:count], taskset, call))
+                        call.attempts.create_task(self._run_slots(waiting[:count], taskset, call))
                         waiting = waiting[count:]
                 if waiting:
                     # Not as a task, because most groups have one part, and a task costs as much as a rollout's
                     # accounting.
-                    await self._part(waiting, taskset, call)
+                    await self._run_slots(waiting, taskset, call)
         finally:
             # Here and not in the parts: a part cancelled before the first step runs no `finally`.
             call.free(call.held)
 
-    async def _part(self, requests: Sequence[RolloutRequest], taskset: TaskSource, call: _RunCall) -> None:
+    async def _run_slots(self, requests: Sequence[RolloutRequest], taskset: TaskSource, call: _RunCall) -> None:
         """Runs rollouts that got their slots at the same moment."""
         ready: list[TaskRollout] = []
         digest = taskset.digest
@@ -143,9 +149,9 @@ class Rollouts:
                     request.span.attributes[names.GEN_AI_WORKFLOW] = task.workflow
         first = self._attempts(ready)
         for attempt in first[1:]:
-            call.attempts.create_task(self._attempt(attempt, call, self._spec.max_retry_times))
+            call.attempts.create_task(self._run_attempt(attempt, call, self._spec.max_retry_times))
         for attempt in first[:1]:
-            await self._attempt(attempt, call, self._spec.max_retry_times)
+            await self._run_attempt(attempt, call, self._spec.max_retry_times)
 
     def _attempts(self, rollouts: Sequence[TaskRollout]) -> list[Attempt]:
         """Returns the attempts for the rollouts: together where cheaper, else one by one."""
@@ -165,10 +171,10 @@ class Rollouts:
         elif together:
             attempts.append(self._runner.together(together))
         if alone:
-            attempts.append(OneByOne(alone, self._alone, self._orphans))
+            attempts.append(OneByOne(alone, self._run_single, self._orphans))
         return attempts
 
-    async def _alone(self, rollout: TaskRollout) -> RolloutResult:
+    async def _run_single(self, rollout: TaskRollout) -> RolloutResult:
         """Runs the workflow of a single rollout, on a separate thread if the spec asks for one."""
         request = rollout.request
         work = partial(self._runner.run, rollout.task, request.id, seed=request.seed, sampling=request.sampling)
@@ -177,7 +183,7 @@ class Rollouts:
         with request.span.active():
             return await (on_own_thread(work) if self._spec.threads_each else work())
 
-    async def _attempt(self, attempt: Attempt, call: _RunCall, retries: int, began_s: float | None = None) -> None:
+    async def _run_attempt(self, attempt: Attempt, call: _RunCall, retries: int, began_s: float | None = None) -> None:
         """Runs one attempt to the end, and begins the next one for each failed rollout.
 
         `began_s` is the start of the first attempt; None for the first attempt itself.
@@ -201,7 +207,7 @@ class Rollouts:
         if running:
             grace_s = self._orphans.grace_s
             late = [
-                (index, _late(rollout.task, call.timeout_s, deaf_after_s=grace_s if index in deaf else None))
+                (index, _time_out_error(rollout.task, call.timeout_s, deaf_after_s=grace_s if index in deaf else None))
                 for index, rollout in running.items()
             ]
             await self._end_or_retry(late, running, call, retries, began_s)
@@ -216,7 +222,7 @@ class Rollouts:
         for index, outcome in ended:
             rollout = running.pop(index)
             if rollout.request.trained and isinstance(outcome, RolloutResult):
-                outcome = _trainable(outcome, rollout.task)
+                outcome = _checked_rollout(outcome, rollout.task)
             # Retrying an orphan would make one more orphan.
             if isinstance(outcome, RolloutResult) or retries < 1 or isinstance(outcome, OrphanedError):
                 final.append(RolloutOutcome(rollout.request, outcome, duration_s))
@@ -225,7 +231,7 @@ class Rollouts:
                 if self._on_retry is not None:
                     self._on_retry(outcome)
         for attempt in self._attempts(again) if again else ():
-            call.attempts.create_task(self._attempt(attempt, call, retries - 1, began_s))
+            call.attempts.create_task(self._run_attempt(attempt, call, retries - 1, began_s))
         if final:
             await call.end(final)
 
@@ -236,8 +242,10 @@ class _RunCall:
     def __init__(self, places: RolloutPlaces, hand_over: HandOver, timeout_s: float) -> None:
         """`timeout_s` bounds an attempt."""
         self.attempts = asyncio.TaskGroup()
+        """Group of the tasks of attempts, and of parts of the call that got slots early."""
         self.timeout_s = timeout_s
         self.held = 0
+        """Number of slots in use by the call."""
         self._places = places
         self._hand_over = hand_over
 
@@ -278,7 +286,7 @@ async def _next_ended(attempt: Attempt, running: dict[int, TaskRollout], deadlin
     return [(index, named(copy.copy(error), rollout.task)) for index, rollout in running.items()]
 
 
-def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> RolloutTimeoutError:
+def _time_out_error(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> RolloutTimeoutError:
     """Returns the error of a rollout past its time-out; an orphan's if it ignores its cancellation."""
     text = f"no result within {timeout_s:g} s"
     if deaf_after_s is None:
@@ -290,7 +298,7 @@ def _late(task: Task, timeout_s: float, *, deaf_after_s: float | None) -> Rollou
     )
 
 
-def _trainable(rollout: RolloutResult, task: Task) -> RolloutResult | RolloutError:
+def _checked_rollout(rollout: RolloutResult, task: Task) -> RolloutResult | RolloutError:
     """Returns the rollout, or the error why no trainer could learn from it."""
     try:
         rollout.check_trainable()
@@ -300,5 +308,6 @@ def _trainable(rollout: RolloutResult, task: Task) -> RolloutResult | RolloutErr
 
 
 def _read_task(taskset: TaskSource, digest: str, row: int, epoch: int) -> Task:
+    """Returns the task of a row; `digest` is part of the cache's key."""
     assert taskset.digest == digest
     return taskset.task(row, epoch)

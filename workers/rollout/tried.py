@@ -25,6 +25,7 @@ from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.tracer import Tracer, TraceSpan
 from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec, TasksetSpec
+from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.task import Task
 from rftd.workers.datasets.taskset import Taskset
@@ -34,6 +35,7 @@ from rftd.workers.generation.auxiliary.rollout_models import AuxiliaryModels
 from rftd.workers.generation.endpoint.server import ModelEndpoint
 from rftd.workers.generation.engine import EngineStats, Generation, GenerationRequest, RolloutEngine, SchemaEngine
 from rftd.workers.generation.engine_registry import open_engine
+from rftd.workers.rollout.tried_rollout import TriedAuxiliary, TriedCall, TriedPart, TriedRollout
 from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.line_process import process_environment
@@ -41,69 +43,9 @@ from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.threads import on_own_thread
 
 _ENGINE: Final = "explorer.rollout_model.engine_type"
-
-
-class TriedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to the model and its answer."""
-
-    prompt: str
-    """Prompt as the model saw it, with the marks of the chat template."""
-    prompt_ids: list[int]
-    answer: str
-    answer_ids: list[int]
-    logprobs: list[float]
-    finish: str
-    temperature: float
-    max_tokens: int
-    duration_s: float
-
-
-class TriedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A timed part of the rollout: a tool, an agent, a reward, or a call of another model."""
-
-    name: str
-    """Kind and name, as in traces: `execute_tool search`."""
-    duration_s: float
-    error: str = ""
-
-
-class TriedAuxiliary(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer of an auxiliary model."""
-
-    model: str
-    text: str
-    tokens: int
-
-
-class TriedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout with everything that happened in it."""
-
-    taskset: str
-    row: int
-    workflow: str
-    reward_name: str
-    prompt: str
-    truth: str
-    calls: list[TriedCall]
-    parts: list[TriedPart]
-    auxiliary: list[TriedAuxiliary]
-    reward: float | None
-    """Reward of the rollout; None if it failed."""
-    rewards: dict[str, float]
-    """Parts of the reward and further metrics of the workflow."""
-    extracted: str | None
-    """The answer read by the reward, to be compared with the truth."""
-    finish: str
-    steps: int
-    """Number of sequences to be trained: 1, or one for each step."""
-    trained_tokens: int
-    drawn_tokens: int
-    duration_s: float
-    opening_s: float
-    """Seconds until the model was ready."""
-    error: str = ""
-    """Error that ended the rollout; empty if it finished."""
-    fix: str = ""
+"""Field named by errors about the engine."""
+_TASKSET: Final = "buffer.explorer_input.taskset"
+"""Field named by errors about the taskset."""
 
 
 async def tried(
@@ -161,6 +103,21 @@ async def tried(
         spans.parts(),
         ended_s - opened_s,
         opened_s - began_s,
+    )
+
+
+def chosen_taskset(stages: Sequence[StageSpec], name: str | None) -> tuple[StageSpec, TasksetSpec]:
+    """Returns the first taskset, or the one of this name, with its stage. Raises ConfigError without one."""
+    pairs = [(stage, taskset) for stage in stages for taskset in (*tasksets_of(stage), *stage.evals)]
+    readable = [(stage, taskset) for stage, taskset in pairs if taskset.path]
+    for stage, taskset in readable:
+        if name is None or taskset.name == name:
+            return stage, taskset
+    names = ", ".join(dict.fromkeys(taskset.name for _, taskset in readable)) or "none"
+    raise ConfigError(
+        "has no taskset to try" if name is None else f"has no taskset {name!r}",
+        field=_TASKSET,
+        fix=f"tasksets with a file: {names}",
     )
 
 

@@ -28,12 +28,14 @@ class _Offers(msgspec.Struct):
     """The part of the groups' fold read by an explorer from a snapshot."""
 
     offers: dict[int, TasksOffered] = {}
+    """Largest offer of each serving stage."""
 
 
 class ExplorerParts(SpineParts, kw_only=True):
     """The part of a snapshot read by an explorer."""
 
     groups: _Offers
+    """Offers among the groups' fold."""
 
 
 class ExplorerView:
@@ -42,8 +44,11 @@ class ExplorerView:
     """
 
     def __init__(self, worker: UUID) -> None:
+        """`worker` is the explorer's id: leases of other workers are ignored."""
         self.spine = Spine()
+        """Fold of the spine."""
         self.weights = Weights()
+        """Fold of announced weights."""
         self.leased: deque[TaskLeased | EvalLeased | GroupLeased] = deque()
         """New leases for this worker, oldest first, to be removed by the reader; few, because the dispatcher limits
         them.
@@ -55,6 +60,7 @@ class ExplorerView:
         self.offers: dict[int, TasksOffered] = {}
         """Largest offer of each serving stage, if experiences are followed."""
         self._traces: Newest[Hashable, TraceContext] = Newest(TRACES)
+        """Trace contexts of the newest leases and weights."""
         self._worker = worker
         self._known_leases: set[UUID] = set()
         """Leases already passed on, so that a repeated record is ignored."""
@@ -79,7 +85,7 @@ class ExplorerView:
             case topics.WEIGHTS:
                 self.weights.apply(decoded)
             case topics.TASKS:
-                self._task(decoded)
+                self._fold_lease(decoded)
             case topics.EXPERIENCES:
                 if isinstance(decoded.event, TasksOffered):
                     note_offer(self.offers, decoded.event)
@@ -90,6 +96,7 @@ class ExplorerView:
                 pass
 
     def _note_trace(self, decoded: Decoded) -> None:
+        """Stores the trace context of a lease of this worker, or of announced weights."""
         match decoded.event:
             case TaskLeased() | EvalLeased() as lease if lease.worker == self._worker:
                 key: Hashable = lease.lease
@@ -101,7 +108,8 @@ class ExplorerView:
         if context is not None:
             self._traces.put(key, context)
 
-    def _task(self, decoded: Decoded) -> None:
+    def _fold_lease(self, decoded: Decoded) -> None:
+        """Adds a new lease of this worker, or the expiry of a lease of any worker."""
         event = decoded.event
         match event:
             case TaskLeased() | EvalLeased() | GroupLeased() if event.worker == self._worker:

@@ -8,16 +8,14 @@ tracker       `Tracker`, the contract of every kind
 cursor        a tracker's progress, in a file that survives kills
 samples       the rows of tables, from the log
 following     the follower: reads the spine, writes points, moves the cursor
-process       the process of one tracker
+process       the process of one tracker, and the hosts to which a third party's may send its keys
 addresses     addresses outside the schemes of a tracker's library
-reach         the hosts to which a third party's tracker may send its keys
 registry      the kinds of trackers, and the requirements of each
 sample_text   tables as one text
 kept_file     a file truncated to the size counted by the cursor
 jsonl         one line of JSON for each point
 console       one line of text for each point
-event_file    the records of TensorBoard's event files
-tensorboard   TensorBoard's event files
+tensorboard   TensorBoard's event files and their records
 remarks       remarks as one text
 wandb         runs of Weights & Biases
 mlflow        runs of an MLflow server

@@ -53,7 +53,7 @@ def address_fault(kind: str, text: str) -> AddressFault | None:
         return AddressFault("is no http address", _FIX)
     if text in _BARE or text.startswith("/") or parts.scheme.partition("+")[0] in _STORES:
         return None
-    return AddressFault("is no address of MLflow", _MLFLOW_FIX)
+    return AddressFault("is not the address of an MLflow server", _MLFLOW_FIX)
 
 
 def check_addresses(

@@ -25,12 +25,14 @@ class Console:
     """Writes `monitor/console/points.ID.log`, all points of a run in one file."""
 
     sure_at_once = True
-    """Whether `settle` always confirms storage: yes, the file is synchronised."""
+    """True: `settle` confirms storage, because the file is synchronised."""
 
     def __init__(self, opening: Opening) -> None:
         """Writes below the folder of `opening`."""
         self._run = opening.run
+        """The tracked experiment."""
         self._files = KeptFiles({"": opening.folder / opening.file("", "log")})
+        """The file of the lines."""
 
     def open(self, kept: Kept) -> None:
         """Continues the file from the state last returned by `settle`; a new file begins with the run's name."""

@@ -72,7 +72,9 @@ class CursorFile:
     def __init__(self, job_dir: Path, kind: str, short_id: str) -> None:
         """Names the file of a tracker's cursor, without opening it."""
         self.path: Final = job_dir / MONITOR / _CURSORS / f"{kind}.{short_id}"
+        """Path of the cursor's file."""
         self._lock = -1
+        """File descriptor that holds the lock; -1 without the lock."""
 
     def take(self) -> None:
         """Locks the cursor against every other tracker of the kind in the folder. Raises ConflictError. Blocks."""

@@ -37,9 +37,9 @@ GATHER_S: Final = 1.0
 """Seconds during which points accumulate: each write costs a few syncs."""
 LINGER_S: Final = 5.0
 """Seconds to wait for further records after the end: a trainer finishes its step after a cancel command."""
-_LOOK_S: Final = 1.0
+_POLL_INTERVAL_S: Final = 1.0
 """Seconds between two reads of the log without news."""
-_STOP_LOOK_S: Final = 0.2
+_STOP_POLL_INTERVAL_S: Final = 0.2
 """Seconds between two checks for the request to stop."""
 _MOST_POINTS: Final = 500
 """Maximum points of one write: they are stored in the cursor while being written."""
@@ -47,7 +47,7 @@ _MOST_SAMPLED_POINTS: Final = 20
 """The same maximum if some points are tables of texts."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses between attempts to reach a service, or a disk with space."""
-_AWAY: Final = (UnreachableError, OSError)
+_UNREACHABLE_ERRORS: Final = (UnreachableError, OSError)
 """Errors of an unreachable service, after which the tracker is tried again."""
 
 
@@ -91,18 +91,24 @@ class TrackerFollower:
         self._patient = patient
         self._point = point
         self._fold: PointFold = cursor.fold
+        """Fold that computes points from events, continued from the cursor."""
         self._samples = samples
         self._types: Final = TYPES if samples is None else SAMPLED_TYPES
+        """Types of the events read."""
         self._fences = FenceView(cursor.fences)
+        """Owner of each role so far, by which records of replaced owners are ignored."""
         self._points: list[Point] = []
+        """Points not yet shown."""
         self._opened = False
         self._closed = False
         self._reason = ""
         """The reason last logged for a failed write."""
         self._partitions: Final = frozenset(partition_of(stream, experiment) for stream in STREAMS)
+        """Partitions of the experiment's records."""
         start = {partition: positions.get(partition, 0) for partition in self._partitions}
         start |= {Partition(tracked.stream, tracked.partition): tracked.next_offset for tracked in cursor.places}
         self._feed = Feed(log.subscribe(start))
+        """Records of the experiment's partitions, from the positions of the cursor on."""
 
     async def run(self, *, until_head: bool = False) -> None:
         """Shows points until the experiment has ended, or until `stop` is set.
@@ -148,7 +154,7 @@ class TrackerFollower:
 
     async def _gather(self, *, gather_s: float) -> None:
         """Reads arrived records, waiting a moment for the first record, and `gather_s` for more."""
-        if await self._feed.pump(_LOOK_S, self._read) == 0:
+        if await self._feed.pump(_POLL_INTERVAL_S, self._read) == 0:
             return
         if self._points and gather_s:
             await self._clock.sleep(gather_s)
@@ -221,7 +227,7 @@ class TrackerFollower:
         while True:
             try:
                 await attempt(failures > 0)
-            except _AWAY as error:
+            except _UNREACHABLE_ERRORS as error:
                 end_if_cancelled()
                 if not self._patient:
                     raise
@@ -248,7 +254,7 @@ class TrackerFollower:
         while not self._stop.is_set():
             if (remaining_s := deadline_s - self._clock.monotonic_s()) <= 0:
                 return True
-            await self._clock.sleep(min(remaining_s, _STOP_LOOK_S))
+            await self._clock.sleep(min(remaining_s, _STOP_POLL_INTERVAL_S))
         return False
 
     async def _save(self, cursor: Cursor) -> None:

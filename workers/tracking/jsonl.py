@@ -16,13 +16,15 @@ class JsonLines:
     """Writes `monitor/jsonl/RUN.ID.jsonl`; a non-finite figure is null."""
 
     sure_at_once = True
-    """Whether `settle` always confirms storage: yes, the files are synchronised."""
+    """True: `settle` confirms storage, because the files are synchronised."""
 
     def __init__(self, opening: Opening) -> None:
         """Writes below the folder of `opening`, a file for each run."""
         self._run = opening.run
+        """The tracked experiment."""
         paths = {role: opening.folder / opening.file(role, "jsonl") for role in self._run.roles}
         self._files = KeptFiles(paths)
+        """Files of the lines, by role."""
 
     def open(self, kept: Kept) -> None:
         """Continues the files from the state last returned by `settle`; a new file begins with the experiment."""

@@ -18,7 +18,9 @@ class KeptFile:
         """Names the file without opening it."""
         self.path = path
         self._file = -1
+        """File descriptor; -1 if the file is not open."""
         self._size = 0
+        """Present size of the file in bytes."""
 
     @property
     def size(self) -> int:
@@ -68,6 +70,7 @@ class KeptFiles:
     def __init__(self, paths: dict[str, Path]) -> None:
         """Names the files by role without opening them."""
         self._files = {role: KeptFile(path) for role, path in paths.items()}
+        """The files by role."""
 
     def open(self, sizes: dict[str, int]) -> list[str]:
         """Opens every file, truncated to its size in `sizes` (0 if missing there); returns the roles whose file is

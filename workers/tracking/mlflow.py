@@ -35,11 +35,12 @@ class MlflowRuns:
     """Maintains the runs of one experiment in the project's MLflow experiment."""
 
     sure_at_once = True
-    """Whether `settle` always confirms storage: yes, an answered request is stored."""
+    """True: `settle` confirms storage, because an answered request is stored."""
 
     def __init__(self, opening: Opening) -> None:
         """Reads address and credentials from the arguments, without connecting."""
         self._run = opening.run
+        """The tracked experiment."""
         for argument, variable in (("username", "USERNAME"), ("password", "PASSWORD")):
             if opening.args.get(argument):
                 os.environ[f"MLFLOW_TRACKING_{variable}"] = str(opening.args[argument])
@@ -47,8 +48,11 @@ class MlflowRuns:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
         self._uri = str(opening.args.get("uri") or os.environ.get("MLFLOW_TRACKING_URI") or SERVICES["mlflow"][1])
+        """Address of the MLflow server."""
         self._client: Any = None
+        """MLflow's client; None until it is opened."""
         self._ids: dict[str, str] = {}
+        """MLflow's id of each role's run."""
         self._resumed = True
         """True until the first points are written: an earlier process may have sent some of them."""
 

@@ -14,7 +14,14 @@ from rftd.streams.log import topics
 from rftd.streams.log.envelope import Decoded
 from rftd.workers.tracking.point import EXPLORER, TRAINER, Point, SampleSource
 
-_OF_ROLLOUTS: Final = ("critic/rewards", "critic/score", "prompt_length", "response_length", "reward", "rollout")
+_ROLLOUT_FIGURE_PREFIXES: Final = (
+    "critic/rewards",
+    "critic/score",
+    "prompt_length",
+    "response_length",
+    "reward",
+    "rollout",
+)
 """Name prefixes of a training step's figures about its rollouts."""
 _REWARDS: Final = "critic/rewards/"
 """Beginning of the names of reward figures."""
@@ -270,7 +277,7 @@ class PointFold(msgspec.Struct, kw_only=True):
 
 def _of_rollouts(metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the figures of a step's rollouts, with the rewards also under the guide's names."""
-    figures = {name: figure for name, figure in metrics.items() if name.startswith(_OF_ROLLOUTS)}
+    figures = {name: figure for name, figure in metrics.items() if name.startswith(_ROLLOUT_FIGURE_PREFIXES)}
     for name in [name for name in figures if name.startswith(_REWARDS)]:
         figures[f"rollout/reward/{name.removeprefix(_REWARDS)}"] = figures[name]
     return figures

@@ -21,6 +21,7 @@ class Remarks:
         self._lines: dict[str, list[str]] = {
             role: list(lines) for role, lines in ((kept or {}).get(_KEY) or {}).items()
         }
+        """Remarks of each role's run, in order."""
 
     def add(self, role: str, point: Point) -> list[str]:
         """Adds a remark; returns all remarks of the run, the new remark last."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from rftd.ops.errors import RftdError
+from rftd.ops.errors import NotFoundError, RftdError
 from rftd.ops.logs import Logger
 from rftd.storage.files.artifacts import ArtifactStore
 from rftd.streams.events.experience import EvalScored, ExperienceProduced
@@ -38,7 +38,7 @@ _MAX_RECORDS: Final = 200_000
 class SampleReader:
     """Reads the rows of sample tables from log and artifacts.
 
-    A rollout without its record is omitted; a missing artifact or tokenizer empties the whole table, with a warning.
+    A rollout without its record is omitted; rows with a missing artifact are omitted with a warning.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class SampleReader:
         self._spec = spec
         self._count = count
         self._store = ArtifactStore(folder / "artifacts")
+        """Artifacts of the experiment."""
         self._starts = starts
         self._logger = logger
         self._decoders: dict[int, Decoder] = {}
@@ -87,7 +88,10 @@ class SampleReader:
             # A log without the record answers with the next existing record.
             event = decode(records[0]).event if records and records[0].offset == offset else None
             if isinstance(event, ExperienceProduced) and event.stage < len(self._spec.stages):
-                samples.append(await asyncio.to_thread(self._row_of_rollout, event))
+                try:
+                    samples.append(await asyncio.to_thread(self._row_of_rollout, event))
+                except NotFoundError as error:
+                    self._warn_of_missing(error)
         return samples
 
     def _row_of_rollout(self, event: ExperienceProduced) -> Sample:
@@ -120,11 +124,19 @@ class SampleReader:
         answers: list[EvalAnswer] = []
         for event in scored.values():
             if event.answers is not None:
-                loaded = await asyncio.to_thread(event.answers.loaded, self._store.read)
-                answers += unpacked(loaded.data)
+                try:
+                    loaded = await asyncio.to_thread(event.answers.loaded, self._store.read)
+                except NotFoundError as error:
+                    self._warn_of_missing(error)
+                else:
+                    answers += unpacked(loaded.data)
         names = [f"{answer.row}/{answer.attempt}" for answer in answers]
         indices = kept_places([answer.reward for answer in answers], names, self._count)
         return [_row_of_answer(answers[index]) for index in indices]
+
+    def _warn_of_missing(self, error: NotFoundError) -> None:
+        """Logs an artifact whose rows are omitted."""
+        self._logger.warning("tracker.missing_artifact", reason=str(error))
 
     async def _scores_by_first_row(self, source: SampleSource) -> dict[int, EvalScored]:
         """Returns the scores of an evaluation by their first row; for a range answered again, the first scores."""

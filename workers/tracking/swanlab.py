@@ -21,7 +21,7 @@ from rftd.workers.tracking.sample_text import plain_text
 from rftd.workers.tracking.swanlab_run import RunAnswer, RunBeginning, RunLine
 from rftd.workers.tracking.tracker import SURE_S, Kept, Opening
 
-_OWN: Final = ("id", "resume", "reinit", "experiment_name", "logdir", "tags", "settings")
+_RESERVED_ARGUMENTS: Final = ("id", "resume", "reinit", "experiment_name", "logdir", "tags", "settings")
 """Arguments that the tracker does not pass on unchanged."""
 _STATES: Final = {"": "success", "completed": "success", "cancelled": "aborted"}
 """SwanLab's state of a run, by the experiment's end."""
@@ -35,16 +35,22 @@ class SwanLab:
     """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
-    """Whether `settle` always confirms storage: no, only finished runs are stored for sure."""
+    """False: `settle` cannot always confirm storage, because only finished runs are certain to be stored."""
 
     def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
         """Reads the arguments without starting a run."""
         self._run = opening.run
+        """The tracked experiment."""
         self._folder = opening.folder
+        """Folder for SwanLab's files."""
         self._args = opening.args
+        """Arguments of the tracker."""
         self._clock = clock or SystemClock()
+        """Clock that measures the time since `settle` last finished the runs, compared with `SURE_S`."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """Process of each role's run."""
         self._remarks = Remarks()
+        """Remarks of the runs, each shown as one text."""
         self._sure_s = 0.0
 
     def open(self, kept: Kept) -> None:
@@ -107,7 +113,11 @@ class SwanLab:
 
     def _arguments(self, role: str) -> dict[str, Any]:
         """Returns the arguments of a run's beginning."""
-        handed_on = {name: setting for name, setting in self._args.items() if name not in _OWN and setting is not None}
+        handed_on = {
+            name: setting
+            for name, setting in self._args.items()
+            if name not in _RESERVED_ARGUMENTS and setting is not None
+        }
         title = self._run.title(role)
         if self._args.get("experiment_name"):
             title = title.replace(self._run.name, str(self._args["experiment_name"]), 1)

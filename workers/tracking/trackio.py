@@ -23,16 +23,19 @@ class Trackio:
     """Writes to `monitor/trackio`, or to the folder in `TRACKIO_DIR`; remarks become trackio's alerts."""
 
     sure_at_once = True
-    """Whether `settle` always confirms storage: yes, each transaction is synchronised."""
+    """True: `settle` confirms storage, because each transaction is synchronised."""
 
     def __init__(self, opening: Opening) -> None:
         """Sets trackio's variables, read by trackio on import."""
         self._run = opening.run
+        """The tracked experiment."""
         # trackio reads both variables on import.
         os.environ.setdefault(FOLDER, str(opening.folder))
         os.environ.setdefault(_DURABLE, "FULL")
         self._storage: Any = None
+        """trackio's storage; None until it is opened."""
         self._project = self._run.project
+        """Name of the project."""
         self._begun: set[str] = set()
         """Runs whose configuration was written by this process."""
 

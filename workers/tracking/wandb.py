@@ -22,16 +22,22 @@ class WeightsAndBiases:
     """Maintains the runs of one experiment, each under a separate id, so that a later process continues the runs."""
 
     sure_at_once = False
-    """Whether `settle` always confirms storage: no, only finished runs are stored for sure."""
+    """False: `settle` cannot always confirm storage, because only finished runs are certain to be stored."""
 
     def __init__(self, opening: Opening, clock: Clock | None = None) -> None:
         """Reads the arguments without starting a run."""
         self._run = opening.run
+        """The tracked experiment."""
         self._folder = opening.folder
+        """Folder for the library's files."""
         self._args = opening.args
+        """Arguments of the tracker."""
         self._clock = clock or SystemClock()
+        """Clock that measures the time since `settle` last finished the runs, compared with `SURE_S`."""
         self._runs: dict[str, Any] = {}
+        """Run of each role."""
         self._remarks = Remarks()
+        """Remarks of the runs, each shown as one text."""
         self._sure_s = 0.0
 
     def open(self, kept: Kept) -> None:
@@ -98,7 +104,7 @@ class WeightsAndBiases:
             # The text may quote a part of the key.
             raise _wrong_key() from None
         except wandb.errors.UsageError:
-            message = "wandb has no key, or does not take what it was given"
+            message = "wandb has no key, or does not accept it"
             raise ConfigError(message, field="WANDB_API_KEY", fix="export it, or WANDB_MODE=offline") from None
         except wandb.errors.CommError as error:
             # The library's own process continues with the failed run, and would refuse the run as in use.

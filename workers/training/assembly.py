@@ -32,7 +32,7 @@ from rftd.workers.datasets.table_copies import experiment_copies
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.datasets.tokenizer import Tokenizer
 from rftd.workers.datasets.train_row import TrainRow, row_faults
-from rftd.workers.learning.algorithms.advantages.registry import advantage_function
+from rftd.workers.learning.algorithms.advantages.by_taskset import stage_advantages
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.training.closed_groups import after_pipeline
 from rftd.workers.training.group_samples import BatchExperience, group_samples
@@ -148,7 +148,7 @@ class Assembly:
             _closed_group(group, records[position])
             for group, position in zip(plan.groups, group_positions, strict=True)
         ]
-        function = advantage_function(stage.algorithm)
+        function = stage_advantages(stage)
         members = await self._members_of(closed) if function.member_fields else {}
         experiences = [
             BatchExperience(
@@ -263,7 +263,7 @@ class Assembly:
     ) -> tuple[list[Sequence[TrainSample]], dict[str, float]]:
         """Returns the samples of recorded rollouts, with the metrics of their groups."""
         groups = RecordedGroups(dataset, plan.rows, stage=plan.stage, max_model_len=stage.model.max_model_len)
-        function = advantage_function(stage.algorithm)
+        function = stage_advantages(stage)
         samples, metrics = group_samples(
             function, groups.closed, groups.members, groups.experiences, stage=stage, seed=self._spec.seed
         )

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from rftd.ops.ids import NAMESPACE, derive
-from rftd.streams.events.experience import ExperienceProduced, MemberVerdict
-from rftd.streams.events.task import GroupClosed
+from rftd.streams.events.experience import ExperienceProduced
+from rftd.streams.events.task import GroupClosed, MemberVerdict
 from rftd.streams.log.arrays import Array
 from rftd.workers.learning.algorithms.advantages.closed_group import ClosedGroup, Floats, MemberField
 from rftd.workers.training.run_steps import StepArrays, steps_of, whole_run
@@ -36,7 +36,9 @@ def closed_group(
     rollouts = [member.rollout for member in trained]
     # The usual case: the close itself has everything needed, and no member's record is decoded.
     if not fields:
-        return _closed_group_of(rollouts, [member.reward for member in trained], greedy=greedy, seed=group_seed)
+        return _closed_group_of(
+            rollouts, [member.reward for member in trained], greedy=greedy, seed=group_seed, taskset=event.taskset
+        )
     indexed: list[tuple[int, int, StepArrays]] = []
     owners: list[ExperienceProduced] = []
     for rollout, produced in zip(rollouts, [members[member.experience] for member in trained], strict=True):
@@ -49,6 +51,7 @@ def closed_group(
         [step.reward for step in run_steps],
         greedy=greedy,
         seed=group_seed,
+        taskset=event.taskset,
         steps=np.array([number for _, number, _ in indexed], np.int64) if "steps" in fields else None,
         mean_logprobs=np.array([arrays.mean_logprob for _, _, arrays in indexed], np.float32),
         parts=_reward_parts([produced.metrics for produced in owners]) if "parts" in fields else {},

@@ -37,7 +37,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def drift(generation: int, recorded: Mapping[str, str], present: Mapping[str, str]) -> tuple[Drift, ...]:
-    """Returns the settings of `present` that differ from the `recorded` ones, by name; empty without recorded ones.
+    """Returns the settings that differ from the `recorded` ones, sorted by name; empty if none were recorded.
 
     `generation` is the number of the recorded generation.
     """

@@ -25,6 +25,7 @@ from rftd.streams.log.shared_history import plan_offsets
 from rftd.streams.log.topics import partition_of
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.learning.engine import (
+    ExplainingEngine,
     StepResult,
     TrainBatch,
     TrainerEngine,
@@ -32,6 +33,7 @@ from rftd.workers.learning.engine import (
     checksum_like,
     sha256_like,
 )
+from rftd.workers.learning.term_notes import TermNotes
 from rftd.workers.training.assembly import Assembly
 from rftd.workers.training.history import Resumption
 
@@ -178,10 +180,16 @@ class Execution:
             pass
 
     async def execute(
-        self, plan: BatchPlanned, batch: TrainBatch, *, sha256: bool, like: StepCompleted | None = None
+        self,
+        plan: BatchPlanned,
+        batch: TrainBatch,
+        *,
+        sha256: bool,
+        like: StepCompleted | None = None,
+        notes: TermNotes | None = None,
     ) -> Executed:
         """Trains one step, first setting the engine up if the plan begins another stage. Digests have the forms of
-        `like`.
+        `like`. With `notes`, an `ExplainingEngine` fills them.
 
         `sha256` also requests a sha256 of the weights. Raises NonFiniteLossError after too many skipped steps, naming
         the batch; the weights are then unchanged.
@@ -194,7 +202,11 @@ class Execution:
         def step() -> Executed:
             # One call for step and digests: between two calls another one could reach the thread and change the
             # weights.
-            step_result = self.engine.train(batch)
+            if notes is None:
+                step_result = self.engine.train(batch)
+            else:
+                assert isinstance(self.engine, ExplainingEngine), "an engine without terms"
+                step_result = self.engine.train_noting(batch, notes)
             return Executed(
                 result=msgspec.structs.replace(step_result, metrics=batch.metrics | step_result.metrics),
                 checksum=checksum_like(self.engine, like.checksum if like else ""),

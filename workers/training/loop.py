@@ -95,7 +95,7 @@ class TrainingLoop:
 
     @property
     def _over(self) -> bool:
-        """Whether the loop has to end: `stop` is set, or the experiment has ended."""
+        """True if the loop must end: `stop` is set, or the experiment has ended."""
         return self.stop.is_set() or self.state.spine.ended
 
     async def _take_up(self) -> None:
@@ -105,7 +105,7 @@ class TrainingLoop:
         # First of all: a predecessor may have died between a rename and its event, so its remains are put back or
         # removed before any file is believed.
         removed_states = await tidy(self.lease, self.state, self.spec, self.log)
-        needed = await self.publisher.lowest_version_to_remake()
+        needed = await self.publisher.begin_remaking()
 
         forgotten: dict[str, str] = {}
 
@@ -181,9 +181,10 @@ class TrainingLoop:
         self.steps.published(self.publisher.newest)
 
     async def _inherit(self, forked: ExperimentForked, reason: str) -> None:
-        """Begins a fork without a checkpoint: the parent's history up to the shared version becomes a first one.
+        """Begins a fork without a checkpoint: executes the parent's steps up to the forked version anew, and saves the
+        fork's first checkpoint.
 
-        Many steps of the parent may be executed, so the loop ends with a lost lease or the end of the experiment.
+        The execution may take many steps, so it stops at a lost lease or at the end of the experiment.
         """
         spine = self.state.spine
 
@@ -281,7 +282,7 @@ class TrainingLoop:
         stage = self.spec.stages[plan.stage]
         stage_step = batch.stage_step
         # `announced`: an earlier generation announced this version, and its bytes may differ from these.
-        if publish_due(stage, stage_step) or self.publisher.is_announced(done.step):
+        if publish_due(stage, stage_step) or self.publisher.announcements_of(done.step):
             pulse.state = WorkerState.PUBLISH
             await self.publisher.publish_aside(tasks, current)
         await self._answer(tasks, current)
@@ -306,7 +307,7 @@ class TrainingLoop:
         if request is None or not spine.caught_up or self.state.weights.answered(request):
             return
         self.member.pulse.state = WorkerState.PUBLISH
-        await self.publisher.answer(tasks, request, current)
+        await self.publisher.publish_aside(tasks, current, request)
 
     async def _train_step(self, plan: BatchPlanned, batch: TrainBatch) -> StepCompleted:
         """Executes one plan and appends a `step.completed`. Raises WorkError if the batch was abandoned meanwhile."""

@@ -44,7 +44,7 @@ DURABLE = "checkpoint"
 """Name of the channel whose versions survive a restart of the machine."""
 FULL_READS_S: Final = (5.0, 60.0, 600.0)
 """Idle times in seconds after which the trainer reads its announced weights completely, once each, to find damage."""
-_REASONS_OF_LOSS: Final = {
+_LOSS_REASON_BY_CHANNEL: Final = {
     DURABLE: "its files are gone",
     "memory": "the memory that held them is gone",
     "nccl": "the process that held them is gone",
@@ -120,37 +120,33 @@ class Publisher:
         in a machine's memory after a reboot, are published again.
         """
         self._newest_loaded = current
-        older = self._announcements_of(current.version)
+        older = self.announcements_of(current.version)
         if not await self._has_equal(older, current):
             await self._publish_snapshot(await self._snapshot(), current, older)
 
-    async def publish_aside(self, tasks: asyncio.TaskGroup, current: CurrentWeights) -> None:
-        """Waits for an earlier publication to end, then starts publishing the present weights as a task of `tasks`."""
+    async def publish_aside(
+        self, tasks: asyncio.TaskGroup, current: CurrentWeights | None, request: WeightsRequested | None = None
+    ) -> None:
+        """Waits for an earlier publication to end, then starts publishing the present weights as a task of `tasks`;
+        answers an explorer's `request` with the publication.
+
+        Equal weights announced and present are not published again. `current` is None before the first step of a
+        generation, whose weights are announced already.
+        """
         await self.settle()
-        older = self._announcements_of(current.version)
-        if await self._has_equal(older, current):
+        if request is not None and self._state.weights.answered(request):
+            return
+        older = self.announcements_of(current.version) if current is not None else []
+        if current is None or await self._has_equal(older, current):
+            if request is not None:
+                await self._append([_answer_event(request, self._state.spine.version)])
             return
         snapshot = await self._snapshot()
         # The snapshot is a copy, taken before the caller continues: the next step changes the weights in place.
-        self._publication_task = tasks.create_task(self._publish_snapshot(snapshot, current, older))
-
-    async def answer(self, tasks: asyncio.TaskGroup, request: WeightsRequested, current: CurrentWeights | None) -> None:
-        """Publishes the present weights if necessary, and answers an explorer's request, in `tasks`.
-
-        `current` is None before the first step of a generation, whose weights are announced already.
-        """
-        await self.settle()
-        if self._state.weights.answered(request):
-            return
-        older = self._announcements_of(current.version) if current is not None else []
-        if current is None or await self._has_equal(older, current):
-            await self._append([_answer_event(request, self._state.spine.version)])
-            return
-        snapshot = await self._snapshot()
         self._publication_task = tasks.create_task(self._publish_snapshot(snapshot, current, older, request))
 
     async def settle(self) -> None:
-        """Waits until the publication started by `publish_aside` or `answer` is in the log."""
+        """Waits until the publication started by `publish_aside` is in the log."""
         if self._publication_task is not None:
             await self._publication_task
             self._publication_task = None
@@ -189,17 +185,23 @@ class Publisher:
                 # First the event, then the removal: an explorer may read the files for as long as the log announces
                 # them.
                 await self._append(
-                    [_retirement_event(event, _REASONS_OF_LOSS.get(event.method, _REASONS_OF_LOSS[DURABLE]), lost=True)]
+                    [
+                        _retirement_event(
+                            event,
+                            _LOSS_REASON_BY_CHANNEL.get(event.method, _LOSS_REASON_BY_CHANNEL[DURABLE]),
+                            lost=True,
+                        )
+                    ]
                 )
                 await self._remove([event])
         if lost and not again:  # the present weights replace the lost ones, or are among them
             await self.publish(current)
         return again
 
-    async def lowest_version_to_remake(self) -> int | None:
-        """Returns the lowest lost version awaited by an evaluation; None without one.
+    async def begin_remaking(self) -> int | None:
+        """Marks lost versions awaited by evaluations as being remade, so that `mend` asks for no second resumption.
 
-        Marks every such version as being remade: `mend` asks for no second resumption.
+        Returns the lowest of these versions; None without any.
         """
         evaluated = self._versions_awaited()
         lost = [event for event in await self._lost() if event.version in evaluated] if evaluated else []
@@ -216,38 +218,35 @@ class Publisher:
         weights = self._state.weights
         spine = self._state.spine
         counting = [weights.published[key] for key in weights.standing if weights.counts(*key, spine)]
-        holds = self._is_readable if thorough else self._seems_present
         # A disk without an answer blocks the thread, not the heartbeats.
-        presence = await asyncio.to_thread(lambda: [holds(event) for event in counting])
+        presence = await asyncio.to_thread(lambda: [self._is_present(event, thorough=thorough) for event in counting])
         return [event for event, current in zip(counting, presence, strict=True) if not current]
 
-    def _channel_has(self, event: WeightsPublished) -> bool:
-        """True if the announcement's channel has the weights; False for weights announced by another process."""
+    def _is_present(self, event: WeightsPublished, *, thorough: bool = False) -> bool:
+        """True if the channel has the weights under their name, and no reading found them damaged; False for weights
+        announced by another process.
+
+        With `thorough`, every tensor is read, damage is remembered, and a service is asked; without, weights at a
+        service are assumed to be present.
+        """
+        if event.path in self._damaged_paths:
+            return False
+        of_service = event.method == SERVICE
+        # Only a thorough check asks a service: the other one runs twice a second while no plan comes.
+        if of_service and not thorough:
+            return True
         try:
             # First of all: for foreign weights not even the channel is opened.
             ref = as_ref(event, self._spec)
         except WorkError:  # announced by a foreign process: no such weights here
-            return False
-        return self._channels.of(event.method).holds(ref)
-
-    def _seems_present(self, event: WeightsPublished) -> bool:
-        """True if the channel has the weights under their name, and no earlier reading found them damaged.
-
-        Weights at a service are assumed to be present.
-        """
-        # Only `_is_readable` asks a service: this check runs twice a second while no plan comes.
-        return event.path not in self._damaged_paths and (event.method == SERVICE or self._channel_has(event))
-
-    def _is_readable(self, event: WeightsPublished) -> bool:
-        """True if the weights are present and every tensor can be read; remembers damaged ones."""
-        if not self._seems_present(event):
-            return False
-        if event.method == SERVICE:
-            if not self._channel_has(event):
+            ref = None
+        if ref is None or not self._channels.of(event.method).holds(ref):
+            if of_service:
                 self._damaged_paths.add(event.path)
-            return event.path not in self._damaged_paths  # a service has nothing to read through
+            return False
+        if of_service or not thorough:  # a service has nothing to read through
+            return True
         try:
-            ref = as_ref(event, self._spec)
             with self._channels.of(event.method).open(ref):
                 return True
         except WorkError as error:
@@ -260,15 +259,11 @@ class Publisher:
         version for good.
         """
         for event in older:
-            if event.step_checksum == current.checksum and await asyncio.to_thread(self._seems_present, event):
+            if event.step_checksum == current.checksum and await asyncio.to_thread(self._is_present, event):
                 return True
         return self._state.weights.over(current.version, current.generation)
 
-    def is_announced(self, version: int) -> bool:
-        """True if a valid announcement of this version exists, of any generation."""
-        return bool(self._announcements_of(version))
-
-    def _announcements_of(self, version: int) -> list[WeightsPublished]:
+    def announcements_of(self, version: int) -> list[WeightsPublished]:
         """Returns the valid announcements of a version, of any generation: not retired, and produced by a step on the
         spine.
         """
@@ -396,7 +391,7 @@ class Publisher:
             return SERVICE  # a service outlives the machine's memory, and files cannot replace it
         if any(
             earlier.path in self._damaged_paths
-            for earlier in self._announcements_of(current.version)
+            for earlier in self.announcements_of(current.version)
             if earlier.method != DURABLE
         ):
             return DURABLE

@@ -100,7 +100,7 @@ async def replay(
     if order.into is not None and order.into.exists():
         raise UsageError(f"{order.into} exists", field="--into", fix="name a new folder")
     # Before the engine is made: a missing part would fail in the middle of hours of replay.
-    _check_plugins(record)
+    check_plugins(record)
     engine = make_engine(spec.stages[0].trainer, spec.reach)
     # One thread, as in training: calls of the engine never overlap, and OpenMP counts threads for the calling thread.
     with ThreadPoolExecutor(1, thread_name_prefix="engine") as thread:
@@ -120,7 +120,7 @@ async def replay(
             await rerun.call(engine.close)
 
 
-def _check_plugins(record: TrainingRecord | None) -> None:
+def check_plugins(record: TrainingRecord | None) -> None:
     """Raises ConfigError for a missing third-party plug-in of this experiment or of its ancestors."""
     while record is not None and record.state.spine.spec is not None:
         newest = max(record.generations, default=None)

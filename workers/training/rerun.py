@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from rftd.ops.errors import DataError, LogLossError, NotFoundError, RftdError
+from rftd.streams.events.batch import BatchPlanned
 from rftd.streams.events.checkpoint import CheckpointCommitted
+from rftd.streams.events.step import StepCompleted
 from rftd.streams.log.log import EventLog
-from rftd.workers.learning.engine import TrainerEngine
+from rftd.workers.learning.engine import TrainBatch, TrainerEngine
+from rftd.workers.learning.term_notes import TermNotes
 from rftd.workers.training.environment import Drift, drift
-from rftd.workers.training.execution import Execution
+from rftd.workers.training.execution import Executed, Execution
 from rftd.workers.training.history import Resumption, resume_from
 from rftd.workers.training.record import TrainingRecord
 
@@ -52,8 +55,21 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal(self) -> bool:
-        """Whether every recorded digest was reproduced."""
+        """True if every recorded digest was reproduced."""
         return self.recorded == self.found and self.recorded_sha256 == self.found_sha256
+
+
+class ExplainedStep(NamedTuple):
+    """A step executed again, with the terms of the objective at each token."""
+
+    plan: BatchPlanned
+    """Plan of the step."""
+    batch: TrainBatch
+    """Batch of the plan."""
+    notes: TermNotes
+    """Terms of the batch's samples."""
+    compared: Compared
+    """Step as recorded, and as executed again."""
 
 
 class Rerun:
@@ -161,19 +177,42 @@ class Rerun:
         recorded = self.surviving.get(number)
         if recorded is None:
             raise NotFoundError(f"step {number} was never executed; the last one is {self.last}")
-        plan = await self._execution.plan(number)
-        if plan is None or plan.batch != recorded.batch:
-            raise LogLossError(
-                f"the log has no plan of step {number}, but says that batch {recorded.batch} was executed",
-                fix="run rftd verify on the log",
-            )
+        plan = await self._planned(recorded)
         batch = await self._execution.batch(plan)
         async with asyncio.TaskGroup() as overlapping:
             overlapping.create_task(self._build_ahead(number + 1))
             executed = await self._execution.execute(plan, batch, sha256=recorded.sha256 is not None, like=recorded)
-        self.version = number
+        return self._compared(plan, recorded, executed)
+
+    async def explain(self, number: int) -> ExplainedStep:
+        """Executes the plan of step `number`, the next one, and notes the terms of the objective at each token.
+
+        The engine is an `ExplainingEngine`. Raises as `step`.
+        """
+        assert number == self.version + 1, (number, self.version)
+        recorded = self.surviving[number]
+        plan = await self._planned(recorded)
+        batch = await self._execution.batch(plan)
+        notes = TermNotes([len(sample.loss_mask) for sample in batch.samples])
+        sha256 = recorded.sha256 is not None
+        executed = await self._execution.execute(plan, batch, sha256=sha256, like=recorded, notes=notes)
+        return ExplainedStep(plan, batch, notes, self._compared(plan, recorded, executed))
+
+    async def _planned(self, recorded: StepCompleted) -> BatchPlanned:
+        """Returns the plan of an executed step. Raises LogLossError."""
+        plan = await self._execution.plan(recorded.step)
+        if plan is None or plan.batch != recorded.batch:
+            raise LogLossError(
+                f"the log has no plan of step {recorded.step}, but says that batch {recorded.batch} was executed",
+                fix="run rftd verify on the log",
+            )
+        return plan
+
+    def _compared(self, plan: BatchPlanned, recorded: StepCompleted, executed: Executed) -> Compared:
+        """Returns the comparison of a step just executed, now the version of the weights."""
+        self.version = plan.step
         return Compared(
-            step=number,
+            step=plan.step,
             stage=plan.stage,
             batch=plan.batch,
             items=len(plan.experiences) + len(plan.rows),

@@ -15,7 +15,7 @@ from rftd.storage.files.own_places import is_own_checkpoint
 from rftd.storage.files.service_state import PATH as SERVICE_STATE
 from rftd.storage.files.service_state import ServiceState, names_service
 from rftd.storage.files.unreferenced import (
-    OF_ONE_TRAINER,
+    KINDS_OF_ONE_TRAINER,
     Unreferenced,
     ours,
     referenced_by,
@@ -125,7 +125,7 @@ def _take_over(workplaces: Sequence[Workplace], spec: ExperimentSpec, state: Run
 def _garbage(spec: ExperimentSpec, state: RunState, epoch: int) -> list[Unreferenced]:
     """Returns the files written only by earlier trainers, and named by no event."""
     # Only lower epochs: files just begun by a successor have no event yet either.
-    earlier = [file for file in ours(spec) if file.kind in OF_ONE_TRAINER and file.epoch < epoch]
+    earlier = [file for file in ours(spec) if file.kind in KINDS_OF_ONE_TRAINER and file.epoch < epoch]
     return list(unreferenced(earlier, referenced_by(state), before_ns=1 << 63))
 
 

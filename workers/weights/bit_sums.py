@@ -32,7 +32,7 @@ LANES: Final = 2
 """Number of independent sums."""
 ROW_WORDS: Final = 1 << 16
 """Words of a row."""
-_ROWS_AT_ONCE: Final = 128
+_ROWS_PER_PRODUCT: Final = 128
 """Rows multiplied at once on a device: the products take 128 MB there, whatever the tensor's size."""
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """Word type by the size of a number in bytes; larger numbers are two words."""
@@ -47,7 +47,7 @@ class BitSums:
         """Prepares keys on `device`."""
         self._device = device
         # On a CPU the products of one row stay in its cache.
-        self._rows_at_once = 1 if device.type == "cpu" else _ROWS_AT_ONCE
+        self._rows_at_once = 1 if device.type == "cpu" else _ROWS_PER_PRODUCT
         self._columns = _keys(0, ROW_WORDS, device)  # [L, W]
         self._rows = _keys(LANES, 1, device)  # [L, rows]
 

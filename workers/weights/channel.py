@@ -211,7 +211,9 @@ def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
     # announcement.
     if checksum_of(manifest.tensors) != manifest.checksum:
         raise WorkError(
-            f"manifest's checksum {manifest.checksum} is not that of its lines", where=weights.path, fix=_WHOLE
+            f"manifest's checksum {manifest.checksum} is not that of its lines",
+            where=weights.path,
+            fix=_DAMAGED_WEIGHTS_FIX,
         )
     actual = (manifest.version, manifest.generation, manifest.checksum)
     expected = (weights.version, weights.generation, weights.checksum)
@@ -219,7 +221,7 @@ def check_announced(manifest: Manifest, weights: WeightsRef) -> None:
         raise WorkError(
             f"the weights are not those announced: found version, generation, checksum {actual}, expected {expected}",
             where=weights.path,
-            fix=_WHOLE,
+            fix=_DAMAGED_WEIGHTS_FIX,
         )
 
 
@@ -229,5 +231,5 @@ _KINDS: Mapping[WeightsKind, str] = {
     "name": "a name at a service",
 }
 """Kinds of weights in words."""
-_WHOLE = "leave the files of the experiment alone; the next version will be whole"
+_DAMAGED_WEIGHTS_FIX = "leave the files of the experiment alone; the next version will be whole"
 """Advice for damaged weights."""

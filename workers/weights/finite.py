@@ -1,4 +1,4 @@
-"""Whether a tensor of weights is free of NaN and infinities."""
+"""Checks that a tensor of weights is free of NaN and infinities."""
 
 from __future__ import annotations
 

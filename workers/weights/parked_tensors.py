@@ -18,6 +18,7 @@ class ParkedTensors:
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Copies the storages of `tensors` to the host, and frees their device memory."""
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
         for tensor in tensors:
             # Storages, not tensors: views and tied parameters share a storage, emptied once.

@@ -81,7 +81,7 @@ class ServiceChannel:
 def _no_bytes(where: str | None = None) -> ConfigError:
     """Returns the error for weights without bytes."""
     return ConfigError(
-        "these weights lie at a service, and no bytes of them come here",
+        "these weights are at a service, which does not transfer them",
         where=where,
         field="synchronizer.sync_method",
         fix="train and generate with engines of the same service",

@@ -318,7 +318,7 @@ def _check(manifest: ShardManifest, path: Path) -> None:
         wrong = f"it names {len(manifest.files)} files of {manifest.ranks} ranks, none of {missing}"
     for file in manifest.files:
         if Path(file.name).name != file.name:
-            wrong = f"{file.name[:80]!r} is no name of a file beside it"
+            wrong = f"{file.name[:80]!r} is not the name of a file in its folder"
     for tensor in manifest.tensors:
         if any(part_place.rank not in ranks for part_place in tensor.parts):
             wrong = f"tensor {tensor.name!r} has a part in a file that it does not name"

@@ -217,7 +217,7 @@ def _publisher(weights: WeightsRef) -> tuple[Any, str, str]:
     try:
         host, port = host_and_port(publisher_address, field="weights")
     except ConfigError as error:
-        raise WorkError("this is no address of a publisher of weights", where=weights.path) from error
+        raise WorkError("this is not the address of a publisher of weights", where=weights.path) from error
     try:
         # First by a plain socket: a store would retry until a time-out even if nobody listens.
         with socket.create_connection((host, port), _CONNECT.total_seconds()) as tried:

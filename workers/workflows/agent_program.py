@@ -28,13 +28,15 @@ from rftd.workers.generation.model import CallBounds, HttpModel, Model
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.scorer import Scorer
-from rftd.workers.workflows.source import SourceName, open_agent_source, source_name
+from rftd.workers.workflows.source import SourceName, source_name
 from rftd.workers.workflows.threads import on_daemon_thread
+from rftd.workers.workflows.workflow_source import open_agent_source
 
 AGENTS: Final[Plugins[Any]] = Plugins("agent", group="rftd.agents", table={})
 """The agent programs by name; all are third-party."""
 
 Most = Annotated[int, msgspec.Meta(ge=1)]
+"""Type of a maximum, from 1."""
 
 
 class AgentProgramWorkflow:
@@ -45,6 +47,7 @@ class AgentProgramWorkflow:
     """
 
     default_reward: ClassVar[str | None] = "exact_match_reward"
+    """Name of the reward for tasksets that name no reward themselves."""
 
     def __init__(
         self,
@@ -104,9 +107,13 @@ class AgentProgramWorkflow:
                 f"agent {self._name!r} received no answer from the model",
                 fix="let it call the model at the base URL, with the key passed to it",
             )
-        return served.results(await self._score(returned, served, task, reward))
+        return served.results(await self._score_return(returned, served, task, reward))
 
     async def _run_agent(self, task: Task, served: HttpModel, further_arguments: dict[str, Any]) -> object:
+        """Calls the program, on a thread unless the program is a coroutine function. Raises RolloutError if the program
+        exits.
+        """
+
         def call() -> object:
             try:
                 return self._agent(task, base_url=served.base_url, api_key=served.api_key, **further_arguments)
@@ -123,9 +130,11 @@ class AgentProgramWorkflow:
             raise self._exit_error(leaving) from leaving
 
     def _exit_error(self, leaving: SystemExit) -> RolloutError:
+        """Builds the error of a program that exited."""
         return RolloutError(f"agent {self._name!r} exited with {leaving.code!r}", fix="let it return")
 
-    async def _score(self, returned: object, served: HttpModel, task: Task, reward: Scorer) -> RewardResult:
+    async def _score_return(self, returned: object, served: HttpModel, task: Task, reward: Scorer) -> RewardResult:
+        """Returns the reward returned by the program, or the reward of the program's last answer."""
         if returned is not None:
             return reward.checked(returned, task)
         return await reward.score(served.turns[-1].text, task, turns=served.turns)
@@ -137,6 +146,7 @@ async def _unopened(task: Task, *, base_url: str, api_key: str) -> None:
 
 
 def _has_parameter(agent: Callable[..., Any], parameter: str) -> bool:
+    """True if the agent's signature has this parameter."""
     try:
         return parameter in inspect.signature(agent).parameters
     except (TypeError, ValueError):  # a callable without a signature

@@ -27,7 +27,9 @@ class RolloutRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: UUID
     """Source of the rollout's sampling seeds."""
     row: int
+    """Row of the taskset."""
     epoch: int = 0
+    """Pass over the rows, from 0."""
     sampling: SamplingSpec | None = None
     """Replacement for the taskset's settings; None: the taskset's settings."""
     trained: bool = False
@@ -40,7 +42,9 @@ class TaskRollout(msgspec.Struct, frozen=True):
     """A requested rollout with the task of its row."""
 
     request: RolloutRequest
+    """Request of the rollout, with its ids and its row."""
     task: Task
+    """Task in the row of the request."""
 
 
 Ended: TypeAlias = tuple[int, RolloutResult | RolloutError]
@@ -81,9 +85,13 @@ class OneByOne:
         self._run = run
         self._orphans = orphans
         self._begun = False
+        """True once the rollouts were started."""
         self._running: dict[asyncio.Task[RolloutResult], int] = {}
+        """Index of each running task."""
         self._done: list[tuple[int, asyncio.Task[RolloutResult]]] = []
+        """Ended tasks not returned yet, with their index."""
         self._more: asyncio.Future[None] | None = None
+        """Set at the next end; None while nobody waits."""
 
     async def some(self) -> Sequence[Ended]:
         """Waits for ended rollouts, and returns them; see `Attempt.some`."""
@@ -94,18 +102,18 @@ class OneByOne:
                 # No TaskGroup: leaving one would wait for ever for a workflow that ignores its cancellation.
                 task = loop.create_task(self._run(rollout))
                 self._running[task] = index
-                task.add_done_callback(self._note)
+                task.add_done_callback(self._note_end)
         if not self._done and self._running:
             self._more = loop.create_future()
             await self._more
         done = self._done
         self._done = []
-        return [(index, self._outcome(index, task)) for index, task in done]
+        return [(index, self._outcome_of(index, task)) for index, task in done]
 
     async def leave(self) -> Collection[int]:
         """Cancels the unfinished rollouts; see `Attempt.leave`."""
         running = self._running
-        # Tasks ending from now on are too late: `_note` ignores them.
+        # Tasks ending from now on are too late: `_note_end` ignores them.
         self._running = {}
         for _, task in self._done:
             if not task.cancelled():
@@ -114,7 +122,8 @@ class OneByOne:
         deaf = await self._orphans.end({task: self.rollouts[index].task.where for task, index in running.items()})
         return {running[task] for task in deaf}
 
-    def _note(self, task: asyncio.Task[RolloutResult]) -> None:
+    def _note_end(self, task: asyncio.Task[RolloutResult]) -> None:
+        """Records the end of a task, and wakes the caller of `some`."""
         index = self._running.pop(task, None)
         if index is None:
             return
@@ -122,7 +131,8 @@ class OneByOne:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
 
-    def _outcome(self, index: int, task: asyncio.Task[RolloutResult]) -> RolloutResult | RolloutError:
+    def _outcome_of(self, index: int, task: asyncio.Task[RolloutResult]) -> RolloutResult | RolloutError:
+        """Returns the result or the error of an ended rollout."""
         if task.cancelled():
             # Tasks still observed are never cancelled by this class.
             return RolloutError(

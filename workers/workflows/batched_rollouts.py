@@ -47,12 +47,16 @@ class BatchedRollouts:
         self._tokenizer = tokenizer
         self._spec = spec
         self._sampling = sampling
-        self._requests: list[tuple[int, GenerationRequest, _Prompt]] = []
+        self._requests: list[tuple[int, GenerationRequest, _PromptInUse]] = []
+        """Requests with the rollout's index and prompt."""
         self._unasked: list[Ended] = []
         """Rollouts ended without a request, because their prompt is too long or could not be made."""
         self._generating: AbstractAsyncContextManager[Answers] | None = None
+        """Context of the engine's answers; None before the first `some`."""
         self._answers: Answers | None = None
+        """The engine's answers; None before the first `some`."""
         self._begun = False
+        """True once the requests were made."""
         self._calls: dict[int, TraceSpan] = {}
         """Spans of unanswered requests by their number, for traced rollouts."""
 
@@ -103,7 +107,7 @@ class BatchedRollouts:
             members = list(neighbours)
             first = members[0][1]
             try:
-                prompted = self._prompted([rollout for _, rollout in members])
+                prompted = self._prompt_and_requests([rollout for _, rollout in members])
             except Exception as error:
                 failed = named(error, first.task)
                 self._unasked += [(index, failed) for index, _ in members]
@@ -120,7 +124,10 @@ class BatchedRollouts:
             if (parent := self.rollouts[index].request.span) is not None:
                 self._calls[number] = model_call(parent, prompt.model_name, request)
 
-    def _prompted(self, rollouts: Sequence[TaskRollout]) -> tuple[_Prompt, list[GenerationRequest] | Response]:
+    def _prompt_and_requests(
+        self, rollouts: Sequence[TaskRollout]
+    ) -> tuple[_PromptInUse, list[GenerationRequest] | Response]:
+        """Returns the common prompt of rollouts, and a request for each; a response if the prompt is too long."""
         first_request = rollouts[0].request
         task = rollouts[0].task
         workflow, scorer = self._opened(task)
@@ -135,18 +142,20 @@ class BatchedRollouts:
         requests = model.ask_for(
             [(rollout.request.id, rollout.request.seed) for rollout in rollouts], workflow.prompt(task, model, scorer)
         )
-        return _Prompt(task, model, scorer, self._spec.max_model_len), requests
+        return _PromptInUse(task, model, scorer, self._spec.max_model_len), requests
 
 
 def _prompt_key(numbered: tuple[int, TaskRollout]) -> tuple[int, int]:
+    """Returns the key shared by rollouts of one task and sampling."""
     rollout = numbered[1]
     return id(rollout.task), id(rollout.request.sampling)
 
 
-class _Prompt:
+class _PromptInUse:
     """A prompt in use, for turning its answers into results."""
 
     def __init__(self, task: Task, model: Model, scorer: Scorer, max_model_len: int) -> None:
+        """Answers are scored by `scorer`, and cut to `max_model_len` tokens."""
         self._task = task
         self._model = model
         self._scorer = scorer

@@ -15,14 +15,18 @@ from rftd.workers.workflows.source import SourceName, check_source, imports_trin
 from rftd.workers.workflows.trinity.names import PACKAGE
 
 _PATH: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
+"""Form of a class path."""
 _FIX: Final = "install its package where the daemon and the workers run, or correct the path"
+"""Fix for a class whose package or module is missing."""
 
 
 class ClassPath(NamedTuple):
     """A class of an installed module, written `package.module.Class`."""
 
     module: str
+    """Name of the module."""
     name: str
+    """Name of the class."""
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -38,7 +42,7 @@ def class_path(text: str | None) -> ClassPath | None:
 
 def check_class_path(path: ClassPath) -> None:
     """Checks, without running the package, that it is installed and defines the class. Raises ConfigError."""
-    text = _text(path)
+    text = _module_text(path)
     if text is not None:
         check_source(SourceName(path.module, path.name), text)
 
@@ -48,7 +52,7 @@ def load_class_path(path: ClassPath) -> object:
 
     Raises ConfigError if the module fails, or defines no such class.
     """
-    text = _text(path)
+    text = _module_text(path)
     if text is not None and imports_trinity(text) and importlib.util.find_spec(PACKAGE) is None:
         package = path.module.rpartition(".")[0]
         return load_class_text("workflow", SourceName(path.module, path.name), text, package=package)
@@ -59,16 +63,18 @@ def load_class_path(path: ClassPath) -> object:
         raise ConfigError(problem, fix=_FIX) from error
 
 
-def _text(path: ClassPath) -> str | None:
+def _module_text(path: ClassPath) -> str | None:
     """Returns the text of the path's module; None for a module without text. Raises ConfigError if not installed."""
-    spec = _spec(path.module)
+    spec = _find_module(path.module)
     if spec is None:
-        raise ConfigError(f"workflow {str(path)!r}: there is no module {path.module!r} here", fix=_near(path) or _FIX)
+        raise ConfigError(
+            f"workflow {str(path)!r}: there is no module {path.module!r} here", fix=_similar_hint(path) or _FIX
+        )
     origin = spec.origin or ""
     return Path(origin).read_text(encoding="utf-8-sig") if origin.endswith(".py") else None
 
 
-def _spec(module: str) -> ModuleSpec | None:
+def _find_module(module: str) -> ModuleSpec | None:
     """Returns where a module is, without importing the packages around it."""
     top, *below = module.split(".")
     try:
@@ -84,7 +90,7 @@ def _spec(module: str) -> ModuleSpec | None:
     return spec
 
 
-def _near(path: ClassPath) -> str:
+def _similar_hint(path: ClassPath) -> str:
     """Returns a hint for a built-in workflow of a similar name."""
     from rftd.workers.workflows.registry import WORKFLOWS
 

@@ -17,6 +17,7 @@ from rftd.workers.workflows.simple import with_system_prompt
 from rftd.workers.workflows.workflow import SingleTurn
 
 _NOBODY: Final = UUID(int=0)
+"""Id for a rollout that is never made, because only prompts are."""
 
 
 class _NoReward:
@@ -31,6 +32,7 @@ class _NoEngine:
     """Stand-in for a rollout engine: prompts are made before anything is generated."""
 
     version = (-1, -1)
+    """Version and generation of no weights at all."""
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Raises AssertionError: nothing is generated when only prompts are made."""
@@ -55,9 +57,12 @@ class FirstPrompts:
     """
 
     def __init__(self, taskset: TasksetSpec, model: ModelSpec, tokenizer: Tokenizer) -> None:
+        """`model` is the model of the experiment."""
         self._taskset = taskset
         self._model = Model(_NoEngine(), tokenizer, spec=model, sampling=taskset.sampling, rollout=_NOBODY)
-        self._workflow = self._opened(taskset.workflow)
+        """Model that makes prompts and draws nothing."""
+        self._workflow = self._open_single_turn(taskset.workflow)
+        """The built-in single-turn workflow; None for another one."""
 
     def of(self, task: Task) -> list[int]:
         """Returns the prompt's ids; for a workflow other than a built-in single-turn one, the ids of the task's
@@ -65,13 +70,14 @@ class FirstPrompts:
 
         Raises DataError if a chat template is needed and the model has none.
         """
-        workflow = self._workflow if task.workflow == self._taskset.workflow else self._opened(task.workflow)
+        workflow = self._workflow if task.workflow == self._taskset.workflow else self._open_single_turn(task.workflow)
         if workflow is None:
             return self._model.chat_prompt(with_system_prompt(task, task.system_prompt))
         name = task.reward or getattr(workflow, "default_reward", None) or ""
         return workflow.prompt(task, self._model, Scorer(name, _NoReward(), on_thread=False))
 
-    def _opened(self, name: str) -> SingleTurn | None:
+    def _open_single_turn(self, name: str) -> SingleTurn | None:
+        """Returns the workflow if it is built-in and single-turn; else None."""
         if not WORKFLOWS.builtin(name):
             return None
         arguments = self._taskset.workflow_args if name == self._taskset.workflow else None

@@ -25,17 +25,24 @@ if TYPE_CHECKING:
     from rftd.workers.workflows.rewards.scorer import Scorer
 
 PLAYER: Final = "P"
+"""Character of the player."""
 _MOVES: Final = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+"""Change of row and column by each move."""
 _ANSWER: Final = re.compile(r"\b(up|down|left|right)\b", re.IGNORECASE)
+"""A move named in an answer."""
 _DRAWS: Final = 1000
 """Lakes drawn before giving up: at the default share of ice, more than half of them have a way."""
 _RULES: Final = """\
 You stand on a frozen lake, at P. Reach the goal G; a step into a hole H ends the walk. _ is ice, and the edge of the \
 lake stops you. In each turn, think if you like, and end your answer with one move: up, down, left or right."""
+"""System prompt with the rules."""
 
 Size = Annotated[int, msgspec.Meta(ge=2, le=20)]
+"""Type of a lake's size."""
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+"""Type of the share of ice."""
 Steps = Annotated[int, msgspec.Meta(ge=1, le=100)]
+"""Type of the number of moves."""
 
 
 class Lake:
@@ -108,10 +115,11 @@ class FrozenLakeWorkflow:
         self._max_steps = max_steps
         self._size = size
         self._ice = p
+        """Share of ice in a lake, for rows without a column `p`."""
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """Returns the walk as one rollout. Raises RolloutError for columns that are no numbers."""
-        lake = self._lake(task)
+        lake = self._lake_of(task)
         shortest = lake.shortest
         messages = [Message("system", task.system_prompt or _RULES), Message("user", lake.drawn())]
         trajectory = Trajectory()
@@ -136,7 +144,8 @@ class FrozenLakeWorkflow:
         walk = trajectory.result(RewardResult.of(goal=float(lake.cell == "G")))
         return msgspec.structs.replace(walk, metrics={**walk.metrics, **figures})
 
-    def _lake(self, task: Task) -> Lake:
+    def _lake_of(self, task: Task) -> Lake:
+        """Returns the lake of a row. Raises RolloutError for invalid columns."""
         numbers = {"seed": task.row, "size": self._size, "p": self._ice}
         row: dict[str, Any] = {name: task.raw.get(name, default) for name, default in numbers.items()}
         try:

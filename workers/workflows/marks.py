@@ -9,8 +9,10 @@ from typing import Any, Final, TypeVar
 from rftd.ops.errors import ConfigError
 
 T = TypeVar("T", bound=Callable[..., Any])
+"""Type of the marked part."""
 
 _MARK: Final = "__rftd_part__"
+"""Attribute with the kind of a marked part."""
 
 
 def reward(part: T) -> T:
@@ -18,7 +20,7 @@ def reward(part: T) -> T:
 
     Raises ConfigError for a class without `score`, and for parameters without names.
     """
-    return _marked("reward", part, "score")
+    return _mark_part("reward", part, "score")
 
 
 def workflow(part: T) -> T:
@@ -30,7 +32,7 @@ def workflow(part: T) -> T:
     if not inspect.isclass(part) and not inspect.iscoroutinefunction(part):
         problem = f"workflow {_name_of(part)!r} is no coroutine function"
         raise ConfigError(problem, fix=f"define it as: async def {_name_of(part)}(task, model, reward)")
-    return _marked("workflow", part, "run")
+    return _mark_part("workflow", part, "run")
 
 
 def check_mark(kind: str, part: object) -> None:
@@ -40,7 +42,10 @@ def check_mark(kind: str, part: object) -> None:
         raise ConfigError(f"{_name_of(part)!r} is marked as a {marked}", fix=f"name it as a {marked}, not as a {kind}")
 
 
-def _marked(kind: str, part: T, method: str) -> T:
+def _mark_part(kind: str, part: T, method: str) -> T:
+    """Marks a part as `kind`. Raises ConfigError for a class without `method`, or a part that cannot be called by
+    names.
+    """
     if inspect.isclass(part):
         if not callable(getattr(part, method, None)):
             raise ConfigError(f"{kind} {_name_of(part)!r} has no method {method!r}", fix="define it")
@@ -56,4 +61,5 @@ def _marked(kind: str, part: T, method: str) -> T:
 
 
 def _name_of(part: object) -> str:
+    """Returns the name of a part, for errors."""
     return str(getattr(part, "__name__", part))

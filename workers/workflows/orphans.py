@@ -12,6 +12,7 @@ from rftd.ops.errors import RolloutTimeoutError, WorkError
 from rftd.ops.logs import Logger
 
 T = TypeVar("T")
+"""Type of the work's result."""
 
 
 class OrphanedError(RolloutTimeoutError):
@@ -19,18 +20,22 @@ class OrphanedError(RolloutTimeoutError):
 
 
 class Orphans:
-    """Ends workflows, and counts the abandoned ones.
+    """Ends workflows, and counts the abandoned ones still running.
 
     An orphan keeps memory and engine slots until the process ends, so the process must end once there are too many.
     """
 
     def __init__(self, log: Logger, *, grace_s: float | None = None, most: int | None = None) -> None:
         """`grace_s` and `most` default to the project's limits."""
-        self.count = 0
         self.grace_s = limits.CANCEL_GRACE_S if grace_s is None else grace_s
+        """Seconds between the cancellation and giving up."""
         self._most = limits.ORPHANED_ROLLOUTS if most is None else most
+        """Number of abandoned workflows from which on the process must end, because each may keep memory and engine
+        slots.
+        """
         self._log = log
         self._orphaned: set[asyncio.Task[Any]] = set()
+        """Tasks of abandoned workflows that have not ended yet."""
 
     async def end(self, running: Mapping[asyncio.Task[T], str]) -> set[asyncio.Task[T]]:
         """Cancels tasks (mapped to the names of their work), and returns those still running after the grace period."""
@@ -53,6 +58,11 @@ class Orphans:
         return deaf
 
     @property
+    def count(self) -> int:
+        """Number of abandoned workflows still running; an ended workflow has returned memory and slots."""
+        return len(self._orphaned)
+
+    @property
     def too_many(self) -> bool:
         """True once so many cancelled workflows are still running that the process should be restarted."""
         return self.count >= self._most
@@ -65,7 +75,7 @@ class Orphans:
         )
 
     def _abandon(self, task: asyncio.Task[Any], where: str) -> None:
-        self.count += 1
+        """Records an orphan, and lets the event loop end without waiting for the orphan."""
         self._orphaned.add(task)
         task.add_done_callback(self._on_late_end)
         # The loop's end waits for every registered task; for this one it would wait for ever.

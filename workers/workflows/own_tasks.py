@@ -24,12 +24,16 @@ class OwnRollout:
     """One rollout, together with every asyncio task and callback started by it."""
 
     def __init__(self, task: Task) -> None:
+        """Belongs to the asyncio task of the caller."""
         self.task = task
         self.exit: RolloutError | None = None
         """Error for an exit of a callback, because of which the rollout was cancelled; None without one."""
         self._attempt = asyncio.current_task()
+        """Asyncio task of the rollout."""
         self._cancelled = False
+        """True if `end` cancelled the rollout."""
         self._over = False
+        """True once the rollout has ended."""
 
     def end(self, error: RolloutError) -> None:
         """Cancels the rollout for an exit of a callback; a rollout already over is not affected."""
@@ -47,7 +51,8 @@ class OwnRollout:
 
 
 _ROLLOUT: Final[ContextVar[OwnRollout | None]] = ContextVar("own_rollout", default=None)
-_OF_WORKFLOWS: Final = (FunctionType, MethodType, BuiltinFunctionType, partial)
+"""The rollout of the running code; None outside of rollouts."""
+_CALLBACK_TYPES: Final = (FunctionType, MethodType, BuiltinFunctionType, partial)
 """Types of the callbacks scheduled by workflows; asyncio's tasks use types of their own."""
 
 
@@ -59,7 +64,7 @@ def rollout_of(task: Task) -> Iterator[OwnRollout]:
     """
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
-        loop.set_task_factory(_start)
+        loop.set_task_factory(_start_task)
         _contain_callbacks(loop)
     rollout = OwnRollout(task)
     token = _ROLLOUT.set(rollout)
@@ -71,13 +76,13 @@ def rollout_of(task: Task) -> Iterator[OwnRollout]:
             _ROLLOUT.reset(token)
 
 
-def _start(
+def _start_task(
     loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any], **options: Any
 ) -> asyncio.Task[Any]:
     """Makes an asyncio task as the loop does, and contains its exits if a rollout starts it."""
     rollout = _ROLLOUT.get()
     if rollout is not None and isinstance(coroutine, Coroutine):
-        coroutine = _Contained(coroutine, rollout.task)
+        coroutine = _ContainedCoroutine(coroutine, rollout.task)
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
@@ -88,17 +93,17 @@ def _contain_callbacks(loop: asyncio.AbstractEventLoop) -> None:
     call_at = loop.call_at
 
     def contained_soon(callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        return call_soon(_contained(callback, context), *args, context=context)
+        return call_soon(_contain_exits(callback, context), *args, context=context)
 
     def contained_threadsafe(
         callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        return call_soon_threadsafe(_contained(callback, context), *args, context=context)
+        return call_soon_threadsafe(_contain_exits(callback, context), *args, context=context)
 
     def contained_at(
         when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return call_at(when, _contained(callback, context), *args, context=context)
+        return call_at(when, _contain_exits(callback, context), *args, context=context)
 
     patched: Any = loop
     patched.call_soon = contained_soon
@@ -106,10 +111,10 @@ def _contain_callbacks(loop: asyncio.AbstractEventLoop) -> None:
     patched.call_at = contained_at
 
 
-def _contained(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
+def _contain_exits(callback: Callable[..., Any], context: Context | None) -> Callable[..., Any]:
     """Returns the callback unchanged, or, if scheduled by a rollout, wrapped so that its exit ends the rollout."""
     rollout = _ROLLOUT.get() if context is None else context.get(_ROLLOUT)
-    if rollout is None or not isinstance(callback, _OF_WORKFLOWS):
+    if rollout is None or not isinstance(callback, _CALLBACK_TYPES):
         return callback
 
     def calling(*args: Any) -> Any:
@@ -121,31 +126,35 @@ def _contained(callback: Callable[..., Any], context: Context | None) -> Callabl
     return calling
 
 
-class _Contained(Coroutine[Any, Any, Any]):
+class _ContainedCoroutine(Coroutine[Any, Any, Any]):
     """A coroutine that raises a RolloutError where the wrapped coroutine exits."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], task: Task) -> None:
+        """Wraps `coroutine`; exits become errors of `task`."""
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
         self.__qualname__ = getattr(coroutine, "__qualname__", type(coroutine).__qualname__)
         self._coroutine = coroutine
         self._task = task
 
     def send(self, sent: Any) -> Any:
-        with self._contained():
+        """Continues the coroutine with a value."""
+        with self._contain_exits():
             return self._coroutine.send(sent)
 
     def throw(self, *error: Any) -> Any:
-        with self._contained():
+        """Continues the coroutine with an exception."""
+        with self._contain_exits():
             return self._coroutine.throw(*error)
 
     def close(self) -> None:
+        """Closes the coroutine."""
         self._coroutine.close()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._coroutine.__await__()
 
     @contextmanager
-    def _contained(self) -> Iterator[None]:
+    def _contain_exits(self) -> Iterator[None]:
         try:
             yield
         except (SystemExit, KeyboardInterrupt) as error:

@@ -29,9 +29,16 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "agent_command_workflow": "rftd.workers.workflows.agent_command:AgentCommandWorkflow",
         "tool_call_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
         "frozen_lake_workflow": "rftd.workers.workflows.frozen_lake:FrozenLakeWorkflow",
-        "math_ruler_workflow": "rftd.workers.workflows.ruler:RulerWorkflow",
+        "math_ruler_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "math_trainable_ruler_workflow": "rftd.workers.workflows.trainable_ruler:TrainableRulerWorkflow",
+        "raft_workflow": "rftd.workers.workflows.raft:RaftWorkflow",
         "email_search_workflow": "rftd.workers.workflows.email_search:EmailSearchWorkflow",
         "on_policy_distill_workflow": "rftd.workers.workflows.math_workflow:OnPolicyDistillWorkflow",
+        "agentscope_react_workflow": "rftd.workers.workflows.agentscope.workflow:AgentScopeWorkflow",
+        "agentscope_react_math_workflow": "rftd.workers.workflows.agentscope.workflow:AgentScopeMathWorkflow",
+        "agentscope_v1_react_search_workflow": "rftd.workers.workflows.agentscope.workflow:AgentScopeSearchWorkflow",
+        "agentscope_workflow_adapter": "rftd.workers.workflows.agentscope.workflow:AgentScopeFunctionWorkflow",
+        "agentscope_workflow_adapter_v1": "rftd.workers.workflows.agentscope.workflow:AgentScopeTunerWorkflow",
         ENVIRONMENT_WORKFLOW: "rftd.workers.workflows.environments.workflow:EnvironmentWorkflow",
         # All workflows here are asynchronous; the names below are Trinity-RFT's aliases.
         "async_simple_workflow": "rftd.workers.workflows.simple:SimpleWorkflow",
@@ -41,10 +48,22 @@ WORKFLOWS: Final[Plugins[Workflow]] = Plugins(
         "math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "async_math_eval_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
         "on_policy_distill_math_workflow": "rftd.workers.workflows.math_workflow:MathBoxedWorkflow",
-        "async_math_ruler_workflow": "rftd.workers.workflows.ruler:RulerWorkflow",
+        "async_math_ruler_workflow": "rftd.workers.workflows.math_workflow:MathWorkflow",
+        "as_react_workflow": "rftd.workers.workflows.agentscope.workflow:AgentScopeWorkflow",
+        "agentscopev0_react_math_workflow": "rftd.workers.workflows.agentscope.workflow:AgentScopeMathWorkflow",
         "toolcall_workflow": "rftd.workers.workflows.tool_call:ToolCallWorkflow",
     },
 )
+"""The workflows by name."""
+
+
+_RANKED: Final = ("math_ruler_workflow", "async_math_ruler_workflow")
+"""Workflows whose groups are scored by the operator `ruler`."""
+
+
+def group_operator(name: str) -> str:
+    """Returns the operator that judges the groups of a built-in workflow; empty for a workflow without one."""
+    return "ruler" if name in _RANKED else ""
 
 
 def check_workflow(name: str) -> None:

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FINISHES = ("stop", "length", "prompt_truncated")
+"""Finish reasons of a rollout."""
 
 
 class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     """One finished rollout: T tokens, the first P of them the prompt; R = T - P >= 1 response tokens."""
 
     tokens: NDArray[np.uint32]  # [T]
+    """Token ids of prompt and response  # [T]"""
     prompt_tokens: int
+    """Number of prompt tokens."""
     loss_mask: NDArray[np.uint8]
     """1 for tokens drawn by the model and trained, else 0  # [R]"""
     logprobs: NDArray[np.float32]
@@ -34,9 +37,11 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[Span, ...]
     """Weight versions behind the tokens; the spans cover [0, R) without gap."""
     reward: float
+    """Reward of the rollout."""
     priority: float = 0.0
     """Priority of the experience: among waiting groups, a higher one is trained first."""
     metrics: dict[str, float] = {}
+    """Named figures, among them the parts of the reward."""
     finish: str = "stop"
     """`stop`, `length` or `prompt_truncated`."""
     text: str = ""
@@ -68,44 +73,46 @@ class RolloutResult(msgspec.Struct, frozen=True, kw_only=True):
         prompt = self.prompt_tokens
         response = total - prompt
         if not 0 < prompt < total:
-            raise _error(f"{prompt} prompt tokens of {total} tokens; both prompt and response need at least one")
+            raise _result_error(f"{prompt} prompt tokens of {total} tokens; both prompt and response need at least one")
         if total > max_model_len:
-            raise _error(f"{total} tokens, more than max_model_len {max_model_len}")
+            raise _result_error(f"{total} tokens, more than max_model_len {max_model_len}")
         columns: list[tuple[str, NDArray[Any]]] = [("loss_mask", self.loss_mask), ("logprobs", self.logprobs)]
         if self.processed_logprobs is not None:
             columns.append(("processed_logprobs", self.processed_logprobs))
         for name, array in columns:
             if array.shape != (response,):
-                raise _error(f"{name} of shape {array.shape} for {response} response tokens")
+                raise _result_error(f"{name} of shape {array.shape} for {response} response tokens")
             # A sum is finite if every term is. Summed as a list, because numpy is slower for so few numbers.
             if name != "loss_mask" and not math.isfinite(sum(array.tolist())):
-                raise _error("a log-probability that is not finite")
+                raise _result_error("a log-probability that is not finite")
         offset = 0
         for span in self.spans:
             if span.start != offset or span.end <= span.start:
-                raise _error(f"a span [{span.start}, {span.end}) where one from {offset} was expected")
+                raise _result_error(f"a span [{span.start}, {span.end}) where one from {offset} was expected")
             offset = span.end
         if offset != response:
-            raise _error(f"spans up to {offset} for {response} response tokens")
+            raise _result_error(f"spans up to {offset} for {response} response tokens")
         offset = 0
         for drawn in self.sampling:
             if not offset <= drawn.start < drawn.end <= response:
-                raise _error(
+                raise _result_error(
                     f"sampling of [{drawn.start}, {drawn.end}) from {offset} on, of {response} response tokens"
                 )
             offset = drawn.end
         for name, number in (("reward", self.reward), ("priority", self.priority), *self.metrics.items()):
             if not math.isfinite(number):
-                raise _error(f"{name} {number}{_of_role(self.role)}, which is not finite")
+                raise _result_error(f"{name} {number}{_of_role(self.role)}, which is not finite")
         for name, number in (("reward", self.reward), ("step_reward", self.step_reward or 0.0)):
             if abs(number) > limits.REWARD_LARGEST:
-                raise _error(f"{name} {number}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
+                raise _result_error(f"{name} {number}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it")
         if self.step_reward is not None and not math.isfinite(self.step_reward):
-            raise _error(f"step_reward {self.step_reward}, which is not finite")
+            raise _result_error(f"step_reward {self.step_reward}, which is not finite")
         if len(self.state) > limits.STATE_CHARS:
-            raise _error(f"a state of {len(self.state)} characters, more than {limits.STATE_CHARS}: give its hash")
+            raise _result_error(
+                f"a state of {len(self.state)} characters, more than {limits.STATE_CHARS}: give its hash"
+            )
         if self.finish not in FINISHES:
-            raise _error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
+            raise _result_error(f"finish {self.finish!r}; known: {', '.join(FINISHES)}")
 
     def check_trainable(self) -> None:
         """Raises RolloutError, worded for the workflow's author, if a trained token was drawn at an untrainable
@@ -145,7 +152,8 @@ def _of_role(role: str) -> str:
     return f" of role {role!r}" if role else ""
 
 
-def _error(problem: str) -> RolloutError:
+def _result_error(problem: str) -> RolloutError:
+    """Builds the error for an invalid result of a workflow."""
     return RolloutError(
         f"the workflow returned {problem}", fix="correct the workflow; Trajectory builds results that fit"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import cast
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, cast
 from uuid import UUID
 
 import msgspec
@@ -28,16 +29,13 @@ from rftd.workers.workflows.registry import WORKFLOWS, check_workflow
 from rftd.workers.workflows.result import RolloutResult, named
 from rftd.workers.workflows.rewards.registry import REWARDS
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.roles import check_named, check_role
-from rftd.workers.workflows.source import (
-    SourceName,
-    agent_source,
-    open_workflow_class,
-    open_workflow_source,
-    source_name,
-)
+from rftd.workers.workflows.source import SourceName, agent_source, source_name
 from rftd.workers.workflows.trajectory import shifted
 from rftd.workers.workflows.workflow import SingleTurn, Workflow
+from rftd.workers.workflows.workflow_source import open_workflow_class, open_workflow_source
+
+SILENT_ROLLOUTS: Final = 64
+"""Number of a workflow's rollouts after which a declared role without any sequence is reported."""
 
 
 def joined(steps: Sequence[RolloutResult]) -> RolloutResult:
@@ -63,6 +61,24 @@ def joined(steps: Sequence[RolloutResult]) -> RolloutResult:
     )
 
 
+class SilentRoles:
+    """Roles declared by a workflow, as long as no rollout has had a sequence of theirs."""
+
+    def __init__(self, roles: Iterable[str]) -> None:
+        """Begins with all declared roles, before the first rollout."""
+        self._silent = set(roles)
+        self._rollouts = 0
+
+    def count(self, spoken: Iterable[str]) -> tuple[str, ...]:
+        """Counts a rollout with sequences of the roles `spoken`.
+
+        Returns the roles silent in all of the first `SILENT_ROLLOUTS` rollouts, once: at the last of these rollouts.
+        """
+        self._rollouts += 1
+        self._silent.difference_update(spoken)
+        return tuple(sorted(self._silent)) if self._rollouts == SILENT_ROLLOUTS else ()
+
+
 class WorkflowRunner:
     """Runs the tasks of one taskset; opens each workflow and reward named by rows once."""
 
@@ -79,14 +95,18 @@ class WorkflowRunner:
         sources: Mapping[str, str] | None = None,
         confined: bool = False,
         evaluates: bool = False,
+        on_silent_role: Callable[[str, str], None] | None = None,
     ) -> None:
         """Raises ConfigError if the taskset's own workflow or reward cannot be opened.
 
         `endpoint` serves the model to workflows that run other programs; `auxiliary` returns the auxiliary models for
         an attempt at a rollout; processes of rewards have the environment `reward_environ`. `sources` are the texts of
         Python files by name, run in a sandbox if `confined`; `evaluates` is for workflows reading whether their
-        answers are trained.
+        answers are trained. `on_silent_role` is called with a workflow and a declared role that no rollout has used.
         """
+        self._on_silent_role = on_silent_role
+        self._silent_roles: dict[str, SilentRoles] = {}
+        """Unused roles of each workflow with declared roles, by the workflow's name."""
         self._reward_environ = reward_environ
         self._sources = sources or {}
         self._confined = confined
@@ -140,13 +160,14 @@ class WorkflowRunner:
                 raise RolloutError(
                     "the workflow returned no step of a rollout", fix="return at least one RolloutResult"
                 )
+            self._report_silent_roles(task.workflow, steps)
         except RolloutError as error:
             error.where = error.where or task.where
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and attempt is not None and attempt.cancelling():
                 raise  # the caller gave up the rollout
-            if isinstance(error, GeneratorExit) and not _runs(attempt):
+            if isinstance(error, GeneratorExit) and not _is_running(attempt):
                 raise  # the coroutine is being closed from outside
             if confined is not None and confined.exit is not None:
                 raise confined.exit from error
@@ -155,6 +176,13 @@ class WorkflowRunner:
             raise named(error, task) from error
         step = joined(steps)
         return msgspec.structs.replace(step, auxiliary=auxiliary.turns) if auxiliary.turns else step
+
+    def _report_silent_roles(self, workflow: str, steps: Sequence[RolloutResult]) -> None:
+        """Reports declared roles that never speak: the algorithm has no sequence of theirs to compare."""
+        silent = self._silent_roles.get(workflow)
+        if silent is not None and self._on_silent_role is not None:
+            for role in silent.count(step.role for step in steps):
+                self._on_silent_role(workflow, role)
 
     def check_roles(self, named: Sequence[str]) -> None:
         """Raises ConfigError for a role named by the algorithm and not declared by the taskset's workflow."""
@@ -184,14 +212,15 @@ class WorkflowRunner:
         assert self._groups is not None, "asks_once() says no"
         return BatchedRollouts(
             rollouts,
-            self._opened_single,
+            self._open_single_turn,
             engine=self._groups,
             tokenizer=self._tokenizer,
             spec=self._model,
             sampling=self._taskset.sampling,
         )
 
-    def _opened_single(self, task: Task) -> tuple[SingleTurn, Scorer]:
+    def _open_single_turn(self, task: Task) -> tuple[SingleTurn, Scorer]:
+        """Opens a single-turn workflow and its reward."""
         workflow, scorer = self._open(task.workflow, task.reward)
         return cast(SingleTurn, workflow), scorer
 
@@ -202,7 +231,9 @@ class WorkflowRunner:
         taskset = self._taskset
         # Opened once for all rollouts: a reward may load a model, and workflows hold no state of a rollout.
         if name not in self._workflows:
-            self._workflows[name] = self._opened_workflow(name)
+            self._workflows[name] = self._open_workflow(name)
+            if roles := roles_of(self._workflows[name]):
+                self._silent_roles[name] = SilentRoles(roles)
         workflow = self._workflows[name]
         reward_name = reward or _own_reward(workflow, name, taskset)
         if reward_name not in self._scorers:
@@ -218,7 +249,8 @@ class WorkflowRunner:
             )
         return workflow, self._scorers[reward_name]
 
-    def _opened_workflow(self, name: str) -> Workflow:
+    def _open_workflow(self, name: str) -> Workflow:
+        """Opens a workflow by name: registered, by class path, or from a submitted source."""
         if name != self._taskset.workflow:
             return WORKFLOWS.open(name)
         arguments = self._taskset.workflow_args
@@ -249,6 +281,39 @@ class WorkflowRunner:
         return open_workflow_source(source, text, arguments, self._taskset, evaluates=self._evaluates)
 
 
+def roles_of(workflow: object) -> tuple[str, ...]:
+    """Returns the roles declared in a workflow's class attribute `roles`; empty for a workflow of a single agent."""
+    roles: Sequence[str] = getattr(workflow, "roles", ())
+    return tuple(roles)
+
+
+def check_role(role: str, workflow: object) -> None:
+    """Raises RolloutError for the role of a sequence, if the workflow does not declare the role."""
+    declared = roles_of(workflow)
+    if role not in declared:
+        raise RolloutError(
+            f"the workflow returned a sequence of role {role!r}, and declares {', '.join(declared) or 'no role'}",
+            field="roles",
+            fix="name each role in the class attribute `roles` of the workflow",
+        )
+
+
+def check_named(named: Sequence[str], workflow: object, name: str) -> None:
+    """Raises ConfigError for a role named by the algorithm, if the workflow called `name` does not declare the role.
+
+    Such a role would never speak, and its peers would be compared otherwise than configured.
+    """
+    declared = roles_of(workflow)
+    for role in named:
+        if role not in declared:
+            near = difflib.get_close_matches(role, declared, 1)
+            raise ConfigError(
+                f"role {role!r} is unknown: workflow {name!r} declares {', '.join(declared) or 'no role'}",
+                field="advantage_fn_args.rollout_roles",
+                fix=f"did you mean {near[0]!r}?" if near else "name a role of the workflow's class attribute `roles`",
+            )
+
+
 def check_names(taskset: TasksetSpec) -> None:
     """Raises ConfigError if the taskset names an unregistered workflow or reward, or lacks a reward.
 
@@ -270,6 +335,7 @@ def check_names(taskset: TasksetSpec) -> None:
 
 
 def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
+    """Returns the name of a workflow's default reward. Raises ConfigError without one."""
     reward_name = getattr(workflow, "default_reward", None)
     if reward_name is None:
         raise ConfigError(
@@ -280,7 +346,7 @@ def _own_reward(workflow: object, name: str, taskset: TasksetSpec) -> str:
     return str(reward_name)
 
 
-def _runs(task: asyncio.Task[object] | None) -> bool:
+def _is_running(task: asyncio.Task[object] | None) -> bool:
     """True if called from within a step of the task; a coroutine being closed may be in no loop at all."""
     try:
         return task is not None and asyncio.current_task() is task

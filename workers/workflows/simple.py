@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rftd.workers.workflows.rewards.scorer import Scorer
 
 _UNSCORED: Final = RewardResult(value=0.0)
+"""Reward of a truncated prompt."""
 
 
 class SimpleWorkflow:
@@ -26,6 +27,7 @@ class SimpleWorkflow:
     """
 
     default_reward: ClassVar[str | None] = None
+    """None: the taskset has to name a reward."""
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
         """Returns the one response, with its reward."""

@@ -1,7 +1,8 @@
-"""Rewards, workflows and agents from Python source text submitted with an experiment, without a package.
+"""Python source text submitted with an experiment, without a package: names, checks, loading, and rewards.
 
-A taskset names one as `FILE.py:NAME`, and the specification holds the text of `FILE.py`. Only the experiment names a
-source: a row that does is refused, because data must not choose code. `learning.losses.loss_source` has losses.
+A taskset names a function or class as `FILE.py:NAME`, and the specification holds the text of `FILE.py`. Only the
+experiment names a source: a row that does is refused, because data must not choose code. `workflow_source` opens
+workflows and agents, and `learning.losses.loss_source` losses.
 """
 
 from __future__ import annotations
@@ -25,10 +26,8 @@ from rftd.workers.workflows.marks import check_mark
 from rftd.workers.workflows.trinity import names as trinity
 
 if TYPE_CHECKING:  # every check of an experiment file imports this module
-    from rftd.streams.spec.spec import TasksetSpec
     from rftd.workers.workflows.rewards.reward import Reward
     from rftd.workers.workflows.trinity.imports import SourceImports
-    from rftd.workers.workflows.workflow import Workflow
 
 FILE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,99}\.py")
 """Name of a source file, without a folder."""
@@ -38,10 +37,6 @@ _SCORED: Final = ("response", "truth", "task")
 _ON_REQUEST: Final = ("rollout", "auxiliary_models")
 """Parameters passed to a reward whose signature has them."""
 _AGENT_PROGRAM: Final = "agent_program_workflow"
-_AGENT: Final = ("task", "base_url", "api_key", "auxiliary_models")
-"""Parameters passed to an agent program; the last only where its signature has it."""
-_RUN: Final = ("task", "model", "reward")
-"""Parameters passed to every workflow."""
 _CLIENTS: Final = "openai"
 """Package imported by files of Trinity-RFT; rftd has a stand-in where it is not installed."""
 _FIX: Final = "correct the file, and submit the experiment again"
@@ -112,76 +107,8 @@ def open_reward_source(name: SourceName, text: str, arguments: Mapping[str, Any]
         if issubclass(target, TrinityReward):
             return cast("Reward", RewardOfClass(target, arguments))
     if inspect.isclass(target):
-        return cast("Reward", _instance("reward", name, target, arguments, "score"))
+        return cast("Reward", open_instance("reward", name, target, arguments, "score"))
     return _function_reward(name, target, arguments)
-
-
-def open_workflow_source(
-    name: SourceName,
-    text: str,
-    arguments: Mapping[str, Any],
-    taskset: TasksetSpec | None = None,
-    *,
-    evaluates: bool = False,
-) -> Workflow:
-    """Returns the workflow in a source: a coroutine function of `task`, `model` and `reward` by name, a class with
-    `run`, or a class of Trinity-RFT for the tasks of `taskset`.
-
-    `arguments` are further parameters. Raises ConfigError if the source fails, or the arguments do not fit.
-    """
-    target = load_class_text("workflow", name, text)
-    check_mark("workflow", target)
-    if inspect.isclass(target):
-        return open_workflow_class(name, target, arguments, taskset, evaluates=evaluates)
-    if not inspect.iscoroutinefunction(target):
-        problem = f"workflow {str(name)!r} is no coroutine function"
-        raise ConfigError(problem, where=name.file, fix=f"define it as: async def {name.name}({', '.join(_RUN)})")
-    passed = passed_parameters("workflow", name, target, _RUN, arguments)
-
-    async def run(task: Any, model: Any, reward: Any) -> Any:
-        given = {"task": task, "model": model, "reward": reward}
-        return await target(**{parameter: given[parameter] for parameter in passed}, **arguments)
-
-    return cast("Workflow", SimpleNamespace(run=run, default_reward=None))
-
-
-def open_agent_source(name: SourceName, text: str) -> Callable[..., Any]:
-    """Returns the agent program in a source: a function of `task`, `base_url` and `api_key`, all by name.
-
-    Raises ConfigError if the source fails, or the program has other parameters.
-    """
-    target = load_class_text("agent", name, text)
-    passed = passed_parameters("agent", name, target, _AGENT, {})
-
-    def solve(task: Any, **addresses: Any) -> Any:
-        offered = {"task": task, **addresses}
-        return target(**{parameter: offered[parameter] for parameter in passed if parameter in offered})
-
-    async def solve_async(task: Any, **addresses: Any) -> Any:
-        return await solve(task, **addresses)
-
-    chosen: Any = solve_async if inspect.iscoroutinefunction(target) else solve
-    chosen.__signature__ = inspect.signature(target)
-    return cast("Callable[..., Any]", chosen)
-
-
-def open_workflow_class(
-    name: SourceName,
-    target: type,
-    arguments: Mapping[str, Any],
-    taskset: TasksetSpec | None = None,
-    *,
-    evaluates: bool = False,
-) -> Workflow:
-    """Returns a class as a workflow: a class of Trinity-RFT for the tasks of `taskset`, or a class with `run`.
-
-    Raises ConfigError if the class does not take the arguments.
-    """
-    if taskset is not None and any(trinity.is_trinity_class(base) for base in target.__mro__):
-        from rftd.workers.workflows.trinity.adapter import ClassWorkflow
-
-        return ClassWorkflow(target, taskset, evaluates=evaluates)
-    return cast("Workflow", _instance("workflow", name, target, arguments, "run"))
 
 
 def _function_reward(name: SourceName, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Reward:
@@ -246,7 +173,8 @@ _VAR_POSITIONAL: Final = inspect.Parameter.VAR_POSITIONAL
 _VAR_KEYWORD: Final = inspect.Parameter.VAR_KEYWORD
 
 
-def _instance(kind: str, name: SourceName, target: type, arguments: Mapping[str, Any], method: str) -> object:
+def open_instance(kind: str, name: SourceName, target: type, arguments: Mapping[str, Any], method: str) -> object:
+    """Returns an instance of a class with a method. Raises ConfigError for wrong arguments, or without the method."""
     try:
         instance: object = target(**arguments)
     except Exception as error:

@@ -16,14 +16,17 @@ from rftd.workers.generation.engine import EngineStats, Generation, GenerationRe
 from rftd.workers.weights.channel import WeightsRef
 
 T = TypeVar("T")
+"""Type of the work's result."""
 
 
 class EngineFromThreads:
     """A `RolloutEngine` for calls from other threads; made on the engine's running loop."""
 
     def __init__(self, engine: RolloutEngine) -> None:
+        """`engine` runs on the caller's loop."""
         self._engine = engine
         self._loop = asyncio.get_running_loop()
+        """Event loop of the engine."""
 
     @property
     def version(self) -> tuple[int, int]:
@@ -109,28 +112,37 @@ async def on_daemon_thread(call: Callable[[], object]) -> object:
 
 
 class _WorkThread(Generic[T]):
+    """A coroutine on a new thread with an event loop of its own."""
+
     def __init__(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """`work` makes the coroutine."""
         self._outer, self._inner = asyncio.get_running_loop(), asyncio.new_event_loop()
         self.result: asyncio.Future[T] = self._outer.create_future()
+        """Result of the work, on the caller's loop."""
         self._work = work
         self._task: asyncio.Task[T] | None = None
+        """Task of the work; None before its start."""
         self._cancelled = False
+        """True after `cancel`."""
 
     def start(self) -> None:
+        """Starts the thread."""
         target = contextvars.copy_context().run
-        threading.Thread(target=target, args=(self._run,), name="workflow", daemon=True).start()
+        threading.Thread(target=target, args=(self._run_loop,), name="workflow", daemon=True).start()
 
     def cancel(self) -> None:
         """Cancels the work at its next await, or before its first."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the work has ended
-            self._inner.call_soon_threadsafe(self._cancel)
+            self._inner.call_soon_threadsafe(self._cancel_task)
 
-    def _cancel(self) -> None:
+    def _cancel_task(self) -> None:
+        """Cancels the work, on the thread's loop."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
+        """Runs the work to its end; the body of the thread."""
         asyncio.set_event_loop(self._inner)
         returned: T | None = None
         failure: BaseException | None = None
@@ -142,15 +154,17 @@ class _WorkThread(Generic[T]):
             self._inner.close()
         # The explorer's loop may be closed by now, together with the waiting caller.
         with contextlib.suppress(RuntimeError):
-            self._outer.call_soon_threadsafe(self._settle, returned, failure)
+            self._outer.call_soon_threadsafe(self._set_result, returned, failure)
 
     async def _cancellable(self) -> T:
+        """Awaits the work in a task, so that it can be cancelled."""
         self._task = asyncio.ensure_future(self._work())
         if self._cancelled:
             self._task.cancel()
         return await self._task
 
-    def _settle(self, returned: Any, failure: BaseException | None) -> None:
+    def _set_result(self, returned: Any, failure: BaseException | None) -> None:
+        """Sets the result, on the caller's loop."""
         if isinstance(failure, asyncio.CancelledError):
             self.result.cancel()
         elif failure is not None:

@@ -25,14 +25,17 @@ between <tool_call> and </tool_call>:
 <tool_call>
 {{"name": "the function", "arguments": {{"argument": "value"}}}}
 </tool_call>"""
+"""System prompt with the functions."""
 
 
 class ToolCallWorkflow:
     """Describes the functions in the row's column `tools_key` in the system prompt; always chats, and calls nothing."""
 
     default_reward: ClassVar[str | None] = "tool_call_reward"
+    """Name of the reward for tasksets that name no reward themselves."""
 
     def __init__(self, *, tools_key: str = "tools") -> None:
+        """`tools_key` is the column with the functions."""
         self._tools_key = tools_key
 
     async def run(self, task: Task, model: Model, reward: Scorer) -> RolloutResult:
@@ -45,6 +48,9 @@ class ToolCallWorkflow:
         return model.chat_prompt(self._messages(task), reply_prefix=task.reply_prefix or "")
 
     def _messages(self, task: Task) -> tuple[Message, ...]:
+        """Returns the conversation with the functions in its system message. Raises RolloutError for tools in no
+        JSON.
+        """
         tools: Any = task.raw.get(self._tools_key) or []
         if isinstance(tools, str):
             try:

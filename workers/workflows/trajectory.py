@@ -48,15 +48,25 @@ class Trajectory:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
+        """All tokens so far."""
         self._prompt_tokens = 0
+        """Tokens of the first prompt."""
         self._mask: list[int] = []
+        """1 for each trained token behind the first prompt, 0 for each other token there."""
         self._logprobs: list[float] = []
+        """Log-probability of each token behind the first prompt."""
         self._processed: list[float] = []
+        """Log-probabilities in the distributions behind the draws."""
         self._spans: list[Span] = []
+        """Weight versions of the tokens."""
         self._sampling: list[SamplingSpan] = []
+        """Sampling settings of the tokens."""
         self._finish = ""
+        """Finish reason of the last turn."""
         self._text = ""
+        """Text of the last turn."""
         self._turns: list[Response] = []
+        """Responses added so far, except a truncated one behind earlier turns."""
 
     @property
     def turns(self) -> Sequence[Response]:
@@ -142,6 +152,7 @@ class Trajectory:
 
 
 S = TypeVar("S", Span, SamplingSpan)
+"""Type of a span."""
 
 
 def append_span(spans: list[S], span: S, start: int, end: int) -> None:

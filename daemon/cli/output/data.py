@@ -29,7 +29,7 @@ def emit(value: Any, settings: Settings) -> None:
 
         click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=not _ascii()), nl=False)
     elif settings.output == "jsonl":
-        for element in _items(value):
+        for element in _elements_of(value):
             emit_line(element)
     else:
         click.echo(json.dumps(value, indent=2, ensure_ascii=_ascii()))
@@ -59,10 +59,12 @@ def _ascii() -> bool:
 
 def _cell(value: Any) -> Any:
     # As in JSON: Python's True means nothing to a spreadsheet or another language.
+    """Returns a cell for CSV: booleans as in JSON."""
     return json.dumps(value) if isinstance(value, bool) else value
 
 
-def _items(value: Any) -> list[Any]:
+def _elements_of(value: Any) -> list[Any]:
+    """Returns the elements of a list, or of an answer's `items`; any other answer is its only element."""
     if isinstance(value, dict) and isinstance(value.get("items"), list):
         return list(value["items"])
     return value if isinstance(value, list) else [value]

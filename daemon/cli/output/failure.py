@@ -22,11 +22,17 @@ from rftd.ops.errors import OutputError, RftdError, UsageError
 from rftd.ops.redaction import redact
 
 BUG: Final = 70
+"""Exit status for a bug in rftd."""
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a file system without space."""
 INTERRUPTED: Final = 130
+"""Exit status after Ctrl-C, as shells report it."""
 _JSON_FORMS: Final = ("json", "jsonl")
+"""Output formats with errors as JSON."""
 _OUTPUT: Final = re.compile(r"-[a-z]*o|--output")
+"""An option whose next argument is the output format."""
 _JSON: Final = re.compile(r"--json|(-[a-z]*o|--output=)jsonl?")
+"""An option choosing JSON by itself."""
 
 
 def fail(error: BaseException, arguments: Sequence[str], *, clock: Clock | None = None) -> int:
@@ -139,7 +145,7 @@ def parts(error: RftdError) -> Sequence[RftdError]:
 
 def write_report(error: BaseException, arguments: Sequence[str], clock: Clock) -> Path:
     """Writes a report with the traceback, readable only by its owner; values resembling secrets are masked."""
-    words = [_masked(word) for word in arguments]
+    words = [_masked_argument(word) for word in arguments]
     text = "\n".join(
         [
             f"time: {iso(clock.now_ns())}",
@@ -164,6 +170,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     return any(_OUTPUT.fullmatch(flag) and form in _JSON_FORMS for flag, form in pairwise(arguments))
 
 
-def _masked(word: str) -> str:
+def _masked_argument(word: str) -> str:
+    """Returns a word of the command line, masked if it resembles a secret or is the value of a secret's option."""
     name, equals, text = word.rpartition("=")
     return f"{name}={redact(text, name.rpartition('.')[2])}" if equals else str(redact(word))

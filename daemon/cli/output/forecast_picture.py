@@ -9,7 +9,9 @@ from rftd.workers.control.simulator.outcome import SimulationOutcome
 from rftd.workers.control.simulator.report import Report
 
 _COLORS: Final = ("#2563eb", "#059669", "#d97706", "#db2777", "#7c3aed", "#0891b2", "#65a30d", "#57534e")
+"""Colours of the policies, in order."""
 _GREY: Final = "#9ca3af"
+"""Colour of synchronous training and of generated lengths."""
 
 
 def draw(report: Report, path: Path) -> None:
@@ -23,12 +25,12 @@ def draw(report: Report, path: Path) -> None:
     rows = len(report.runs) + 2
     figure, panels = plt.subplots(2, 2, figsize=(12, 7 + 0.15 * rows), dpi=110)
     (throughput, staleness), (busy, lengths) = panels
-    _throughput(throughput, report)
+    _draw_throughput(throughput, report)
     for index, run in enumerate(report.runs):
         color = _COLORS[index % len(_COLORS)]
-        _staleness(staleness, run, color, offset=index, of=len(report.runs))
-        _busy(busy, run, report.system.rollout_units * report.system.slots, color)
-        _lengths(lengths, run, color)
+        _draw_staleness(staleness, run, color, offset=index, of=len(report.runs))
+        _draw_busy_shares(busy, run, report.system.rollout_units * report.system.slots, color)
+        _draw_lengths(lengths, run, color)
     staleness.set(title="staleness of trained experiences", xlabel="weight versions", ylabel="share")
     busy.set(title="busy: slots (solid) and trainer (dotted)", xlabel="virtual seconds", ylabel="share", ylim=(0, 1.04))
     lengths.set(
@@ -45,13 +47,15 @@ def draw(report: Report, path: Path) -> None:
     plt.close(figure)
 
 
-def _name(run: SimulationOutcome) -> str:
+def _run_label(run: SimulationOutcome) -> str:
+    """Returns the policy with its bound, for legends."""
     return f"{run.policy}, bound {run.bound}"
 
 
-def _throughput(axes: Any, report: Report) -> None:
+def _draw_throughput(axes: Any, report: Report) -> None:
+    """Draws a bar per policy, two of synchronous training, and the optimum as a line."""
     sync = report.synchronous
-    names = [_name(run) for run in report.runs] + ["colocated, synchronous", "disaggregated, synchronous"]
+    names = [_run_label(run) for run in report.runs] + ["colocated, synchronous", "disaggregated, synchronous"]
     rates = [run.throughput_per_s for run in report.runs]
     rates += [sync.colocated.throughput_per_s, sync.disaggregated.throughput_per_s]
     colors = [_COLORS[index % len(_COLORS)] for index in range(len(report.runs))] + [_GREY, _GREY]
@@ -68,16 +72,18 @@ def _throughput(axes: Any, report: Report) -> None:
     )
 
 
-def _staleness(axes: Any, run: SimulationOutcome, color: str, *, offset: int, of: int) -> None:
+def _draw_staleness(axes: Any, run: SimulationOutcome, color: str, *, offset: int, of: int) -> None:
+    """Draws the shares of staleness of one policy, as bar `offset` of `of` beside each other."""
     counts = run.staleness.counts
     width = 0.8 / of
     total = sum(counts.values())
     positions = [version + (offset - (of - 1) / 2) * width for version in counts]
-    axes.bar(positions, [count / total for count in counts.values()], width=width, color=color, label=_name(run))
+    axes.bar(positions, [count / total for count in counts.values()], width=width, color=color, label=_run_label(run))
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _busy(axes: Any, run: SimulationOutcome, slots: int, color: str) -> None:
+def _draw_busy_shares(axes: Any, run: SimulationOutcome, slots: int, color: str) -> None:
+    """Draws the busy shares over time: of `slots` (solid) and of the trainer (dotted)."""
     times = [0.0]
     of_slots = []
     of_trainer = []
@@ -93,7 +99,8 @@ def _busy(axes: Any, run: SimulationOutcome, slots: int, color: str) -> None:
     axes.stairs(of_trainer, times, baseline=None, color=color, linewidth=1.2, linestyle=":")
 
 
-def _lengths(axes: Any, run: SimulationOutcome, color: str) -> None:
+def _draw_lengths(axes: Any, run: SimulationOutcome, color: str) -> None:
+    """Draws the shares of rollouts longer than a length: generated (dashed) and trained."""
     shares = [1 - index / 100 for index in range(100)]
     axes.plot(run.lengths_generated_s[:100], shares, color=_GREY, linestyle="--", linewidth=2)
     axes.plot(run.lengths_trained_s[:100], shares, color=color, linewidth=1.2)

@@ -40,6 +40,7 @@ def number(figure: float | None, digits: int = 3) -> str:
 ID_DIGITS: Final = 8
 """Number of digits for naming random ids."""
 _VERSION_DIGIT: Final = 14
+"""Position of the version in a UUID's text."""
 _BY_CHANCE: Final = ("4", "5")
 """Versions of ids beginning with neither a time nor a number: of a million, hardly two begin alike."""
 
@@ -76,6 +77,7 @@ def lasting(seconds: float) -> str:
 
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
+"""Characters of a curve, from low to high."""
 
 
 def sparkline(values: Sequence[float], *, width: int = 32, low: float | None = None, high: float | None = None) -> str:
@@ -83,16 +85,17 @@ def sparkline(values: Sequence[float], *, width: int = 32, low: float | None = N
 
     `low` and `high` fix the scale; the default is the curve's range. A flat curve lies in the middle.
     """
-    points = [_mean(values[start:end]) for start, end in _cuts(len(values), width)]
+    points = [_finite_mean(values[start:end]) for start, end in _bucket_ranges(len(values), width)]
     finite_points = [point for point in points if math.isfinite(point)]
     if not finite_points:
         return " " * len(points)
     floor = min(finite_points) if low is None else low
     span = (max(finite_points) if high is None else high) - floor
-    return "".join(_block(point, floor, span) for point in points)
+    return "".join(_block_of(point, floor, span) for point in points)
 
 
-def _block(point: float, floor: float, span: float) -> str:
+def _block_of(point: float, floor: float, span: float) -> str:
+    """Returns the character of a point between `floor` and `floor + span`; a blank for a non-finite point."""
     if not math.isfinite(point):
         return " "
     if span <= 0:
@@ -101,12 +104,14 @@ def _block(point: float, floor: float, span: float) -> str:
     return BLOCKS[min(len(BLOCKS) - 1, int(share * len(BLOCKS)))]
 
 
-def _mean(values: Sequence[float]) -> float:
+def _finite_mean(values: Sequence[float]) -> float:
+    """Returns the mean of the finite points; NaN without any."""
     finite_points = [point for point in values if math.isfinite(point)]
     return sum(finite_points) / len(finite_points) if finite_points else math.nan
 
 
-def _cuts(count: int, width: int) -> list[tuple[int, int]]:
+def _bucket_ranges(count: int, width: int) -> list[tuple[int, int]]:
+    """Returns the index ranges of `count` points in at most `width` buckets."""
     if count <= width:
         return [(i, i + 1) for i in range(count)]
     return [(i * count // width, (i + 1) * count // width) for i in range(width)]

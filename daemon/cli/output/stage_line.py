@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
 def stage_line(spec: ExperimentSpec) -> str:
     """Returns the stages in order: `warmup (sft, 20 steps) then rft (grpo, 2 epochs)`."""
-    return " then ".join(f"{stage.name} ({_work(stage)})" for stage in spec.stages)
+    return " then ".join(f"{stage.name} ({_work_words(stage)})" for stage in spec.stages)
 
 
-def _work(stage: StageSpec) -> str:
+def _work_words(stage: StageSpec) -> str:
+    """Returns algorithm and length of a stage: `sft, 20 steps`."""
     if stage.kind == "explore" and stage.taskset is None:
         return "evaluations alone"
     count = stage.total_steps or stage.total_epochs

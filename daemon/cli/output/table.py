@@ -24,6 +24,7 @@ STATE_STYLES: Final = {
     "warn": "yellow",
     "fail": "bold red",
 }
+"""Style of each state's name."""
 GAP: Final = 2
 """Number of blanks between two columns."""
 LEAST: Final = 20
@@ -31,7 +32,9 @@ LEAST: Final = 20
 LABEL: Final = 14
 """Width of a page's labels."""
 _WIDTH_WITHOUT_TERMINAL: Final = 160
+"""Width of tables in columns if standard output is no terminal."""
 _ENDLESS: Final = 1 << 20
+"""Width of text in columns if standard output is no terminal."""
 
 
 def console_of(settings: Settings, *, stderr: bool = False) -> Console:
@@ -68,7 +71,7 @@ def table(
     unfolded = {*right, *whole}
     needed: dict[int, int] = {}
     for number, header in enumerate(headers):
-        widest = max(map(cells, (header, *_lines_of(lines, number))))
+        widest = max(map(cells, (header, *_cell_lines(lines, number))))
         needed[number] = widest if header in unfolded else min(widest, max(LEAST, len(header)))
     for header in first_to_go:
         if width is not None and sum(needed.values()) + GAP * (len(needed) - 1) > width:
@@ -87,7 +90,9 @@ class Page:
     """Labels on the left, each with its text folded at the text's own left edge."""
 
     def __init__(self, lines: Iterable[tuple[str, Text | str]]) -> None:
+        """`lines` are labels with their texts; an empty label continues the one above."""
         self._lines = [(label, text if isinstance(text, Text) else Text(plain(text))) for label, text in lines]
+        """Labels with their texts."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # Not a table: a table pads each line to the width of its widest.
@@ -118,5 +123,6 @@ def show(console: Console, shown: RenderableType) -> None:
     console.print(shown, crop=console.is_terminal)
 
 
-def _lines_of(rows: Sequence[Sequence[Text]], number: int) -> list[str]:
+def _cell_lines(rows: Sequence[Sequence[Text]], number: int) -> list[str]:
+    """Returns the lines of every cell in a column."""
     return [line for row in rows for line in row[number].plain.split("\n")]

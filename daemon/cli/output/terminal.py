@@ -17,9 +17,11 @@ _INDENT: Final = 2
 _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, and characters beginning a line or changing the direction of the following text."""
 _WORD: Final = re.compile(r"\s*\S+")
+"""A word with the blanks before it."""
 _PART: Final = re.compile(r" (?=--)|(?<=\S) (?=rftd )")
 """A blank before the next part of a command."""
 _SEAM: Final = re.compile(r"[/,=](?![/,=])")
+"""A character after which a long word may be broken."""
 
 
 def say(text: object = "", *, err: bool = False, indent: int | None = None) -> None:
@@ -68,7 +70,7 @@ def fitted(text: str, width: int, *, indent: int | None = None) -> str:
     Control characters are shown in Python's notation.
     """
     lines = plain(text).expandtabs().split("\n")
-    return "\n".join(piece for line in lines for piece in _broken(line, width, indent))
+    return "\n".join(piece for line in lines for piece in _broken_lines(line, width, indent))
 
 
 def plain(text: str) -> str:
@@ -96,7 +98,8 @@ def cells(text: str) -> int:
     return cell_len(text)
 
 
-def _broken(line: str, width: int, indent: int | None) -> Iterator[str]:
+def _broken_lines(line: str, width: int, indent: int | None) -> Iterator[str]:
+    """Yields a line in pieces of at most `width` cells; `indent` is the left edge of further pieces."""
     if cells(line) <= width:
         yield line
         return

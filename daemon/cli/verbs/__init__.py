@@ -1,5 +1,7 @@
 """A file for each CLI verb, with its rendering; related verbs share a file, according to the table in `cli`.
 
+A new verb: one file here, one line in `rftd.daemon.cli.cli.VERBS`, and its help in tests/golden/cli.
+
 serve        the daemon
 open         a browser, signed in by a one-time link
 page         the page in a browser: of the daemon, or of a recorded run
@@ -13,6 +15,7 @@ sweep        experiments differing in a few fields; sweeps: list, table, cancel
 ls           the experiments
 get          a page about an experiment
 watch        the page of an experiment, live, until the end
+keys_view    a run by the keyboard: curves, groups and answers, for `watch --keys`
 steps        training steps with all figures
 evals        evaluations, answers, two versions side by side
 timeline     work of the workers over time, and idle spans
@@ -26,7 +29,7 @@ experiences  experiences: list, show, priority
 untrained    experiences lengths, drops: what was not trained
 answer_words  experiences find: answers with given words
 rollout_file  experiences export: rollouts as a Parquet file
-report       an experiment as one HTML file
+report       an experiment, a group or several experiments as one HTML file
 why          the wait of each role
 lineage      the causes and effects of a thing
 dlq          dead letters: list, show, retry, drop

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
 # A shell completing a word blocks until the answer.
 _TIMEOUT_S: Final = 0.3
+"""Maximum seconds to wait for the daemon's list during completion."""
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -55,12 +57,17 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 experiment_argument = click.argument("name", shell_complete=complete)
+"""Adds the argument NAME, completed from the daemon's list."""
 optional_experiment_argument = click.argument("name", required=False, shell_complete=complete)
+"""Adds the argument NAME, which may be missing."""
 experiments_argument = click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete)
+"""Adds the argument NAME..., one or more, passed as `names`."""
 request_id_option = click.option(
     "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a command changes nothing."
 )
+"""Adds the option `--request-id`, passed as `request_id`."""
 reason_option = click.option("--reason", default="", help="Reason, kept with the event.")
+"""Adds the option `--reason`, passed as `reason`."""
 
 
 def page_options(function: F) -> F:
@@ -77,7 +84,7 @@ def steps_named(text: str | None) -> tuple[int | None, int | None]:
         return None, None
     match = re.fullmatch(r"(\d*)(:?)(\d*)", text)
     if match is None or not (match[1] or match[3]):
-        raise click.BadParameter(f"{text!r} is no range of steps: write 3, 3:7, 3: or :7", param_hint="--step")
+        raise click.BadParameter(f"{text!r} is not a range of steps: write 3, 3:7, 3: or :7", param_hint="--step")
     first = int(match[1]) if match[1] else None
     last = int(match[3]) if match[3] else (None if match[2] else first)
     return first, last

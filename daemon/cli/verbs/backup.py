@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
-_ELSEWHERE: Final = {
+_REFUSED_OPTIONS: Final = {
     SHARED: (
-        "the log of a cluster is in no data folder, and rftd makes no copy of it",
+        "a cluster's log is not in the data folder, and rftd does not copy it",
         f"copy its topics with the cluster's own tools; of one experiment a file: rftd export NAME {SHARED} ...",
     ),
     "--postgres": (
@@ -38,7 +39,7 @@ def _refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> N
     """Raises UsageError for a location that cannot be backed up."""
     if value is not None:
         field = option.opts[0]
-        problem, fix = _ELSEWHERE[field if field in _ELSEWHERE else SHARED]
+        problem, fix = _REFUSED_OPTIONS[field if field in _REFUSED_OPTIONS else SHARED]
         raise UsageError(problem, field=field, fix=fix)
 
 
@@ -85,7 +86,7 @@ def command(settings: Settings, folder: str, checkpoints: str) -> None:
         back_up(_source(data_folder), target, checkpoints=checkpoints, release=release_of("rftd"), clock=SystemClock())
     )
     write_durable(data_folder.backed_up, msgspec.json.encode(LastBackup(created=manifest.created, folder=str(target))))
-    _answer(manifest, str(target), settings)
+    _print_backup(manifest, str(target), settings)
 
 
 def _source(data_folder: DataFolder) -> Source:
@@ -120,7 +121,8 @@ def _source(data_folder: DataFolder) -> Source:
     )
 
 
-def _answer(manifest: BackupManifest, target: str, settings: Settings) -> None:
+def _print_backup(manifest: BackupManifest, target: str, settings: Settings) -> None:
+    """Prints the backup in the folder `target`: its experiments, records, files and notes."""
     records = sum(head.next_offset for head in manifest.heads)
     files = sum(experiment.files for experiment in manifest.experiments)
     if settings.machine_readable:

@@ -24,7 +24,9 @@ from rftd.daemon.http.views.differences import FieldDifference
 from rftd.ops.errors import UsageError
 
 _NEAR: Final = 3
+"""Maximum number of similar names in an error."""
 _MISSING: Final = "-"
+"""Text of a missing figure or field."""
 
 
 @click.command("compare")
@@ -58,7 +60,7 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
         ids = [experiment.id for experiment in answer.value.items]
         different = client.ask(views.diff, name=ids)
     differences = different.value.differences
-    chosen = _chosen(answer.value, metrics)
+    chosen = _chosen_figures(answer.value, metrics)
     if settings.machine_readable:
         emit({**answer.plain(), "differences": different.plain()["differences"]}, settings)
         return
@@ -71,14 +73,14 @@ def command(settings: Settings, names: tuple[str, ...], by: Basis, metrics: tupl
 def render(compared: Comparison, differences: Sequence[FieldDifference], figures: Sequence[str]) -> RenderableType:
     """Renders the differing fields, then for each figure a line per experiment."""
     names = titles_of([(experiment.name, experiment.id) for experiment in compared.items])
-    lines = [(difference.field, *map(_text, difference.values)) for difference in differences]
+    lines = [(difference.field, *map(_value_text, difference.values)) for difference in differences]
     parts: list[RenderableType] = [
         table(("FIELD", *names), lines) if lines else Text("the files differ only in the name")
     ]
     for figure in figures:
-        headers = ("EXPERIMENT", *(_at(compared.by, point) for point in compared.points))
+        headers = ("EXPERIMENT", *(_point_text(compared.by, point) for point in compared.points))
         rows = [
-            (name, *(_number(point, position, figure) for point in compared.points))
+            (name, *(_figure_text(point, position, figure) for point in compared.points))
             for position, name in enumerate(names)
         ]
         parts += [Text(""), Text(f"{figure} at equal {compared.by}", style="bold")]
@@ -86,7 +88,7 @@ def render(compared: Comparison, differences: Sequence[FieldDifference], figures
     return Group(*parts)
 
 
-def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
+def _chosen_figures(compared: Comparison, metrics: Sequence[str]) -> list[str]:
     """Returns the figures to be shown. Raises UsageError for a figure missing in every experiment at all points."""
     standings = [standing for point in compared.points for standing in point.standings if standing is not None]
     names = list(dict.fromkeys(name for standing in standings for name in standing.figures))
@@ -94,25 +96,28 @@ def _chosen(compared: Comparison, metrics: Sequence[str]) -> list[str]:
         if metric not in names:
             near = difflib.get_close_matches(metric, names, n=_NEAR)
             fix = f"did you mean {', '.join(near)}?" if near else "rftd steps NAME --names lists all figures"
-            raise UsageError(f"{metric!r} is no figure of these experiments", field="--metric", fix=fix)
+            raise UsageError(f"{metric!r} is not a figure of these experiments", field="--metric", fix=fix)
     if metrics:
         return list(dict.fromkeys(metrics)) if standings else []
     telling = {name for standing in standings for name, figure in standing.figures.items() if figure is not None}
     return [name for name in names if name in telling and (name == REWARD or name.startswith(HELD_OUT))]
 
 
-def _text(contents: Mapping[str, Any]) -> str:
+def _value_text(contents: Mapping[str, Any]) -> str:
+    """Returns a field's value as text; `-` for a field missing in the file."""
     if "value" not in contents:
         return _MISSING
     content = contents["value"]
     return content if isinstance(content, str) and content else json.dumps(content, ensure_ascii=False)
 
 
-def _at(by: str, point: ComparedPoint) -> str:
+def _point_text(by: str, point: ComparedPoint) -> str:
+    """Returns a point of the comparison in words: a duration, or a count."""
     return lasting(point.at) if by == "time" else f"{point.at:,.0f}"
 
 
-def _number(point: ComparedPoint, position: int, figure: str) -> str:
+def _figure_text(point: ComparedPoint, position: int, figure: str) -> str:
+    """Returns a figure of the experiment at `position`, at this point; `-` if it has none."""
     standing = point.standings[position]
     figure_then = None if standing is None else standing.figures.get(figure)
     return _MISSING if figure_then is None else f"{figure_then:.4g}"

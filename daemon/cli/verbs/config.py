@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from rftd.workers.devices.host import Host
 
 _FILE = click.argument("file", type=click.Path(allow_dash=True))
+"""Adds the argument FILE; `-` means standard input."""
 _SET = click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field; repeatable.")
+"""Adds the option `-s KEY=VALUE`, passed as `overrides`."""
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+"""Adds the option `--json`, passed as `as_json`."""
 
 
 @click.group("config")
@@ -123,7 +126,6 @@ def _checked(
     from functools import partial
 
     from rftd.daemon.cli.verbs.arguments import load_experiment, read_experiment
-    from rftd.daemon.http.client.dry_run import judged
     from rftd.workers.devices.discovery import find_host
 
     text, origin = read_experiment(file)
@@ -131,6 +133,8 @@ def _checked(
     if settings is None:
         submission = load(find_host(), False)
         return submission, "", submission.warnings
+    from rftd.daemon.http.client.dry_run import judged
+
     judged_submission = judged(load, settings, os.environ)
     return judged_submission.submission, judged_submission.there.said, judged_submission.warnings
 
@@ -146,6 +150,7 @@ def schema() -> None:
 
 
 def _load(file: str, overrides: tuple[str, ...], host: Host) -> Submission:
+    """Loads FILE for workers on `host`; prints errors and exits with their status."""
     from rftd.daemon.cli.verbs.arguments import load_experiment, read_experiment
     from rftd.daemon.config.issue import ConfigErrors
 
@@ -157,6 +162,7 @@ def _load(file: str, overrides: tuple[str, ...], host: Host) -> Submission:
 
 
 def _show_errors(error: RftdError, *, as_json: bool) -> None:
+    """Prints the errors of a file: as JSON on standard output, else as text on standard error."""
     from rftd.daemon.cli.output.failure import parts
 
     if as_json:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rftd.workers.conversion.conversion import Conversion, Form, FoundCheckpoint
 
 _EVERY_BYTES = 1 << 30
+"""Bytes between two lines about the progress."""
 
 
 @click.command("convert")
@@ -114,10 +115,14 @@ class _Outcomes:
     """Prints the outcome for each checkpoint, immediately or at the end."""
 
     def __init__(self, settings: Settings) -> None:
+        """Prints in the output format of `settings`."""
         self.failed = 0
+        """Number of checkpoints that could not be converted."""
         self._settings = settings
         self._items: list[dict[str, Any]] = []
+        """Outcomes for programs, printed at the end."""
         self._reported_bytes = 0
+        """Bytes written at the last line about the progress."""
 
     def progress(self, checkpoint: FoundCheckpoint, form: Form, done: int, total: int) -> None:
         """Prints a line at the beginning, and one for each gigabyte."""
@@ -125,17 +130,17 @@ class _Outcomes:
             return
         if done == 0:
             self._reported_bytes = 0
-            say(f"{checkpoint.folder}  {form}, {_size(total)}")
+            say(f"{checkpoint.folder}  {form}, {_size_text(total)}")
         elif done // _EVERY_BYTES > self._reported_bytes // _EVERY_BYTES and done < total:
             self._reported_bytes = done
-            say(f"  {_size(done)} of {_size(total)}")
+            say(f"  {_size_text(done)} of {_size_text(total)}")
 
     def add(self, done: Conversion) -> None:
         """Adds the outcome for one checkpoint."""
         from rftd.daemon.cli.output.failure import as_text
 
         self.failed += done.error is not None
-        outcome = _item(done)
+        outcome = _json_row(done)
         if self._settings.output == "jsonl":
             emit_line(outcome)
         elif self._settings.machine_readable:
@@ -144,7 +149,7 @@ class _Outcomes:
             say(f"{done.checkpoint.folder}  FAILED\n{as_text(done.error)}", err=True)
         elif self._settings.verbosity >= 0:
             state = f"converted, {done.tensors} tensors" if done.form else "converted already"
-            target = f"{state}: {_below(done.target, done.checkpoint.folder)}"
+            target = f"{state}: {_relative_to(done.target, done.checkpoint.folder)}"
             say(f"  {target}" if done.form else f"{done.checkpoint.folder}  {target}")
 
     def end(self) -> None:
@@ -153,12 +158,13 @@ class _Outcomes:
             emit({"failed": self.failed, "items": self._items}, self._settings)
 
 
-def _below(path: Path, folder: Path) -> str:
+def _relative_to(path: Path, folder: Path) -> str:
     """Returns the path, shortened if it is inside the folder."""
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
-def _item(done: Conversion) -> dict[str, Any]:
+def _json_row(done: Conversion) -> dict[str, Any]:
+    """Returns the outcome for one checkpoint as JSON."""
     state = "failed" if done.error else "converted" if done.form else "present"
     error = {"code": done.error.code, "what": done.error.what, "where": done.error.where} if done.error else None
     return {
@@ -173,5 +179,6 @@ def _item(done: Conversion) -> dict[str, Any]:
     }
 
 
-def _size(size_bytes: int) -> str:
+def _size_text(size_bytes: int) -> str:
+    """Returns a size in GB or MB."""
     return f"{size_bytes / 1e9:.2f} GB" if size_bytes >= 10**8 else f"{size_bytes / 1e6:.1f} MB"

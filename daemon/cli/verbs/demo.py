@@ -32,7 +32,7 @@ from rftd.daemon.cli.settings import Settings, shared_options
     help="Engine for the rollouts; vllm must be installed.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser; implies --keep.")
-@click.option("--keep", is_flag=True, help="Let the daemon go on after the run, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep the daemon running after the run, until Ctrl-C.")
 @shared_options
 @click.pass_obj
 def command(

@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from rftd.streams.log.log import EventLog
 
 B = TypeVar("B", bound=msgspec.Struct)
+"""Type of a command's body."""
 
 WHICH = """ID is an id from `rftd dlq ls`, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id."""
+"""Paragraph of the help on the argument ID."""
 
 
 @click.group("dlq")
@@ -69,7 +71,7 @@ def ls(
 
     letters, plain = asked_or_read(settings, log_at, ask, read)
     if not emitted(plain, settings):
-        _list(letters, settings, everything=everything)
+        _print_list(letters, settings, everything=everything)
 
 
 @dlq.command("show", help=f"Show one dead letter, with the record or the attempts behind it.\n\n{WHICH}")
@@ -88,7 +90,7 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
 
     page, plain = asked_or_read(settings, log_at, lambda client: client.ask(dead_letters.one, id=id), read)
     if not emitted(plain, settings):
-        _page(page, settings)
+        _print_page(page, settings)
 
 
 @dlq.command("retry", help=f"Retry a dead letter: a failed task is leased again.\n\n{WHICH}")
@@ -101,7 +103,7 @@ def show(settings: Settings, id: str, log_at: LogUrl | None) -> None:
 def retry(settings: Settings, id: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Retries a dead letter; a failed task gets a fresh number of attempts."""
     body = dead_letters.Decide(id=id, by=_user_name(), reason=reason)
-    _decide(settings, dead_letters.retry, body, request_id, dry_run=dry_run)
+    _send_verdict(settings, dead_letters.retry, body, request_id, dry_run=dry_run)
 
 
 @dlq.command("drop", help=f"Drop a dead letter that needs no more attention.\n\n{WHICH}")
@@ -114,10 +116,10 @@ def retry(settings: Settings, id: str, reason: str, dry_run: bool, request_id: s
 def drop(settings: Settings, id: str, reason: str, dry_run: bool, request_id: str | None) -> None:
     """Drops a dead letter from the list; it stays in the log."""
     body = dead_letters.Drop(id=id, by=_user_name(), reason=reason)
-    _decide(settings, dead_letters.drop, body, request_id, dry_run=dry_run)
+    _send_verdict(settings, dead_letters.drop, body, request_id, dry_run=dry_run)
 
 
-def _decide(
+def _send_verdict(
     settings: Settings,
     verdict: CommandRoute[B, DeadLetterReceipt],
     body: B,
@@ -125,6 +127,7 @@ def _decide(
     *,
     dry_run: bool,
 ) -> None:
+    """Sends a verdict and prints the receipt, or its consequence with `dry_run`."""
     from rftd.daemon.http.client.client import Client
 
     with Client(settings) as client:
@@ -138,6 +141,7 @@ def _decide(
 
 
 def _user_name() -> str:
+    """Returns the login name of this user; empty if unknown."""
     import getpass
 
     try:
@@ -146,7 +150,7 @@ def _user_name() -> str:
         return ""
 
 
-def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
+def _print_list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> None:
     """Prints a line for each dead letter."""
     if not letters.items:
         say("no dead letters" if everything else "no open dead letters", err=True)
@@ -174,10 +178,10 @@ def _list(letters: DeadLetterList, settings: Settings, *, everything: bool) -> N
         say(f"next page: --cursor {letters.next}", err=True)
 
 
-def _page(shown: DeadLetterPage, settings: Settings) -> None:
+def _print_page(shown: DeadLetterPage, settings: Settings) -> None:
     """Prints a dead letter with the record or the attempts."""
     letter = shown.letter
-    say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_decided(letter)}")
+    say(f"{letter.task or letter.kind} {letter.id} is {letter.state}{_verdict_words(letter)}")
     if letter.code or letter.reason:
         say(": ".join(filter(None, (letter.code, letter.reason))))
     if letter.kind == "task":
@@ -198,7 +202,8 @@ def _page(shown: DeadLetterPage, settings: Settings) -> None:
         say(json.dumps(shown.record, indent=2))
 
 
-def _decided(letter: DeadLetter) -> str:
+def _verdict_words(letter: DeadLetter) -> str:
+    """Returns author, time and reason of a verdict; empty for an open letter."""
     if letter.decided_ns is None:
         return ""
     who = f" by {letter.by}" if letter.by else ""

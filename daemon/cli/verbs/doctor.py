@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from rftd.daemon.cli.log_option import log_option
 from rftd.daemon.cli.output.data import emit
@@ -55,16 +56,17 @@ def command(
     clock = SystemClock()
     # First of all: a missing file is a wrong command line, and needs no wait.
     text = None if file is None else read_experiment(file)
-    findings = _of_machine(settings, host, clock, log_at, postgres, ray_address or "")
+    findings = _check_machine(settings, host, clock, log_at, postgres, ray_address or "")
     if text is not None:
-        findings += _of_file(*text, overrides, host)
-    _show(findings, settings)
+        findings += _check_experiment_file(*text, overrides, host)
+    _print_findings(findings, settings)
     ctx.exit(1 if any(finding.status == "fail" for finding in findings) else 0)
 
 
-def _of_machine(
+def _check_machine(
     settings: Settings, host: Host, clock: Clock, log_at: LogUrl | None, postgres: str | None, ray_address: str
 ) -> list[Diagnosis]:
+    """Returns the findings about this machine, its data folder and its daemon."""
     import os
     from pathlib import Path
 
@@ -80,6 +82,7 @@ def _of_machine(
         check_packages,
         check_python,
     )
+    from rftd.daemon.observe.doctor.sandboxes import check_sandboxes
 
     folder = Path(data_folder(settings)).absolute()
     return [
@@ -93,6 +96,7 @@ def _of_machine(
         *check_engines(host),
         *check_ray(host, ray_address, os.environ),
         *check_tinker(host, os.environ),
+        *check_sandboxes(),
         *check_folder(folder, clock),
         *check_access(folder),
         *((*check_socket(folder), *check_socket_access(folder)) if log_at is None else ()),
@@ -104,7 +108,8 @@ def _of_machine(
     ]
 
 
-def _of_file(text: str, origin: str, overrides: tuple[str, ...], host: Host) -> list[Diagnosis]:
+def _check_experiment_file(text: str, origin: str, overrides: tuple[str, ...], host: Host) -> list[Diagnosis]:
+    """Returns the findings about an experiment file, read from `origin`."""
     from rftd.daemon.cli.verbs.arguments import load_experiment
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.observe.doctor.experiment import check_file, of_errors
@@ -122,12 +127,11 @@ def _advice(finding: Diagnosis) -> str:
     return f"\n{label}: {finding.fix}" if finding.fix else ""
 
 
-def _show(findings: list[Diagnosis], settings: Settings) -> None:
+def _print_findings(findings: list[Diagnosis], settings: Settings) -> None:
+    """Prints the findings as JSON, or as a table with a summary below."""
     if settings.machine_readable:
-        from dataclasses import asdict
-
         fit = all(finding.status != "fail" for finding in findings)
-        emit({"ok": fit, "checks": [asdict(finding) for finding in findings]}, settings)
+        emit({"ok": fit, "checks": [msgspec.structs.asdict(finding) for finding in findings]}, settings)
         return
     from rftd.daemon.cli.output.table import console_of, state, table
 

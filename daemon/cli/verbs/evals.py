@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 _NOISE_ABOVE: Final = 0.05
 """The p-value from which a difference counts as noise, the usual 5 %."""
 _TASKSET: Final = "--taskset"
+"""Option choosing a held-out taskset."""
 _CATEGORY: Final = "category/"
+"""Prefix of figures of one category."""
 _ERROR: Final = "/stderr"
+"""Suffix of a figure's standard error."""
 
 
 @click.command("evals")
 @experiments_argument
 @click.option("--version", type=click.IntRange(0), help="Show the answers of this weight version.")
-@click.option("--taskset", help="The held-out taskset, where there are several.")
+@click.option("--taskset", help="The held-out taskset, if there are several.")
 @click.option("--worst", "order", flag_value="worst", help="Show the answers with the lowest reward first.")
 @click.option("--best", "order", flag_value="best", help="Show the answers with the highest reward first.")
 @click.option("--changed-since", "since", type=click.IntRange(0), metavar="M", help="Compare with version M.")
@@ -76,7 +79,7 @@ def command(
         if any(option is not None for option in (version, order, since, row, reward)):
             raise UsageError("several experiments make one table", fix="name one for its answers")
         with Client(settings) as client:
-            _table(client, settings, names, taskset)
+            _print_table(client, settings, names, taskset)
         return
     [name] = names
     if reward_args is not None and reward is None:
@@ -91,15 +94,15 @@ def command(
             version = _newest(client, name, taskset) if version is None else version
             judgement = _ordered(judged(client, name, version, taskset, reward, arguments), order)
             if not emitted(to_wire(judgement), settings):
-                _show(_judged(judgement, limit, offset), judgement.notes)
+                _print_lines(_judgement_lines(judgement, limit, offset), judgement.notes)
             return
         if row is not None:
             held_out = client.ask(evaluations.held_out, name=name, row=row, taskset=taskset)
             if not emitted(held_out.plain(), settings):
-                _show(_history(held_out.value), held_out.value.notes)
+                _print_lines(_history_lines(held_out.value), held_out.value.notes)
             return
         if version is None and order is None and since is None:
-            _list(client, settings, name, taskset)
+            _print_list(client, settings, name, taskset)
             return
         answer = client.ask(
             evaluations.evaluation,
@@ -112,7 +115,7 @@ def command(
             offset=offset,
         )
     if not emitted(answer.plain(), settings):
-        _show(_answers(answer.value), answer.value.notes)
+        _print_lines(_evaluation_lines(answer.value), answer.value.notes)
         if answer.value.next is not None and settings.verbosity >= 0:
             say(f"next page: --offset {answer.value.next}", err=True)
 
@@ -135,7 +138,7 @@ def _every(client: Client, name: str, taskset: str | None) -> history.EvalList:
     return history.EvalList(items=rows, next=None)
 
 
-def _table(client: Client, settings: Settings, names: Sequence[str], taskset: str | None) -> None:
+def _print_table(client: Client, settings: Settings, names: Sequence[str], taskset: str | None) -> None:
     """Prints each metric of each taskset by the newest version of each experiment, in the form of lm-eval."""
     newest: dict[tuple[str, str], EvalRow] = {}
     for name in dict.fromkeys(names):
@@ -149,7 +152,7 @@ def _table(client: Client, settings: Settings, names: Sequence[str], taskset: st
     if emitted({"results": measurements}, settings):
         return
     lines = [
-        (held_out, metric, name, str(figures["version"]), number(metric_value), _plus_minus(figures, metric))
+        (held_out, metric, name, str(figures["version"]), number(metric_value), _error_text(figures, metric))
         for held_out, measured in measurements.items()
         for metric in dict.fromkeys(metric for figures in measured.values() for metric in figures)
         if metric not in ("version", "rows") and not metric.endswith(_ERROR)
@@ -170,7 +173,8 @@ def _metrics(row: EvalRow) -> dict[str, float | int | None]:
     return metrics | {name: row.metrics[name] for name in named if not name.endswith("/answers")}
 
 
-def _plus_minus(figures: Mapping[str, float | int | None], metric: str) -> str:
+def _error_text(figures: Mapping[str, float | int | None], metric: str) -> str:
+    """Returns the standard error of a metric as `± 0.0123`; empty without one."""
     error = figures.get(f"{metric}{_ERROR}")
     return "" if error is None else f"± {error:.4f}"
 
@@ -200,7 +204,7 @@ def _ordered(judgement: Judgement, order: Which | None) -> Judgement:
     return msgspec.structs.replace(judgement, items=judged_answers)
 
 
-def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
+def _judgement_lines(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
     """Yields the lines of recorded answers scored by another reward."""
     row = judgement.evaluation
     yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
@@ -215,10 +219,11 @@ def _judged(judgement: Judgement, limit: int, offset: int) -> Iterator[str]:
     for judged_answer in judgement.items[offset : offset + limit]:
         yield ""
         yield labelled("judged", f"reward {judged_answer.reward:.3f}")
-        yield from _answer(judged_answer.answer)
+        yield from _answer_block(judged_answer.answer)
 
 
-def _list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:
+def _print_list(client: Client, settings: Settings, name: str, taskset: str | None) -> None:
+    """Prints the evaluations of an experiment as a table."""
     evaluations_of = _every(client, name, taskset)
     if emitted(to_wire(evaluations_of), settings):
         return
@@ -227,7 +232,7 @@ def _list(client: Client, settings: Settings, name: str, taskset: str | None) ->
         say("nothing was evaluated yet", err=True)
         return
     console = console_of(settings)
-    extra = [figure for figure in _tried(rows) if any(figure in row.metrics for row in rows)]
+    extra = [figure for figure in _tries_figures(rows) if any(figure in row.metrics for row in rows)]
     headers = ("VERSION", "TASKSET", "ROWS", "SCORE", "95 %", "ACCURACY", "95 %", *map(str.upper, extra), "LENGTH")
     lines = [
         (
@@ -235,9 +240,9 @@ def _list(client: Client, settings: Settings, name: str, taskset: str | None) ->
             row.taskset,
             str(row.rows),
             number(row.score),
-            _interval(row, "score"),
+            _interval_text(row, "score"),
             number(row.metrics.get("accuracy/mean")),
-            _interval(row, "accuracy"),
+            _interval_text(row, "accuracy"),
             *(number(row.metrics.get(figure)) for figure in extra),
             number(row.metrics.get("response_length/mean"), 1),
         )
@@ -248,43 +253,45 @@ def _list(client: Client, settings: Settings, name: str, taskset: str | None) ->
     console.print(table(headers, lines, right=right, width=console.width, first_to_go=go))
 
 
-def _tried(rows: list[EvalRow]) -> list[str]:
+def _tries_figures(rows: list[EvalRow]) -> list[str]:
     """Returns the figures over several answers to a row, for the largest number of tries."""
     tries = max((int(row.metrics.get("tries") or 1) for row in rows), default=1)
     return [f"{figure}@{tries}" for figure in ("pass", "majority", "best", "worst")] if tries > 1 else []
 
 
-def _interval(row: EvalRow, figure: str) -> str:
+def _interval_text(row: EvalRow, figure: str) -> str:
+    """Returns the 95 % interval of a figure; `-` without one."""
     low = row.metrics.get(f"{figure}/low")
     high = row.metrics.get(f"{figure}/high")
     return "-" if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
-def _show(lines: Iterator[str], notes: list[str]) -> None:
+def _print_lines(lines: Iterator[str], notes: list[str]) -> None:
+    """Prints the lines, then the notes."""
     say("\n".join([*lines, *(labelled("note", note) for note in notes)]), indent=LABEL)
 
 
-def _answers(page: EvaluationPage) -> Iterator[str]:
+def _evaluation_lines(page: EvaluationPage) -> Iterator[str]:
     """Yields the lines of an evaluation and the requested answers."""
     row = page.evaluation
     yield labelled("evaluation", f"{row.taskset}, version {row.version}, {row.rows} rows")
-    yield labelled("score", f"{number(row.score)}  ({_interval(row, 'score')})")
+    yield labelled("score", f"{number(row.score)}  ({_interval_text(row, 'score')})")
     if (accuracy := row.metrics.get("accuracy/mean")) is not None:
-        yield labelled("accuracy", f"{number(accuracy)}  ({_interval(row, 'accuracy')})")
-    yield from _figures(row.metrics)
+        yield labelled("accuracy", f"{number(accuracy)}  ({_interval_text(row, 'accuracy')})")
+    yield from _figure_lines(row.metrics)
     if page.kept < page.answers:
         yield labelled("texts", f"of {page.kept} of {page.answers} answers")
     if page.comparison is not None:
-        yield labelled("compared", _compared(page.comparison))
+        yield labelled("compared", _comparison_words(page.comparison))
     for pair in page.items:
         yield ""
-        yield from _answer(pair.answer)
+        yield from _answer_block(pair.answer)
         if pair.before is not None and page.comparison is not None:
             yield labelled("before", f"version {page.comparison.version}: {_verdict(pair.before)}")
             yield labelled("", pair.before.text)
 
 
-def _figures(metrics: Mapping[str, float | None]) -> Iterator[str]:
+def _figure_lines(metrics: Mapping[str, float | None]) -> Iterator[str]:
     """Yields the lines of several tries, of the lengths of right and wrong answers, and of categories, if present."""
     tried = [name for name in metrics if "@" in name and not name.startswith(_CATEGORY)]
     if tried:
@@ -305,7 +312,8 @@ def _figures(metrics: Mapping[str, float | None]) -> Iterator[str]:
             yield labelled("category", f"{category}: score {score}{right}, {number(metrics[name], 0)} answers")
 
 
-def _compared(comparison: VersionComparison) -> str:
+def _comparison_words(comparison: VersionComparison) -> str:
+    """Returns the comparison with another version in words, with its p-value."""
     verdict = "may be noise" if comparison.p > _NOISE_ABOVE else "more than noise"
     return (
         f"with version {comparison.version}: {comparison.won} won, {comparison.lost} lost, {comparison.same} same; "
@@ -313,7 +321,7 @@ def _compared(comparison: VersionComparison) -> str:
     )
 
 
-def _history(held_out: HeldOutRow) -> Iterator[str]:
+def _history_lines(held_out: HeldOutRow) -> Iterator[str]:
     """Yields the lines of one row through versions."""
     yield labelled("row", f"{held_out.row} of {held_out.taskset}")
     first = next(
@@ -329,7 +337,8 @@ def _history(held_out: HeldOutRow) -> Iterator[str]:
             yield from _answer_lines(answer)
 
 
-def _answer(answer: AnswerView) -> Iterator[str]:
+def _answer_block(answer: AnswerView) -> Iterator[str]:
+    """Yields the lines of one answer: scores, prompt, text and truth."""
     yield labelled(f"row {answer.row}", _verdict(answer))
     if answer.kept:
         yield labelled("prompt", answer.prompt)
@@ -338,6 +347,7 @@ def _answer(answer: AnswerView) -> Iterator[str]:
 
 
 def _answer_lines(answer: AnswerView) -> Iterator[str]:
+    """Yields the lines of an answer's text, or of its error."""
     if answer.error:
         yield labelled("error", answer.error)
     elif answer.kept:

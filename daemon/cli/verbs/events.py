@@ -15,10 +15,15 @@ from rftd.daemon.http.views import events
 from rftd.daemon.http.views.event_page import EventView
 
 _WAIT_S: Final = 15.0
+"""Maximum seconds for which the daemon holds a request for new events."""
 _BRIEF_CHARS: Final = 110
+"""Maximum number of characters of an event's fields in a line."""
 _NEWEST: Final = 100
+"""Number of events shown by default."""
 _ENDLESS: Final = 1 << 53
+"""Number larger than any count of events, standing for no limit."""
 _INDENT: Final = 4
+"""Number of blanks before the continuation of a long line."""
 
 
 @click.command("events")
@@ -93,7 +98,7 @@ def command(
                 elif settings.machine_readable:
                     event_objects.append(event_object)
                 else:
-                    say(_text(event), indent=_INDENT)
+                    say(_event_line(event), indent=_INDENT)
     if settings.output in ("json", "yaml") and not follow:
         emit({"items": event_objects, "next": cursor, "more": more}, settings)
     elif not (shown or forward or follow) and settings.verbosity >= 0:
@@ -102,7 +107,8 @@ def command(
         say(f"next page: rftd events {shlex.quote(name)} --cursor {cursor}", err=True)
 
 
-def _text(event: EventView) -> str:
+def _event_line(event: EventView) -> str:
+    """Returns an event as a line: time, type, position, and the fields of plain values."""
     brief = " ".join(
         f"{key}={field_content}"
         for key, field_content in event.payload.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -33,6 +34,7 @@ from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.commands import Reason
 from rftd.daemon.http.views.experiences import ExperienceView
 from rftd.daemon.http.views.text import ExperienceText, TextTurn
+from rftd.daemon.http.views.tokens import TokenWindow
 from rftd.ops.clock import Clock, SystemClock
 from rftd.storage.queries.experiences import ExperienceRow
 
@@ -42,10 +44,24 @@ if TYPE_CHECKING:
 _WIDEST_PIECE: Final = 24
 """Columns for the text of a token; a longer text moves its line's figures."""
 _WHOLE_TEXT_CHARS: Final = 10_000_000
+"""Characters of a text requested for a single experience: more than any has."""
 _WINDOW: Final = 4096
+"""Number of tokens whose texts are requested at once."""
 _PAGE: Final = 1000
+"""Maximum number of experiences requested at once."""
+_TERMS: Final = {
+    "ratios": "RATIO",
+    "kls": "KL",
+    "policy_terms": "POLICY",
+    "entropy_terms": "ENTROPY",
+    "kl_terms": "KL TERM",
+    "objectives": "OBJECTIVE",
+}
+"""Recomputed columns of tokens, with their titles."""
 STATES = ("open", "waiting", "cooling", "planned", "retired", "late")
+"""States of experiences by which `--state` filters."""
 ORDERS = ("newest", "oldest", "reward", "-reward", "staleness", "-staleness")
+"""Orders of the list of experiences, as chosen by `--order`."""
 
 
 @click.group("experiences")
@@ -126,7 +142,7 @@ def ls(
     right = ("REWARD", "TOKENS", "VERSIONS", "STEP", "STALE", "USES", "AGE")
     console, clock = console_of(settings), SystemClock()
     ids = shorts([row.id for row in answer.value.items])
-    rows = [(id, *_row(row, clock)) for id, row in zip(ids, answer.value.items, strict=True)]
+    rows = [(id, *_table_row(row, clock)) for id, row in zip(ids, answer.value.items, strict=True)]
     go = ("USES", "AGE", "VERSIONS", "FINISH")
     console.print(table(headers, rows, right=right, whole=("ID", "STATE"), width=console.width, first_to_go=go))
     if answer.value.next is not None and settings.verbosity >= 0:
@@ -137,32 +153,46 @@ def ls(
 @experiment_argument
 @click.argument("id")
 @click.option("--tokens", is_flag=True, help="Print each token of the answer with its id, text and log-probability.")
+@click.option("--recompute", is_flag=True, help="With --tokens: also ratio and objective, by a replay of the training.")
 @shared_options
 @click.pass_obj
-def show(settings: Settings, name: str, id: str, tokens: bool) -> None:
+def show(settings: Settings, name: str, id: str, tokens: bool, recompute: bool) -> None:
     """Show experience ID of experiment NAME: prompt, answer and truth, and the weight versions that generated it.
 
     ID is an id, or 8 or more of its first digits. The daemon decodes the text with the experiment's own copy of the
-    tokenizer; without one, token ids are shown.
+    tokenizer; without one, token ids are shown. A replay waits until no run of the daemon needs the memory, and its
+    answer is kept.
     """
     from rftd.daemon.http.client.client import Client
 
+    tokens = tokens or recompute
     with Client(settings) as client:
         answer = client.ask(experiences.experience, name=name, experience=id, tokens=tokens)
         text = client.ask(text_views.experience_text, name=name, experience=id, chars=_WHOLE_TEXT_CHARS)
-        pieces = list(_pieces(client, name, answer.value)) if tokens else []
-    if emitted({**answer.plain(), "text": {**text.plain(), "pieces": pieces}}, settings):
+        if recompute:
+            client.run(name).recompute(id, show=lambda sentence: say(sentence, err=True))
+        windows = list(_windows(client, name, answer.value)) if tokens else []
+    pieces = [piece for window in windows for piece in window.texts]
+    terms = {
+        column: [number for window in windows for number in getattr(window, column)]
+        for column in _TERMS
+        if recompute and any(getattr(window, column) for window in windows)
+    }
+    shown = {**answer.plain(), "text": {**text.plain(), "pieces": pieces}, **({"terms": terms} if recompute else {})}
+    if emitted(shown, settings):
         return
     page = answer.value
-    say("\n".join([*_page(page), *_texts(text.value, page), *token_lines(page, pieces)]), indent=LABEL)
+    lines = [*_page_lines(page), *_text_lines(text.value, page), *token_lines(page, pieces, terms)]
+    notes = dict.fromkeys(note for window in windows[:1] for note in window.notes) if recompute else ()
+    say("\n".join([*lines, *(labelled("note", note) for note in notes)]), indent=LABEL)
 
 
-def _pieces(client: Client, name: str, page: ExperienceView) -> Iterator[str]:
-    """Yields the text of each response token of a single sequence, window by window; nothing without a tokenizer."""
+def _windows(client: Client, name: str, page: ExperienceView) -> Iterator[TokenWindow]:
+    """Yields the response tokens of a single sequence, window by window."""
     first: int | None = page.experience.prompt_tokens
     while first is not None:
         window = client.ask(token_views.tokens, name=name, experience=page.experience.id, first=first, n=_WINDOW).value
-        yield from window.texts
+        yield window
         first = window.next
 
 
@@ -309,7 +339,8 @@ def give_up(settings: Settings, name: str, id: str, reason: str, dry_run: bool, 
         say(f"{id}  given up  {sent.event}")
 
 
-def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
+def _table_row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
+    """Returns an experience as a row of the table."""
     versions = "-".join(dict.fromkeys((str(row.oldest_version), str(row.newest_version))))
     return (
         (f"{row.state} ({row.retired_reason})" if row.retired_reason else row.state) + " *" * row.starred,
@@ -324,7 +355,7 @@ def _row(row: ExperienceRow, clock: Clock) -> tuple[str, ...]:
     )
 
 
-def _page(page: ExperienceView) -> Iterator[str]:
+def _page_lines(page: ExperienceView) -> Iterator[str]:
     """Yields the lines about an experience, without its text."""
     row = page.experience
     where = f"{row.state}" + (f" ({row.retired_reason})" if row.retired_reason else "")
@@ -343,7 +374,7 @@ def _page(page: ExperienceView) -> Iterator[str]:
         drawn = f"version {span.version} (generation {span.generation})"
         yield labelled("" if index else "drawn by", f"{drawn}: response tokens {span.start} to {span.end}")
     for index, used in enumerate(page.sampling):
-        further = _further_settings(used.others)
+        further = _settings_words(used.others)
         settings = f"temperature {used.temperature:g}, top_p {used.top_p:g}, top_k {used.top_k}{further}"
         yield labelled("" if index else "sampling", f"{settings}: response tokens {used.start} to {used.end}")
     for index, turn in enumerate(page.auxiliary):
@@ -353,7 +384,7 @@ def _page(page: ExperienceView) -> Iterator[str]:
         yield labelled("" if index else "asked", text)
 
 
-def _texts(text: ExperienceText, page: ExperienceView) -> Iterator[str]:
+def _text_lines(text: ExperienceText, page: ExperienceView) -> Iterator[str]:
     """Yields prompt, answer and truth, always without terminal control characters: a pipe may end at a terminal."""
     # A table of the tokens shows the ids, too.
     for ids in text.rollout.ids if page.tokens is None else ():
@@ -379,8 +410,13 @@ def answer_lines(turn: TextTurn) -> Iterator[str]:
         yield labelled("answer" if passage.by == "model" else passage.by, passage.text)
 
 
-def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
-    """Yields the prompt's ids, and a line for each response id with its text in Python's notation."""
+def token_lines(
+    page: ExperienceView, pieces: Sequence[str], terms: Mapping[str, Sequence[float | None]] = MappingProxyType({})
+) -> Iterator[str]:
+    """Yields the prompt's ids, and a line for each response id with its text in Python's notation.
+
+    `terms` are recomputed columns of the response tokens.
+    """
     if page.tokens is None or page.logprobs is None:
         return
     row = page.experience
@@ -392,12 +428,20 @@ def token_lines(page: ExperienceView, pieces: Sequence[str]) -> Iterator[str]:
     ] * len(response)
     texts = [repr(piece) for piece in pieces] or [""] * len(response)
     width = min(max(map(len, texts), default=0), _WIDEST_PIECE)
-    yield f"  {'PLACE':>5}  {'TOKEN':>7}  {'TEXT' if pieces else '':<{width}}  {'LOGPROB':>9}"
+    heads = "".join(f"  {_TERMS[name]:>9}" for name in terms)
+    yield f"  {'PLACE':>5}  {'TOKEN':>7}  {'TEXT' if pieces else '':<{width}}  {'LOGPROB':>9}{heads}"
     columns = zip(response, texts, page.logprobs, processed, mask, strict=False)
     for index, (token, text, logprob, after, trained) in enumerate(columns):
-        columns_after = f"{logprob:>9.4f}{after}  {'' if trained else 'not trained'}"
+        recomputed = "".join(f"  {_figure(column[index]):>9}" for column in terms.values())
+        columns_after = f"{logprob:>9.4f}{recomputed}{after}  {'' if trained else 'not trained'}"
         yield f"  {index:>5}  {token:>7}  {text:<{width}}  {columns_after}".rstrip()
 
 
-def _further_settings(settings: Mapping[str, float]) -> str:
+def _figure(number: float | None) -> str:
+    """Returns a recomputed number with three significant digits; empty without a number."""
+    return "" if number is None else f"{number:.3g}"
+
+
+def _settings_words(settings: Mapping[str, float]) -> str:
+    """Returns sampling settings as a continuation of a line: `, top_p 0.9`."""
     return "".join(f", {name} {setting:g}" for name, setting in settings.items())

@@ -31,8 +31,11 @@ _MODULES: Final = (
 )
 """Modules defining errors."""
 _BUG: Final = "RFTD-BUG"
+"""Code of unexpected exceptions, which have no class."""
 _BUG_MEANING: Final = "rftd itself failed, not your input."
+"""Meaning of an unexpected exception's code, for people."""
 BUG_REMEDY: Final = "Send the report whose path was printed."
+"""Remedy shown for an unexpected exception."""
 
 
 @click.command("explain")
@@ -46,10 +49,10 @@ def command(settings: Settings, code: str | None) -> None:
     kinds_by_code = codes()
     if code is None:
         if settings.machine_readable:
-            emit([_entry(known_code, kind) for known_code, kind in kinds_by_code.items()], settings)
+            emit([_json_entry(known_code, kind) for known_code, kind in kinds_by_code.items()], settings)
         else:
             for known_code, kind in kinds_by_code.items():
-                say(f"{known_code:<14}  {_meaning(kind)}", indent=16)
+                say(f"{known_code:<14}  {_first_line(kind)}", indent=16)
         return
     requested_code = code.upper() if code.upper().startswith("RFTD-") else f"RFTD-{code.upper()}"
     if requested_code == _BUG:
@@ -66,7 +69,7 @@ def command(settings: Settings, code: str | None) -> None:
             f"no error code {requested_code!r}", fix=f"did you mean {near[0]}?" if near else "see rftd explain"
         )
     if settings.machine_readable:
-        emit(_entry(requested_code, kinds_by_code[requested_code]), settings)
+        emit(_json_entry(requested_code, kinds_by_code[requested_code]), settings)
         return
     kind = kinds_by_code[requested_code]
     say(f"{requested_code}  {kind.__name__}\n\n{inspect.getdoc(kind)}\n")
@@ -90,11 +93,13 @@ def codes() -> dict[str, type[RftdError]]:
     return dict(sorted(kinds_by_code.items()))
 
 
-def _meaning(kind: type[RftdError]) -> str:
+def _first_line(kind: type[RftdError]) -> str:
+    """Returns the first line of the class's docstring."""
     return (kind.__doc__ or "").partition("\n")[0]
 
 
-def _entry(code: str, kind: type[RftdError]) -> dict[str, Any]:
+def _json_entry(code: str, kind: type[RftdError]) -> dict[str, Any]:
+    """Returns an error class as JSON."""
     return {
         "code": code,
         "name": kind.__name__,

@@ -67,7 +67,7 @@ def command(
         path = Path(absolute_path(to or f"{exported_entry.name}.rftd"))
         lock = _lock_unless_ended(exported_entry, folder, log_at, force)
         try:
-            return await _export(log, exported_entry, path, checkpoints, settings), path
+            return await _export(log, exported_entry, path, checkpoints), path
         finally:
             if lock is not None:
                 await asyncio.to_thread(lock.release)
@@ -87,7 +87,8 @@ def command(
         say(f"{records} records, {len(manifest.files)} files, {path.stat().st_size} bytes: {path}")
 
 
-async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str, settings: Settings) -> ExportReport:
+async def _export(log: EventLog, entry: Entry, path: Any, checkpoints: str) -> ExportReport:
+    """Writes the experiment's log and files to `path`, with `checkpoints` as in the option."""
     from rftd.ops.clock import SystemClock
     from rftd.ops.releases import release_of
     from rftd.storage.portable.experiment import export_experiment
@@ -107,7 +108,7 @@ def _lock_unless_ended(entry: Entry, folder: Any, log_at: LogUrl | None, force: 
         return None
     if log_at is not None:
         raise ConflictError(
-            f"{entry.name} is {entry.status}, and on {backend_of(log_at).name} nobody can see whether a daemon runs it",
+            f"{entry.name} is {entry.status}, and on {backend_of(log_at).name} rftd cannot see a running daemon",
             fix="stop the daemon and its workers, then add --force",
         )
     try:
@@ -155,7 +156,7 @@ def import_(
     folder = DataFolder(Path(data_folder(settings)))
     clock = SystemClock()
     path = Path(absolute_path(file))
-    moves = [_move(text) for text in maps]
+    moves = [_parse_map(text) for text in maps]
 
     async def load() -> ImportReport:
         async with _exclusive_log(folder, log_at, clock) as (log, identity):
@@ -166,8 +167,8 @@ def import_(
                 clock=clock,
                 moves=moves,
                 verify=verify,
-                before_append=lambda experiment: _mark(folder, experiment, path),
-                taken_folders=await _taken(log),
+                before_append=lambda experiment: _mark_unfinished(folder, experiment, path),
+                taken_folders=await _used_folders(log),
                 log_id=identity.id if identity is not None else "",
                 allow_code=allow_code,
             )
@@ -175,11 +176,11 @@ def import_(
     done = asyncio.run(load())
     # Last of all: after a failure before this line, the import has to be repeated.
     folder.importing.unlink(missing_ok=True)
-    _answer(done, settings)
+    _print_import(done, settings)
     ctx.exit(1 if done.equal is False else 0)
 
 
-async def _taken(log: EventLog) -> list[Taken]:
+async def _used_folders(log: EventLog) -> list[Taken]:
     """Returns the folders of the experiments in the log: a removed one has none."""
     from rftd.daemon.run.registry import Registry
     from rftd.storage.portable.experiment import Taken
@@ -194,7 +195,7 @@ async def _taken(log: EventLog) -> list[Taken]:
     return [Taken(experiment.id, experiment.name, experiment.job_dir) for experiment in experiments]
 
 
-def _mark(folder: DataFolder, experiment: UUID, path: Path) -> None:
+def _mark_unfinished(folder: DataFolder, experiment: UUID, path: Path) -> None:
     """Keeps daemons from starting until this import ends. Raises ConflictError while another import is unfinished."""
     from rftd.ops.durable import write_durable
     from rftd.ops.errors import ConflictError
@@ -235,8 +236,8 @@ async def _exclusive_log(
         await log.close()
 
 
-def _move(text: str) -> tuple[str, str]:
-    """Returns old and new folder, with paths in the form of `rftd submit`."""
+def _parse_map(text: str) -> tuple[str, str]:
+    """Returns old and new folder of `--map`, with paths in the form of `rftd submit`. Raises UsageError."""
     from rftd.ops.errors import UsageError
     from rftd.ops.paths import absolute_path, plain_path
 
@@ -248,7 +249,8 @@ def _move(text: str) -> tuple[str, str]:
     return plain_path(old), absolute_path(new)
 
 
-def _answer(done: ImportReport, settings: Settings) -> None:
+def _print_import(done: ImportReport, settings: Settings) -> None:
+    """Prints the imported experiment, with warnings about missing models and datasets of an unfinished one."""
     import glob
     import os
 

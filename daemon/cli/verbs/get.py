@@ -56,7 +56,7 @@ def command(settings: Settings, name: str) -> None:
         queues = queues_of(client, answer.value)
         if settings.machine_readable:
             id = answer.value.experiment.summary.id
-            more = {"resolved": resolved(client, id), **_more(client, answer.value, queues)}
+            more = {"resolved": resolved(client, id), **_with_moment(client, answer.value, queues)}
             emit({**answer.plain(), **more}, settings)
             return
     show(console_of(settings), render(answer.value, clock, queues=queues))
@@ -85,7 +85,7 @@ def _has_queue(config: dict[str, Any]) -> bool:
     return node == "queue" or below
 
 
-def _more(client: Client, page: ExperimentPage, queues: Sequence[QueueState]) -> dict[str, Any]:
+def _with_moment(client: Client, page: ExperimentPage, queues: Sequence[QueueState]) -> dict[str, Any]:
     """Returns the parts of the page not in any table: the roles' waits, the pace, and the queues."""
     why = None
     if page.experiment.summary.state not in ENDED:
@@ -121,7 +121,7 @@ def render(
     parts.append(Page(_lines(page, clock, queues)))
     if page.workers:
         headers = ("WORKER", "STATE", "VERSION", "PID", "HOST", "AGE", "REASON")
-        rows = [_worker(worker, clock) for worker in page.workers]
+        rows = [_worker_row(worker, clock) for worker in page.workers]
         right = ("VERSION", "PID", "AGE")
         shown = [number for number, header in enumerate(headers) if header != "REASON" or any(row[-1] for row in rows)]
         chosen = [tuple(row[number] for number in shown) for row in rows]
@@ -130,6 +130,7 @@ def render(
 
 
 Line = tuple[str, Text | str]
+"""Line of the page: a label with its text."""
 
 
 def _lines(page: ExperimentPage, clock: Clock, queues: Sequence[QueueState]) -> Iterator[Line]:
@@ -143,23 +144,23 @@ def _lines(page: ExperimentPage, clock: Clock, queues: Sequence[QueueState]) -> 
         yield "turn", f"{queue_place}priority {summary.priority}"
     if summary.code or summary.reason:
         yield "reason", Text(one_line(reason_of(summary)), style=STATE_STYLES.get(summary.state, ""))
-    yield from _why(page)
-    yield from _progress(page, queues)
-    yield from _rewards(page)
+    yield from _wait_line(page)
+    yield from _progress_lines(page, queues)
+    yield from _reward_lines(page)
     if page.signal is not None:
-        yield from _signal(page.signal, clock, is_explained=_loss_is_shown(page))
-    yield from _evals(page)
-    yield from _decisions(page)
+        yield from _signal_lines(page.signal, clock, is_explained=_loss_is_shown(page))
+    yield from _eval_lines(page)
+    yield from _decision_lines(page)
     for position, budget in enumerate(page.budgets):
         yield "budgets" if position == 0 else "", budget_line(budget, clock)
     if summary.staleness_p95 is not None:
         versions = "version" if summary.staleness_p95 == 1 else "versions"
         yield "staleness", f"p95 {summary.staleness_p95} {versions} in the last batch"
-    yield "experiences", _books(page.experiment.books)
-    yield from _files(page, clock)
+    yield "experiences", _books_words(page.experiment.books)
+    yield from _file_lines(page, clock)
 
 
-def _why(page: ExperimentPage) -> Iterator[Line]:
+def _wait_line(page: ExperimentPage) -> Iterator[Line]:
     """Yields the worst wait, as a sentence; without any, the present work."""
     now = page.moment
     if page.waiting:
@@ -176,15 +177,19 @@ def _loss_is_shown(page: ExperimentPage) -> bool:
     return shown or page.experiment.summary.code == LOST
 
 
-def _progress(page: ExperimentPage, queues: Sequence[QueueState]) -> Iterator[Line]:
+def _progress_lines(page: ExperimentPage, queues: Sequence[QueueState]) -> Iterator[Line]:
+    """Yields the lines of stages, steps, pace, work under way, pause and task queues."""
     detail = page.experiment
     summary = detail.summary
     for position, stage in enumerate(detail.stages):
-        yield "stages" if position == 0 else "", _stage(stage, summary)
+        yield "stages" if position == 0 else "", _stage_words(stage, summary)
     if summary.parent is not None:
         parent = f"{detail.parent_name or 'an experiment that is not here'} ({short(summary.parent)})"
         yield "forked", f"at step {summary.forked_step} of {parent}"
-    yield "steps", f"{summary.step} of {summary.total_steps}{_share(summary)}{_generation(summary.generation)}"
+    yield (
+        "steps",
+        f"{summary.step} of {summary.total_steps}{_share_words(summary)}{_generation_words(summary.generation)}",
+    )
     if page.moment is not None and page.moment.pace_words is not None:
         yield "pace", page.moment.pace_words
     if page.moment is not None and page.moment.work_words is not None:
@@ -198,11 +203,13 @@ def _progress(page: ExperimentPage, queues: Sequence[QueueState]) -> Iterator[Li
         )
 
 
-def _share(summary: ExperimentSummary) -> str:
+def _share_words(summary: ExperimentSummary) -> str:
+    """Returns the share of trained steps; empty without a planned number."""
     return f" ({summary.step / summary.total_steps:.0%})" if summary.total_steps else ""
 
 
-def _rewards(page: ExperimentPage) -> Iterator[Line]:
+def _reward_lines(page: ExperimentPage) -> Iterator[Line]:
+    """Yields the lines of the reward curve and of the newest mean."""
     rewards = [point.reward_mean for point in page.reward_curve]
     if not rewards:
         return
@@ -213,8 +220,8 @@ def _rewards(page: ExperimentPage) -> Iterator[Line]:
     yield "", f"{number(page.experiment.summary.reward_mean)} over the last 256 rollouts"
 
 
-def _files(page: ExperimentPage, clock: Clock) -> Iterator[Line]:
-    """Yields the lines of weights, checkpoints and folders."""
+def _file_lines(page: ExperimentPage, clock: Clock) -> Iterator[Line]:
+    """Yields the lines of weights, checkpoints, memory, trackers, folders and warnings."""
     detail = page.experiment
     summary = detail.summary
     if announced := [weight for weight in page.weights if weight.counts]:
@@ -244,10 +251,12 @@ def _files(page: ExperimentPage, clock: Clock) -> Iterator[Line]:
 
 
 def reason_of(of: ExperimentSummary | WorkerRow) -> str:
+    """Returns code and reason of an experiment's or worker's end; empty without any."""
     return ": ".join(text for text in (of.code, of.reason) if text)
 
 
-def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
+def _stage_words(stage: StageRow, summary: ExperimentSummary) -> str:
+    """Returns a stage with its trained steps and progress."""
     begun, waits = ("not finished", "never begun") if summary.state in ENDED else ("under way", "waits")
     progress = "done" if stage.completed_ns else begun if stage.started_ns else waits
     if stage.shared_steps:
@@ -256,12 +265,14 @@ def _stage(stage: StageRow, summary: ExperimentSummary) -> str:
     return f"{stage.name} ({stage.algorithm}) {done}/{stage.total_steps} steps, {progress}"
 
 
-def _generation(generation: int | None) -> str:
+def _generation_words(generation: int | None) -> str:
+    """Returns how often the trainer was resumed; empty if never."""
     times = "once" if generation == 1 else f"{generation} times"
     return f"   resumed {times}" if generation else ""
 
 
-def _books(books: Books) -> str:
+def _books_words(books: Books) -> str:
+    """Returns the sum of the experiences: produced against waiting, cooling, planned and retired, by reason."""
     retired = sum(books.retired.values())
     used = {reason: f", {count} of them used before" for reason, count in books.retired_used.items()}
     reasons = "; ".join(f"{reason} {count}{used.get(reason, '')}" for reason, count in sorted(books.retired.items()))
@@ -285,6 +296,7 @@ def _books(books: Books) -> str:
 
 
 def _overdue_line(page: ExperimentPage, clock: Clock) -> str:
+    """Returns the last window whose weights came too late, in words."""
     last = page.overdue[-1]
     stages = page.experiment.stages
     stage = stages[last.stage].name if last.stage < len(stages) else str(last.stage)
@@ -293,7 +305,8 @@ def _overdue_line(page: ExperimentPage, clock: Clock) -> str:
     return f"{count_note}window {last.window} of {stage} {then} {age(last.overdue_ns, clock)} ago: {last.reason}"
 
 
-def _evals(page: ExperimentPage) -> Iterator[Line]:
+def _eval_lines(page: ExperimentPage) -> Iterator[Line]:
+    """Yields a line per held-out taskset with its score curve, and one for the evaluation under way."""
     sets: dict[str, list[EvalRow]] = {}
     for evaluation in page.evals:
         if evaluation.score is not None:
@@ -302,20 +315,22 @@ def _evals(page: ExperimentPage) -> Iterator[Line]:
     for name, rows in sets.items():
         scores = [row.score for row in rows if row.score is not None]
         scores_text = f"{scores[0]:.3f} -> {scores[-1]:.3f}" if len(scores) > 1 else f"{scores[0]:.3f}"
-        text = f"{name}  {sparkline(scores, width=24)}  {scores_text}{_interval(rows[-1])}{_parts(rows[-1])}"
-        yield label, Text.assemble(plain(text), (_worthless(rows[-1]), "yellow"))
+        text = (
+            f"{name}  {sparkline(scores, width=24)}  {scores_text}{_interval_words(rows[-1])}{_parts_words(rows[-1])}"
+        )
+        yield label, Text.assemble(plain(text), (_worthless_words(rows[-1]), "yellow"))
         label = ""
     if page.moment is not None and page.moment.evaluation is not None:
         yield label, f"under way: {page.moment.evaluation}"
 
 
-def _interval(row: EvalRow) -> str:
+def _interval_words(row: EvalRow) -> str:
     """Returns the score's 95 % interval; empty if the recording release did not compute one."""
     low, high = row.metrics.get("score/low"), row.metrics.get("score/high")
     return f" [{low:.3f} to {high:.3f}]" if low is not None and high is not None else ""
 
 
-def _decisions(page: ExperimentPage) -> Iterator[Line]:
+def _decision_lines(page: ExperimentPage) -> Iterator[Line]:
     """Yields the best checkpoint of each stage, and the evaluation ending the stage."""
     several = len(page.experiment.stages) > 1
     for stage in page.experiment.stages:
@@ -333,8 +348,8 @@ def _decisions(page: ExperimentPage) -> Iterator[Line]:
             yield "stopped", one_line(f"{stage.name} early: {stage.stopped_reason}")
 
 
-def _parts(row: EvalRow) -> str:
-    """Returns the mean of each named reward part of an evaluation; empty without parts."""
+def _parts_words(row: EvalRow) -> str:
+    """Returns the means of an evaluation's first reward parts; empty without parts."""
     from rftd.streams.figures.reward_parts import part_of
 
     means = [(part_of(figure), figure_mean) for figure, figure_mean in row.metrics.items()]
@@ -347,7 +362,7 @@ def _parts(row: EvalRow) -> str:
     return f" ({', '.join(shown[:SHOWN_PARTS])}{more})" if shown else ""
 
 
-def _worthless(row: EvalRow) -> str:
+def _worthless_words(row: EvalRow) -> str:
     """Returns the number of an evaluation's rows scoring 0 regardless of the model; empty if there are none."""
     labels = (("prompts_cut_rows", "prompts were cut"), ("failed_rows", "rows have no answer"))
     # The metrics count answers, and a row may have several.
@@ -356,7 +371,7 @@ def _worthless(row: EvalRow) -> str:
     return f"  {', '.join(parts)}" if parts else ""
 
 
-def _signal(signal: SignalRow, clock: Clock, *, is_explained: bool) -> Iterator[Line]:
+def _signal_lines(signal: SignalRow, clock: Clock, *, is_explained: bool) -> Iterator[Line]:
     """Yields the lost signal or solved task, and the newest step's figures; the reason unless `is_explained`."""
     label, _, words = signal_words(signal).partition(" ")
     if words:
@@ -388,7 +403,8 @@ def signal_words(signal: SignalRow | None) -> str:
     return f"signal lost at step {signal.since_step}: {signal.cause}: {signal.reason}"
 
 
-def _worker(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
+def _worker_row(worker: WorkerRow, clock: Clock) -> tuple[str | Text, ...]:
+    """Returns a worker as a row of the table."""
     name = worker.role if worker.slot < 0 else f"{worker.role} {worker.slot}"
     version = "-" if worker.version is None else str(worker.version)
     reason = one_line(reason_of(worker))

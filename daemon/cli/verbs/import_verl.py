@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from rftd.daemon.config.verl.shell.script import ShellChoices
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 _AFTER: Final = "rftd.import_verl.after"
+"""Key of the words after `--` in click's context."""
 
 
 def _lines_option(name: str, parameter: str, text: str) -> Callable[[F], F]:
@@ -29,6 +31,7 @@ class _WithCommandLine(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # click would add the words to the arguments, hiding whether the first one is a file or a program.
+        """Sets the words after `--` aside, and parses the others."""
         if "--" in args:
             at = args.index("--")
             ctx.meta[_AFTER] = args[at + 1 :]
@@ -95,11 +98,11 @@ def command(
     words: list[str] = ctx.meta.get(_AFTER, [])
     if file is None and not words:
         raise click.UsageError("give a FILE, or a command line after `--`", ctx=ctx)
-    imported = _imported(file, words, sync_offset, _choices(ctx, assumed, taken, skipped), config_dir)
+    imported = _import_run(file, words, sync_offset, _shell_choices(ctx, assumed, taken, skipped), config_dir)
     if plugin is not None:
         _write_plugin(plugin, imported, Path(file).parent if file else Path())
     _write(output, imported.text, err=False)
-    _write(report, "".join(f"{line}\n" for line in (*imported.lines, _summary(imported.lines))), err=True)
+    _write(report, "".join(f"{line}\n" for line in (*imported.lines, _outcome_counts(imported.lines))), err=True)
 
 
 def _write_plugin(folder: Path, imported: ImportedExperiment, beside: Path) -> None:
@@ -124,9 +127,10 @@ def _write_plugin(folder: Path, imported: ImportedExperiment, beside: Path) -> N
     say(f"{folder}: {missing}pip install {folder}, and write default_reward_fn_type: {reward.function}", err=True)
 
 
-def _choices(
+def _shell_choices(
     ctx: click.Context, assumed: tuple[str, ...], taken_lines: tuple[int, ...], skipped: tuple[int, ...]
 ) -> ShellChoices:
+    """Returns the choices about lines and variables of a script. Raises UsageError for contradictory ones."""
     import re
 
     from rftd.daemon.config.verl.shell.script import ShellChoices
@@ -139,9 +143,10 @@ def _choices(
     return ShellChoices(dict(text.split("=", 1) for text in assumed), taken_lines, skipped)
 
 
-def _imported(
+def _import_run(
     file: str | None, words: list[str], sync_offset: int, choices: ShellChoices, config_dir: Path | None
 ) -> ImportedExperiment:
+    """Returns the converted run; prints errors and exits with their status."""
     from rftd.daemon.config.issue import ConfigErrors
     from rftd.daemon.config.verl.importing import import_command, import_file
 
@@ -154,7 +159,8 @@ def _imported(
         raise click.exceptions.Exit(errors.exit_status) from None
 
 
-def _summary(lines: tuple[ImportLine, ...]) -> str:
+def _outcome_counts(lines: tuple[ImportLine, ...]) -> str:
+    """Returns the number of lines by outcome."""
     from collections import Counter
 
     counts = Counter(line.outcome for line in lines)
@@ -162,6 +168,7 @@ def _summary(lines: tuple[ImportLine, ...]) -> str:
 
 
 def _write(file: str | None, text: str, *, err: bool) -> None:
+    """Writes a text to a file, or to standard output or error without one. Raises UsageError."""
     if file is None:
         click.echo(text, nl=False, err=err)
         return

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _TABLES: Final = "tables"
 """The word for files of tables in the column of experiments' names."""
 B = TypeVar("B", bound=msgspec.Struct)
+"""Type of a command's body."""
 
 
 @click.command("archive")
@@ -85,7 +86,7 @@ def rm(
     if not yes and not dry_run:
         # An unanswered prompt would hang a script forever.
         if not sys.stdin.isatty():
-            raise click.UsageError("there is no terminal to ask for confirmation: give --yes", ctx=ctx)
+            raise click.UsageError("no terminal to ask for confirmation: use --yes", ctx=ctx)
         click.confirm(f"Remove the files of {name}{'' if archive else ' for good'}?", abort=True, err=True)
     body = commands.Remove(reason=reason, archive=archive)
     _run_command(settings, commands.remove, body, name, target="removed", dry_run=dry_run, request_id=request_id)
@@ -196,7 +197,7 @@ def gc(ctx: click.Context, experiment: str | None, dry_run: bool, log_at: LogUrl
                 await asyncio.to_thread(lock.release)
 
     read_here(settings, log_at, look)
-    _answer(garbage, dry_run, settings)
+    _print_garbage(garbage, dry_run, settings)
 
 
 def _lock(kind: Any, log: Any, log_at: LogUrl | None) -> Any:
@@ -223,6 +224,7 @@ async def _identity(folder: DataFolder, log_at: LogUrl | None, *, locked: bool) 
 
 
 async def _all_experiments(log: EventLog) -> list[Entry]:
+    """Returns every experiment of a log, oldest first."""
     from rftd.daemon.run.registry import Registry
 
     registry = Registry(log)
@@ -268,7 +270,8 @@ async def _unread_tables(
     return unused
 
 
-def _answer(garbage: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
+def _print_garbage(garbage: list[tuple[str, Unreferenced]], dry_run: bool, settings: Settings) -> None:
+    """Prints the unreferenced files, removed or with `dry_run` only found, each with its size, path and reason."""
     size_bytes = sum(unused_file.size_bytes for _, unused_file in garbage)
     if settings.machine_readable:
         file_objects = [

@@ -19,9 +19,11 @@ from rftd.storage.lineage.graph import Kind, LineageGraph, Node
 from rftd.storage.lineage.tree import tree_lines
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Form of an id: a UUID in hexadecimal digits."""
 _LEAST: Final = 20
 """Minimum width in columns of a text, at any depth in the tree."""
 _INDENT: Final = 2
+"""Number of columns by which the continuation of a broken text is indented."""
 
 
 @click.command("lineage")
@@ -53,17 +55,17 @@ def command(settings: Settings, id: str, direction: str, depth: int, everything:
         answer = client.ask(history.lineage, id=id, direction=direction, depth=depth, children=children)
     if not emitted(answer.plain(), settings):
         if form == "dot":
-            click.echo(_dot(answer.value))
+            click.echo(_dot_text(answer.value))
         else:
             width = width_of(sys.stdout)
-            say("\n".join(piece for line in _tree(answer.value) for piece in _within(line, width)))
+            say("\n".join(piece for line in _tree_lines(answer.value) for piece in _wrap_line(line, width)))
 
 
 Branch = tuple[str, str, str]
 """A line of the tree: its prefix, the prefix of its continuation lines, and its text."""
 
 
-def _within(branch: Branch, width: int | None) -> list[str]:
+def _wrap_line(branch: Branch, width: int | None) -> list[str]:
     """Returns the lines of a branch, with the tree continued beside broken lines."""
     first, continuation_prefix, text = branch
     if width is None:
@@ -72,8 +74,8 @@ def _within(branch: Branch, width: int | None) -> list[str]:
     return [(continuation_prefix if number else first) + text_line for number, text_line in enumerate(parts)]
 
 
-def _tree(graph: LineageGraph) -> list[Branch]:
-    """Returns the causes of a thing, then its effects; a node shown before is not unfolded again."""
+def _tree_lines(graph: LineageGraph) -> list[Branch]:
+    """Returns the lines of a thing's causes, then those of its effects; a node shown before is not unfolded again."""
     root = next(node for node in graph.nodes if node.id == graph.root)
     lines: list[Branch] = [("", "", f"{root.kind} {root.id}  {root.text}".rstrip())]
     if graph.up:
@@ -81,34 +83,36 @@ def _tree(graph: LineageGraph) -> list[Branch]:
     if graph.down:
         lines += [("", "", "became:"), *_branches(graph, "down")]
     if graph.bound is not None:
-        lines.append(("", "", f"not everything is shown: {_bounded(graph.bound)}"))
+        lines.append(("", "", f"not everything is shown: {_bound_note(graph.bound)}"))
     return lines
 
 
-def _bounded(bound: int) -> str:
+def _bound_note(bound: int) -> str:
     """Returns the text for an answer limited by its bound, with the ways to see more."""
     return f"at most {bound} things a direction; … marks where more follow. Ask for one of those, or give --all"
 
 
-def _dot(graph: LineageGraph) -> str:
+def _dot_text(graph: LineageGraph) -> str:
     """Returns the lineage for `dot -Tsvg`: arrows lead from causes to effects."""
     lines = ["digraph lineage {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for node in graph.nodes:
         style = ", style=bold" if node.id == graph.root else ""
         label = "\n".join((node.kind, node.id, node.text))
-        lines.append(f"  {_quoted(node.id)} [label={_quoted(label)}{style}];")
+        lines.append(f"  {_dot_string(node.id)} [label={_dot_string(label)}{style}];")
     for cause, effect, link_label in dict.fromkeys(
         (link.cause, link.effect, link.what) for link in (*graph.up, *graph.down)
     ):
-        lines.append(f"  {_quoted(cause)} -> {_quoted(effect)} [label={_quoted(link_label)}];")
+        lines.append(f"  {_dot_string(cause)} -> {_dot_string(effect)} [label={_dot_string(link_label)}];")
     for number, more in enumerate(graph.more):
         more_node = f"more{number}"
-        lines.append(f"  {more_node} [shape=plaintext, label={_quoted(_more(more.count, more.kind, more.exact))}];")
-        pair = (more_node, _quoted(more.node)) if more.direction == "up" else (_quoted(more.node), more_node)
+        lines.append(
+            f"  {more_node} [shape=plaintext, label={_dot_string(_more_words(more.count, more.kind, more.exact))}];"
+        )
+        pair = (more_node, _dot_string(more.node)) if more.direction == "up" else (_dot_string(more.node), more_node)
         lines.append(f"  {pair[0]} -> {pair[1]} [style=dotted];")
     if graph.bound is not None:
         lines.append(
-            f"  bound [shape=plaintext, label={_quoted(f'not everything is shown: {_bounded(graph.bound)}')}];"
+            f"  bound [shape=plaintext, label={_dot_string(f'not everything is shown: {_bound_note(graph.bound)}')}];"
         )
     return "\n".join([*lines, "}"])
 
@@ -123,22 +127,24 @@ def _branches(graph: LineageGraph, direction: Literal["up", "down"]) -> Iterator
         branch = f"{margin}{'└─ ' if line.is_last else '├─ '}"
         if line.node is None:
             assert line.more is not None
-            yield branch, margin, _more(line.more.count, line.more.kind, line.more.exact)
+            yield branch, margin, _more_words(line.more.count, line.more.kind, line.more.exact)
             continue
         mark = "  (above)" if line.is_above else " …" if line.is_cut else ""
-        yield branch, margins[-1], f"{line.relation}: {_line(line.node)}{mark}"
+        yield branch, margins[-1], f"{line.relation}: {_node_line(line.node)}{mark}"
 
 
-def _line(node: Node) -> str:
+def _node_line(node: Node) -> str:
     """Returns a node below the root, with the shortest id accepted by `rftd lineage`; rollouts keep the whole id."""
     id = node.id if node.kind == Kind.ROLLOUT else _ID.sub(lambda match: short(match[0]), node.id)
     return f"{node.kind} {id}  {node.text}".rstrip()
 
 
-def _more(count: int, kind: str, exact: bool) -> str:
+def _more_words(count: int, kind: str, exact: bool) -> str:
+    """Returns the line for nodes not shown."""
     return f"… and {'' if exact else 'more than '}{count} more of kind {kind}"
 
 
-def _quoted(text: str) -> str:
+def _dot_string(text: str) -> str:
     # Graphviz escapes strings as JSON does.
+    """Returns a text as a string of Graphviz."""
     return json.dumps(text, ensure_ascii=False)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
 
 _INTERVAL_S: Final = 0.5
+"""Seconds between two requests for new lines."""
 _Ask = Callable[..., LogPage]
 """Returns the page of lines for the API's parameters."""
 
@@ -84,8 +85,8 @@ def command(
     ask: _Ask
     try:
         with Client(settings) as client:
-            ask = _of_daemon(client) if daemon else _of_experiment(client, name)
-            _show(partial(ask, **conditions), settings, lines=lines, local=local, follow=follow)
+            ask = _daemon_source(client) if daemon else _experiment_source(client, name)
+            _print_lines(partial(ask, **conditions), settings, lines=lines, local=local, follow=follow)
     except UnreachableError as error:
         file = DataFolder(Path(data_folder(settings))).daemon_log
         # A daemon named by its address may be anywhere, and this folder may belong to another one.
@@ -93,18 +94,23 @@ def command(
         if not daemon or named or not file.is_file():
             raise
         say(f"{error.what}: the lines are those of {file}", err=True)
-        _show(partial(_of_folder, file, conditions), settings, lines=lines, local=local, follow=follow)
+        _print_lines(partial(_folder_page, file, conditions), settings, lines=lines, local=local, follow=follow)
 
 
-def _of_daemon(client: Client) -> _Ask:
+def _daemon_source(client: Client) -> _Ask:
+    """Returns the function asking for lines of the daemon's own log."""
     return lambda **asked: client.ask(logs.daemon_logs, **asked).value
 
 
-def _of_experiment(client: Client, name: str | None) -> _Ask:
+def _experiment_source(client: Client, name: str | None) -> _Ask:
+    """Returns the function asking for lines of an experiment's workers."""
     return lambda **asked: client.ask(logs.logs, name=name, **asked).value
 
 
-def _of_folder(file: Path, conditions: Mapping[str, str | None], *, n: int = 100, after: str | None = None) -> LogPage:
+def _folder_page(
+    file: Path, conditions: Mapping[str, str | None], *, n: int = 100, after: str | None = None
+) -> LogPage:
+    """Reads a page of lines from the daemon's log file, without a daemon."""
     since = conditions["since"]
     chosen = LogFilter(
         role=conditions["role"],
@@ -116,8 +122,8 @@ def _of_folder(file: Path, conditions: Mapping[str, str | None], *, n: int = 100
     return of_daemon(file, lines=n, conditions=chosen, after=after)
 
 
-def _show(ask: _Ask, settings: Settings, *, lines: int, local: bool, follow: bool) -> None:
-    """Prints a page, and later lines as long as the log is followed."""
+def _print_lines(ask: _Ask, settings: Settings, *, lines: int, local: bool, follow: bool) -> None:
+    """Prints a page of lines; with `follow`, also each later line until an interrupt."""
     from rftd.daemon.http.views.wire import to_wire
 
     page = ask(n=lines)

@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from rftd.storage.queries.experiments import ExperimentSummary
 
 STATES = ("submitted", "queued", "running", "paused", "completed", "failed", "cancelled", "rejected")
+"""States of experiments by which `--state` filters."""
 
 ORDERS: Final = ("newest", "oldest", "name", "project", "state", "reward", "-reward")
+"""Orders of the list of experiments, as chosen by `--order`."""
 _INDENT: Final = 4
+"""Number of blanks before the continuation of a long line about a refused request."""
 _LINE_FEEDS: Final = str.maketrans({"\n": "\\n", "\r": "\\r"})
+"""Replacements keeping a foreign text on one line."""
 
 
 @click.command("ls")
@@ -57,7 +61,7 @@ def command(
     if refused:
         if states or labels or removed or project or words or signal or cursor:
             raise click.UsageError("--refused lists requests, of which only --limit holds")
-        _refused(settings, limit)
+        _print_refused(settings, limit)
         return
     chosen = [state.strip() for state in states.split(",")] if states else []
     if wrong := next((state for state in chosen if state not in STATES), None):
@@ -81,12 +85,12 @@ def command(
         filters = [*(["in these states"] if chosen else []), *(["with these labels"] if labels else [])]
         say(" ".join(["no experiments", *filters]) + "; start with `rftd submit FILE`" * (not filters), err=True)
         return
-    _show(answer.value.items, settings)
+    _print_table(answer.value.items, settings)
     if answer.value.next is not None:
         say(f"next page: --cursor {answer.value.next}", err=True)
 
 
-def _show(items: Sequence[ExperimentSummary], settings: Settings) -> None:
+def _print_table(items: Sequence[ExperimentSummary], settings: Settings) -> None:
     """Prints the experiments as a table."""
     from rftd.daemon.cli.output.quantity import age, number, short, shorts
     from rftd.daemon.cli.output.table import console_of, table
@@ -98,14 +102,14 @@ def _show(items: Sequence[ExperimentSummary], settings: Settings) -> None:
     rows: list[tuple[str | Text, ...]] = [
         (
             f"{'  ' * (depth - 1)}└ {row.name}" if depth else row.name,
-            _state(row),
+            _state_words(row),
             row.stage or "-",
             f"{row.step}/{row.total_steps}",
             number(row.reward_mean),
             "-" if row.staleness_p95 is None else str(row.staleness_p95),
             age(row.submitted_ns, clock),
             ids[row.id],
-            _turn(row),
+            _turn_words(row),
             ", ".join(f"{key}={label}" for key, label in sorted(row.labels.items())),
             "" if row.parent is None else f"step {row.forked_step} of {names.get(row.parent, short(row.parent))}",
         )
@@ -129,7 +133,7 @@ def _show(items: Sequence[ExperimentSummary], settings: Settings) -> None:
     console.print(listing)
 
 
-def _refused(settings: Settings, limit: int) -> None:
+def _print_refused(settings: Settings, limit: int) -> None:
     """Prints each refused request, with the reason for its author below."""
     from rftd.daemon.http.client.client import Client
     from rftd.daemon.http.views import refusals
@@ -155,7 +159,7 @@ def refusal_lines(refused: Sequence[RefusedRequest]) -> Iterator[str]:
         yield from (f"    {plain(line)}" for line in f"{refusal.code}: {refusal.reason}".splitlines())
 
 
-def _state(row: ExperimentSummary) -> Text:
+def _state_words(row: ExperimentSummary) -> Text:
     """Returns the experiment's outcome, and the state of moved or removed files."""
     from rich.text import Text
 
@@ -165,7 +169,7 @@ def _state(row: ExperimentSummary) -> Text:
     return outcome if row.kept == "here" else Text.assemble(outcome, f", {row.kept}")
 
 
-def _turn(row: ExperimentSummary) -> str:
+def _turn_words(row: ExperimentSummary) -> str:
     """Returns the place in the queue; for experiments not queued, only a non-default priority."""
     priority = f"priority {row.priority}" if row.priority else ""
     if row.queue_position is None:

@@ -46,7 +46,7 @@ def command(
         present = client.ask(view.annotated, name=name)
         if not text and star is None and not labels:
             if not emitted(present.plain(), settings):
-                _show(present.value)
+                _print_annotations(present.value)
             return
         present_labels = present.value.labels
         if experience is not None:
@@ -54,7 +54,10 @@ def command(
                 (mark.labels for mark in present.value.rollouts if mark.experience == str(experience)), {}
             )
         body = view.Annotate(
-            experience=experience, note=text, star=star, labels=_with(present_labels, labels) if labels else None
+            experience=experience,
+            note=text,
+            star=star,
+            labels=_changed_labels(present_labels, labels) if labels else None,
         )
         if dry_run:
             answer = client.rehearse(view.annotate, body, name=name)
@@ -65,7 +68,7 @@ def command(
         say(f"noted  {sent.value.event}")
 
 
-def _with(present_labels: dict[str, str], changes: tuple[str, ...]) -> dict[str, str]:
+def _changed_labels(present_labels: dict[str, str], changes: tuple[str, ...]) -> dict[str, str]:
     """Returns the labels with changes `KEY=VALUE`; `KEY=` removes a label."""
     labels = dict(present_labels)
     for change in changes:
@@ -76,7 +79,8 @@ def _with(present_labels: dict[str, str], changes: tuple[str, ...]) -> dict[str,
     return labels
 
 
-def _show(found: view.AnnotationList) -> None:
+def _print_annotations(found: view.AnnotationList) -> None:
+    """Prints star, labels and notes of an experiment and its rollouts."""
     star = "starred  " if found.starred else ""
     labels = " ".join(f"{key}={label_text}" for key, label_text in found.labels.items())
     if star or labels:

@@ -38,7 +38,9 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
     job = _RebuildJob(DataFolder(Path(find_folder(settings, os.environ))), log_at, postgres)
     report = job.compare() if verify else job.replace()
     if settings.machine_readable:
-        tables = {name: {"digest": digest, "equal": name not in report.different} for name, digest in _tables(report)}
+        tables = {
+            name: {"digest": digest, "equal": name not in report.different} for name, digest in _table_counts(report)
+        }
         compared = report.live is not None
         emit({"digest": report.rebuilt.total, "compared": compared, "tables": tables}, settings)
     elif settings.verbosity >= 0:
@@ -55,7 +57,8 @@ def command(ctx: click.Context, verify: bool, log_at: LogUrl | None, postgres: s
     ctx.exit(1 if verify and report.different else 0)
 
 
-def _tables(report: RebuildReport) -> list[tuple[str, str]]:
+def _table_counts(report: RebuildReport) -> list[tuple[str, str]]:
+    """Returns names and digests of the rebuilt tables, ordered by name."""
     return sorted(report.rebuilt.tables.items())
 
 
@@ -63,11 +66,15 @@ class _RebuildJob:
     """A rebuild with the locations of log and tables."""
 
     def __init__(self, folder: DataFolder, log_at: LogUrl | None, postgres: str | None) -> None:
+        """`log_at` is None for the embedded log; `postgres` is the URL of the tables, else a file in `folder`."""
         self._folder = folder
         self._log_at = log_at
         self._postgres = checked_postgres_url(postgres) if postgres else None
+        """Checked URL of the tables; None for a file."""
         self._old = folder.root / "state.db"
+        """File of the tables in use."""
         self._new = folder.root / "state.rebuilt.db"
+        """File of the rebuilt tables."""
 
     def compare(self) -> RebuildReport:
         """Rebuilds beside the tables in use, up to their position, and deletes the copy."""
@@ -80,7 +87,7 @@ class _RebuildJob:
         try:
             return asyncio.run(self._rebuild(sqlite_url(self._new), live))
         finally:
-            _remove(self._new)
+            _remove_database(self._new)
 
     def replace(self) -> RebuildReport:
         """Rebuilds the tables and replaces the old ones. Raises ConflictError while a daemon uses them."""
@@ -102,14 +109,15 @@ class _RebuildJob:
                 return asyncio.run(self._rebuild(self._postgres, None))
             report = asyncio.run(self._rebuild(sqlite_url(self._new), None))
             # Including the -wal and -shm files: SQLite would replay those of the old database into the new one.
-            _remove(self._old)
+            _remove_database(self._old)
             self._new.replace(self._old)
             return report
         finally:
             lock.release()
-            _remove(self._new)
+            _remove_database(self._new)
 
     async def _rebuild(self, target: str, live_url: str | None) -> RebuildReport:
+        """Rebuilds the tables at `target`; with `live_url`, up to the position of those tables, and compares both."""
         from rftd.daemon.serve.log_source import log_to_read
         from rftd.ops.clock import SystemClock
         from rftd.ops.cycles import tune_collector
@@ -128,6 +136,7 @@ class _RebuildJob:
                 await live.dispose()
 
 
-def _remove(database: Path) -> None:
+def _remove_database(database: Path) -> None:
+    """Deletes a SQLite file with its write-ahead files."""
     for path in (database, database.with_name(database.name + "-wal"), database.with_name(database.name + "-shm")):
         path.unlink(missing_ok=True)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rftd.daemon.cli.settings import Settings
     from rftd.daemon.run.consequence import Consequence
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only say what the command would do; record nothing.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what the command would do; record nothing.")
+"""Adds `--dry-run`, passed as `dry_run`."""
 
 
 def show_consequence(consequence: Consequence, plain: Any, settings: Settings) -> None:

@@ -77,11 +77,15 @@ class _Report:
     """Prints a replay step by step, or at its end."""
 
     def __init__(self, settings: Settings, order: ReplayOrder) -> None:
+        """Prints in the output format of `settings`, about the replay `order`."""
         self.entry: Entry | None = None
+        """The replayed experiment; None before it is found."""
         self._settings = settings
         self._order = order
         self._items: list[dict[str, Any]] = []
+        """Steps for programs, printed at the end."""
         self._beginning: Beginning | None = None
+        """Starting point; None before the replay begins."""
 
     def begin(self, beginning: Beginning) -> None:
         """Prints the starting point, and possible reasons for different digests."""
@@ -94,16 +98,16 @@ class _Report:
             self._note(f"checkpoints passed over: {beginning.reason}")
         if not self._settings.machine_readable and self._settings.verbosity >= 0:
             count = beginning.last - beginning.version
-            say(f"{count} steps from {_start(beginning)}")
+            say(f"{count} steps from {_start_words(beginning)}")
 
     def step(self, compared: Compared) -> None:
         """Prints one step's line."""
         if self._settings.output == "jsonl":
-            emit_line(_item(compared))
+            emit_line(_json_row(compared))
         elif self._settings.machine_readable:
-            self._items.append(_item(compared))
+            self._items.append(_json_row(compared))
         elif self._settings.verbosity >= 0:
-            say(_line(compared))
+            say(_step_line(compared))
 
     def end(self, outcome: ReplayOutcome) -> None:
         """Prints the verdict."""
@@ -111,7 +115,7 @@ class _Report:
         if self._settings.output == "jsonl":
             return
         if not self._settings.machine_readable:
-            say(_verdict(outcome, self._order.into))
+            say(_verdict_lines(outcome, self._order.into))
             return
         answer = {
             "experiment": str(self.entry.id),
@@ -128,15 +132,18 @@ class _Report:
         emit({**answer, "items": self._items}, self._settings)
 
     def _note(self, text: str) -> None:
+        """Prints a note on standard error, unless quiet."""
         if self._settings.verbosity >= 0:
             say(f"note: {text}", err=True)
 
 
-def _start(beginning: Beginning) -> str:
+def _start_words(beginning: Beginning) -> str:
+    """Returns the starting point in words."""
     return f"step {beginning.version}, {beginning.checkpoint}" if beginning.checkpoint else "the base model"
 
 
-def _item(compared: Compared) -> dict[str, Any]:
+def _json_row(compared: Compared) -> dict[str, Any]:
+    """Returns the comparison of one step as JSON."""
     return {
         "step": compared.step,
         "stage": compared.stage,
@@ -152,14 +159,16 @@ def _item(compared: Compared) -> dict[str, Any]:
     }
 
 
-def _line(compared: Compared) -> str:
+def _step_line(compared: Compared) -> str:
+    """Returns a step as a line: checksums equal, or the difference."""
     if not compared.equal:
-        return _difference(compared)
+        return _difference_words(compared)
     digests = "checksum and sha256 equal" if compared.recorded_sha256 else "checksum equal"
     return f"step {compared.step}  {compared.items} items, {compared.tokens} tokens  {compared.found}  {digests}"
 
 
-def _difference(compared: Compared) -> str:
+def _difference_words(compared: Compared) -> str:
+    """Returns the differing digests of a step, recorded and found."""
     pairs = [("checksum", compared.recorded, compared.found)]
     if compared.recorded_sha256 is not None:
         pairs.append(("sha256", compared.recorded_sha256, str(compared.found_sha256)))
@@ -167,12 +176,13 @@ def _difference(compared: Compared) -> str:
     return f"step {compared.step}  DIFFERS: {wrong} (batch {compared.batch}, generation {compared.generation})"
 
 
-def _verdict(outcome: ReplayOutcome, into: Path | None) -> str:
+def _verdict_lines(outcome: ReplayOutcome, into: Path | None) -> str:
+    """Returns the verdict in lines; `into` is the folder of the final weights."""
     equal = f"{outcome.steps - len(outcome.different)} of {outcome.steps} steps equal"
     speed = f"{outcome.duration_s:.1f} s for what took {outcome.recorded_duration_s:.1f} s to train"
     lines = [f"{equal}; sha256 compared at {outcome.digests}; {speed}"]
     if outcome.different:
-        lines.append(f"first difference: {_difference(outcome.different[0])}")
+        lines.append(f"first difference: {_difference_words(outcome.different[0])}")
     if into is not None:
         lines.append(f"weights: {into / 'actor' / 'huggingface'}")
     return "\n".join(lines)

@@ -12,8 +12,8 @@ from rftd.daemon.cli.settings import Settings, options_of_a_file
 from rftd.daemon.cli.verbs.arguments import bounds_of, experiment_argument, steps_named
 from rftd.daemon.http.views.experiences import Order, State
 
-_BATCH: Final = 256
-"""Number of rollouts in memory at once."""
+_BATCH_ROLLOUTS: Final = 256
+"""Number of rollouts whose texts are in memory at once."""
 
 
 @click.command("export")
@@ -48,7 +48,7 @@ def export(
     with Client(settings) as client:
         run = client.run(name)  # first: a daemon that is away and a name of nobody are told before an existing file
         with RolloutFile(file) as written:
-            for rollout in run.each_rollout(order=order, limit=limit, batch=_BATCH, **filters):
+            for rollout in run.each_rollout(order=order, limit=limit, batch=_BATCH_ROLLOUTS, **filters):
                 written.add(rollout)
     if not emitted({"file": file, "rollouts": written.count}, settings) and settings.verbosity >= 0:
         say(f"wrote {written.count:,} rollouts to {file}")

@@ -370,6 +370,7 @@ def _end_on(loop: AbstractEventLoop, stop: Event, end: Callable[[], None], *, en
 
 
 async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None, *, end_with_stdin: bool) -> None:
+    """Runs the daemon until a signal, or the end of standard input with `end_with_stdin`."""
     import asyncio
 
     import httpx
@@ -422,7 +423,7 @@ async def _serve(options: ServiceOptions, claim: Claim, tracer: Tracer | None, *
             _say(f"ready in {process_age_s():.1f} s at {service.url}, process {os.getpid()}   next: rftd submit FILE")
             await stop.wait()
             log.info("daemon.drains")
-            _say("draining: workers finish what is under way; again to stop now", err=True)
+            _say("draining: workers finish their current work; press again to stop now", err=True)
     except asyncio.CancelledError:
         if not stop.is_set():
             raise

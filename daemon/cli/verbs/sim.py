@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from rftd.workers.control.simulator.report import Report
 
 _DURATION = Duration()
+"""Click type of durations in seconds."""
 _COUNT = click.IntRange(1)
+"""Click type of counts, from 1."""
 _POLICY = "KIND[:BOUND[:NAME=VALUE,...]]"
+"""Form of a policy in the help."""
 _HEADERS: Final = (
     *("POLICY", "BOUND", "PER S", "OPTIMUM", "x SYNC", "STALENESS", "P95", "MAX"),
     *("EXPLORERS", "TRAINER", "DROPPED", "KS P"),
 )
+"""Headers of the table of several policies."""
 _NO_BIAS: Final = 0.05
+"""The p-value above which dropped rollouts count as not longer than others."""
 
 
 @click.group("sim")
@@ -108,7 +113,7 @@ def async_command(
     if plot is not None:  # before the forecast, which takes a while
         check_extra(PLOT, "--plot")
     request = SimulationOptions(updates=SimulatedUpdates(updates), **asked_for)
-    stage = _stage(file, overrides)
+    stage = _first_exploring_stage(file, overrides)
     stages = stages_of(request, stage)
     lengths = LongTail(median_s=median, tail=tail, cut=cut)
     report = forecast(
@@ -122,8 +127,10 @@ def async_command(
         show(console_of(settings), _render(report))
 
 
-def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
-    """Returns the first exploring stage of the file; None without a file."""
+def _first_exploring_stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
+    """Returns the first exploring stage of the file; None without a file. Raises UsageError if no stage explores, and
+    for overrides without a file.
+    """
     if file is None:
         if overrides:
             raise click.UsageError("-s sets a field of a file: add --config")
@@ -134,57 +141,59 @@ def _stage(file: str | None, overrides: tuple[str, ...]) -> StageSpec | None:
     for stage in spec.stages:
         if stage.kind != "train":
             return stage
-    raise click.UsageError(f"no stage of {file} explores: there is nothing to simulate")
+    raise click.UsageError(f"no stage of {file} explores: nothing to simulate")
 
 
 def _render(report: Report) -> RenderableType:
     """Renders the report: its common figures, then one policy as lines or several as a table."""
-    lines: list[RenderableType] = [Page(_setting(report))]
+    lines: list[RenderableType] = [Page(_setting_lines(report))]
     if len(report.runs) == 1:
-        lines.append(Page(_one(report, report.runs[0])))
+        lines.append(Page(_policy_lines(report, report.runs[0])))
     else:
-        rows = [_row(report, run) for run in report.runs]
+        rows = [_policy_row(report, run) for run in report.runs]
         lines += [Text(""), table(_HEADERS, rows, right=frozenset(_HEADERS[1:]))]
         lines.append(Text("OPTIMUM: share of it; EXPLORERS, TRAINER: shares of their time idle", style="dim"))
     return Group(*lines)
 
 
-def _setting(report: Report) -> Iterator[tuple[str, str]]:
+def _setting_lines(report: Report) -> Iterator[tuple[str, str]]:
+    """Yields the lines common to all policies: system, rollouts, optimum, synchronous training."""
     system = report.system
     lengths = report.lengths
     sync = report.synchronous
     yield (
         "system",
         f"{system.units} units of {system.slots} slots: {system.rollout_units} generate, {system.train_units} train; "
-        f"a batch of {report.batch} takes {_number(system.step_s)} s; updates {system.updates}",
+        f"a batch of {report.batch} takes {_rounded(system.step_s)} s; updates {system.updates}",
     )
     yield (
         "rollouts",
-        f"median {_number(lengths.median_s)} s, p99/p50 {_number(lengths.tail)}, cut at {_number(lengths.cut)} "
-        f"medians, mean {_number(report.mean_s)} s, groups of {report.repeat_times}",
+        f"median {_rounded(lengths.median_s)} s, p99/p50 {_rounded(lengths.tail)}, cut at {_rounded(lengths.cut)} "
+        f"medians, mean {_rounded(report.mean_s)} s, groups of {report.repeat_times}",
     )
     best = report.best_train_units
     split = "this split is the best" if best == system.train_units else f"with {best} units training"
-    yield "optimum", f"{_number(report.best_optimum_per_s)} experiences/s if nobody ever waited; {split}"
+    yield "optimum", f"{_rounded(report.best_optimum_per_s)} experiences/s without any waiting; {split}"
     apart = sync.disaggregated.system
     yield (
         "synchronous",
-        f"{_number(sync.best.throughput_per_s)} experiences/s: colocated {_number(sync.colocated.throughput_per_s)}, "
-        f"disaggregated {_number(sync.disaggregated.throughput_per_s)} with {apart.train_units} units training",
+        f"{_rounded(sync.best.throughput_per_s)} experiences/s: colocated {_rounded(sync.colocated.throughput_per_s)}, "
+        f"disaggregated {_rounded(sync.disaggregated.throughput_per_s)} with {apart.train_units} units training",
     )
 
 
-def _one(report: Report, run: SimulationOutcome) -> Iterator[tuple[str, str]]:
-    yield "policy", f"{run.policy}, bound {run.bound}; {run.steps} steps in {_number(run.virtual_s)} s"
+def _policy_lines(report: Report, run: SimulationOutcome) -> Iterator[tuple[str, str]]:
+    """Yields the lines of one policy."""
+    yield "policy", f"{run.policy}, bound {run.bound}; {run.steps} steps in {_rounded(run.virtual_s)} s"
     yield (
         "throughput",
-        f"{_number(run.throughput_per_s)} experiences/s: {_share(run.of_optimum)} of this split's optimum, "
+        f"{_rounded(run.throughput_per_s)} experiences/s: {_percent(run.of_optimum)} of this split's optimum, "
         f"{report.speed_up(run):.2f} x synchronous",
     )
     stale = run.staleness
     yield "staleness", f"mean {stale.mean:.2f}, p95 {stale.p95:g}, at most {stale.max} weight versions"
-    yield "idle", f"explorers {_share(run.idle_explorers)}, trainer {_share(run.idle_trainer)} of their time"
-    yield "dropped", _dropped(run)
+    yield "idle", f"explorers {_percent(run.idle_explorers)}, trainer {_percent(run.idle_trainer)} of their time"
+    yield "dropped", _drops(run)
     bias = run.drop_bias
     verdict = (
         "dropped rollouts are as long as the rest"
@@ -193,38 +202,42 @@ def _one(report: Report, run: SimulationOutcome) -> Iterator[tuple[str, str]]:
     )
     yield (
         "drop bias",
-        f"mean length {_number(bias.generated_mean_s)} s generated, {_number(bias.trained_mean_s)} s trained; "
+        f"mean length {_rounded(bias.generated_mean_s)} s generated, {_rounded(bias.trained_mean_s)} s trained; "
         f"KS {bias.statistic:.4f}, p {bias.p:.2g}: {verdict}",
     )
 
 
-def _dropped(run: SimulationOutcome) -> str:
+def _drops(run: SimulationOutcome) -> str:
+    """Returns the shares of dropped rollouts by reason."""
     if not run.dropped:
         return f"nothing of {run.produced}"
-    reasons = ", ".join(f"{reason} {_share(share)}" for reason, share in run.dropped.items())
+    reasons = ", ".join(f"{reason} {_percent(share)}" for reason, share in run.dropped.items())
     return f"{reasons} of {run.produced}"
 
 
-def _row(report: Report, run: SimulationOutcome) -> tuple[str, ...]:
+def _policy_row(report: Report, run: SimulationOutcome) -> tuple[str, ...]:
+    """Returns one policy as a row of the table."""
     return (
         run.policy,
         str(run.bound),
-        _number(run.throughput_per_s),
-        _share(run.of_optimum),
+        _rounded(run.throughput_per_s),
+        _percent(run.of_optimum),
         f"{report.speed_up(run):.2f}",
         f"{run.staleness.mean:.2f}",
         f"{run.staleness.p95:g}",
         str(run.staleness.max),
-        _share(run.idle_explorers),
-        _share(run.idle_trainer),
-        _share(sum(run.dropped.values())),
+        _percent(run.idle_explorers),
+        _percent(run.idle_trainer),
+        _percent(sum(run.dropped.values())),
         f"{run.drop_bias.p:.2g}",
     )
 
 
-def _share(fraction: float) -> str:
+def _percent(fraction: float) -> str:
+    """Returns a share in percent; negative rounding errors become 0."""
     return f"{max(0.0, fraction) * 100:.1f} %"
 
 
-def _number(figure: float) -> str:
+def _rounded(figure: float) -> str:
+    """Returns a figure with four significant digits."""
     return f"{figure:.4g}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rftd.daemon.stack.pair import Part
 
 _PORT = click.IntRange(0, 65535)
+"""Type of a port; 0: a free one."""
 
 
 @click.group("stack")
@@ -32,11 +33,11 @@ def up(settings: Settings, kafka_port: int, postgres_port: int) -> None:
     """Start both, wait until they serve, and print the matching `rftd serve`. A running server is left alone."""
     from rftd.daemon.stack.pair import Stack
 
-    servers = Stack(_folder(settings))
+    servers = Stack(_stack_folder(settings))
     if settings.verbosity >= 0:
         say("starting Apache Kafka and PostgreSQL; the first time Kafka's jars (46 MB) are downloaded", err=True)
     servers.up(kafka_port=kafka_port, postgres_port=postgres_port)
-    _show(settings, *servers.parts())
+    _print_servers(settings, *servers.parts())
 
 
 @stack.command("down")
@@ -47,9 +48,9 @@ def down(settings: Settings, delete: bool) -> None:
     """Stop both; their data is kept. It is not an error if a server is not running."""
     from rftd.daemon.stack.pair import Stack
 
-    servers = Stack(_folder(settings))
+    servers = Stack(_stack_folder(settings))
     servers.down(delete=delete)
-    _show(settings, *servers.parts())
+    _print_servers(settings, *servers.parts())
 
 
 @stack.command("status")
@@ -59,8 +60,8 @@ def status(ctx: click.Context) -> None:
     """Show the state of both. Exit 1 unless both run."""
     from rftd.daemon.stack.pair import Stack
 
-    parts = Stack(_folder(ctx.obj)).parts()
-    _show(ctx.obj, *parts)
+    parts = Stack(_stack_folder(ctx.obj)).parts()
+    _print_servers(ctx.obj, *parts)
     ctx.exit(0 if all(server.state == "running" for server in parts) else 1)
 
 
@@ -77,7 +78,7 @@ def run(settings: Settings, which: str, port: int) -> None:
     from rftd.daemon.stack.pair import run_until_told
     from rftd.daemon.stack.postgres import PostgresServer
 
-    folder = _folder(settings) / which
+    folder = _stack_folder(settings) / which
     server: KafkaBroker | PostgresServer
     if which == "kafka":
         server = broker = KafkaBroker(folder, port=port)
@@ -88,13 +89,15 @@ def run(settings: Settings, which: str, port: int) -> None:
     asyncio.run(run_until_told(server, lambda: say(ready)))
 
 
-def _folder(settings: Settings) -> Path:
+def _stack_folder(settings: Settings) -> Path:
+    """Returns the folder of both servers."""
     from pathlib import Path
 
     return Path(data_folder(settings)).absolute() / "stack"
 
 
-def _show(settings: Settings, kafka: Part, postgres: Part) -> None:
+def _print_servers(settings: Settings, kafka: Part, postgres: Part) -> None:
+    """Prints the state of both servers, and the matching `rftd serve` once both run."""
     from rftd.daemon.stack.pair import serve_line
 
     both = kafka.state == postgres.state == "running"

@@ -39,7 +39,9 @@ Cells = tuple[str, list[str]]
 PAGE: Final = 1000
 """Maximum number of steps in one answer of the API."""
 _NEWEST: Final = 50
+"""Number of steps shown by default."""
 _CSV: Final = "csv"
+"""Output format of comma-separated values."""
 _DAEMON_FIGURES: Final = (
     "reward_mean",
     "staleness_mean",
@@ -51,10 +53,13 @@ _DAEMON_FIGURES: Final = (
 )
 """Figures of each step known to the daemon, independent of the trainer."""
 _RATE: Final = "tokens_per_s"
+"""Name of the figure of trained tokens per second."""
 _POSITION_FIELDS: Final = ("step", "generation", "stage", "completed_at", "inherited")
+"""Fields locating a step, printed before its figures."""
 _FIRST_TO_GO: Final = ("TOKENS", "STALE")
 """Columns dropped first on a narrow terminal beside wide numbers."""
 _NEAR: Final = 3
+"""Maximum number of similar names in an error."""
 _GAP: Final = 2
 """Number of blanks between two columns of a table."""
 
@@ -115,18 +120,18 @@ def command(
             if not available.issuperset(metrics):
                 whole = client.ask(history.steps, name=name, first=rows[-1].step, last=rows[-1].step).value.items
                 available.update(_figure_names(whole))
-            columns = _chosen(rows, metrics, columns, sorted(available))
+            columns = _chosen_figures(rows, metrics, columns, sorted(available))
     if not rows and settings.verbosity >= 0:
-        say(_nothing(step, newest), err=True)
+        say(_empty_words(step, newest), err=True)
     if settings.output == _CSV:
         lead = ("step",) if metrics else _POSITION_FIELDS
-        emit_csv([*lead, *(columns or metrics)], [{**plain, **_figures(row)} for row, plain in steps_found])
+        emit_csv([*lead, *(columns or metrics)], [{**plain, **_figures_of(row)} for row, plain in steps_found])
     elif settings.machine_readable:
-        emit({"items": [_item(row, plain, columns if metrics else None) for row, plain in steps_found]}, settings)
+        emit({"items": [_json_row(row, plain, columns if metrics else None) for row, plain in steps_found]}, settings)
     elif rows:
         console = console_of(settings)
         if names:
-            console.print(_list(rows[-1], columns))
+            console.print(_figure_list(rows[-1], columns))
         else:
             console.print(render(rows, columns if metrics else None, width=console.width))
 
@@ -142,18 +147,21 @@ def render(rows: Sequence[StepRow], metrics: Sequence[str] | None, *, width: int
     if metrics is None:
         columns = [*_default_columns(rows)]
         for header in _FIRST_TO_GO:
-            if sum(map(_width, (steps, *columns))) > width:
+            if sum(map(_column_width, (steps, *columns))) > width:
                 columns = [column for column in columns if column[0] != header]
     else:
-        figures = [_figures(row) for row in rows]
-        columns = [(_shown(name), [_text(step_figures.get(name)) for step_figures in figures]) for name in metrics]
+        figures = [_figures_of(row) for row in rows]
+        columns = [
+            (_printable_name(name), [_figure_text(step_figures.get(name)) for step_figures in figures])
+            for name in metrics
+        ]
     return _tables(steps, columns, width)
 
 
 def _tables(steps: Cells, columns: Sequence[Cells], width: int) -> RenderableType:
     """Returns the columns in as many tables as the width needs, each with the steps in front."""
     parts: list[RenderableType] = []
-    for column_group in _fitting(columns, width - _width(steps)):
+    for column_group in _column_groups(columns, width - _column_width(steps)):
         parts += [Text("")] if parts else []
         headers = [header for header, _ in (steps, *column_group)]
         lines = zip(*[cells for _, cells in (steps, *column_group)], strict=True)
@@ -164,47 +172,49 @@ def _tables(steps: Cells, columns: Sequence[Cells], width: int) -> RenderableTyp
 def _default_columns(rows: Sequence[StepRow]) -> Iterator[Cells]:
     """Yields the default columns about learning and speed; columns empty in every step are skipped."""
     cells_by_header: dict[str, list[float | None]] = {
-        "REWARD": [_reward(row) for row in rows],
+        "REWARD": [_mean_reward(row) for row in rows],
         "LOSS": [loss_of(row.metrics) for row in rows],
         "KL": [kl_of(row.metrics) for row in rows],
         "GRAD": [grad_norm_of(row.metrics) for row in rows],
         "LENGTH": [response_length_of(row.metrics) for row in rows],
         "STALE": [row.staleness_mean for row in rows],
         "TOKENS": [row.tokens for row in rows],
-        "TOK/S": [_rate(row) for row in rows],
+        "TOK/S": [_tokens_per_s(row) for row in rows],
         "S/STEP": [row.duration_s for row in rows],
     }
     for header, cells in cells_by_header.items():
         if any(cell is not None for cell in cells):
-            yield header, [_text(cell, digits=3) for cell in cells]
+            yield header, [_figure_text(cell, digits=3) for cell in cells]
 
 
-def _reward(row: StepRow) -> float | None:
+def _mean_reward(row: StepRow) -> float | None:
     """Returns the mean reward of a step: of the batch's experiences, or of recorded rollouts as reported by the
     trainer.
     """
     return reward_of(row.metrics) if row.reward_mean is None else row.reward_mean
 
 
-def _fitting(columns: Sequence[Cells], width: int) -> Iterator[list[Cells]]:
+def _column_groups(columns: Sequence[Cells], width: int) -> Iterator[list[Cells]]:
     """Yields the columns in groups not wider than `width`; a wider column is alone."""
     column_group: list[Cells] = []
     for column in columns:
-        if column_group and sum(map(_width, column_group)) + _width(column) > width:
+        if column_group and sum(map(_column_width, column_group)) + _column_width(column) > width:
             yield column_group
             column_group = []
         column_group.append(column)
     yield column_group
 
 
-def _width(column: Cells) -> int:
+def _column_width(column: Cells) -> int:
+    """Returns the width of a column in terminal columns, with its gap."""
     header, cells = column
     return _GAP + max(map(cell_len, (header, *cells)))
 
 
-def _list(row: StepRow, names: Sequence[str]) -> RenderableType:
-    figures = _figures(row)
-    lines = [(_shown(name), _text(figures.get(name))) for name in names]
+def _figure_list(row: StepRow, names: Sequence[str]) -> RenderableType:
+    """Returns the figures of one step as a table of two columns."""
+    figures = _figures_of(row)
+    lines = [(_printable_name(name), _figure_text(figures.get(name))) for name in names]
     return table(("FIGURE", f"STEP {row.step}"), lines, right=frozenset({f"STEP {row.step}"}))
 
 
@@ -229,7 +239,7 @@ def _figure_names(rows: Sequence[StepRow]) -> list[str]:
     return [*_DAEMON_FIGURES, _RATE, *sorted(reported - {*_DAEMON_FIGURES, _RATE, *_POSITION_FIELDS})]
 
 
-def _chosen(
+def _chosen_figures(
     rows: Sequence[StepRow], metrics: Sequence[str], present: Sequence[str], available: Sequence[str]
 ) -> list[str]:
     """Returns the requested names without duplicates. Raises UsageError if no step has such a figure."""
@@ -239,9 +249,10 @@ def _chosen(
             near = (near or difflib.get_close_matches(name, available, n=_NEAR))[:_NEAR]
             steps = f"step {rows[0].step}" if len(rows) == 1 else f"any of the steps {rows[0].step} to {rows[-1].step}"
             raise UsageError(
-                f"{name!r} is no figure of {steps}",
+                f"{name!r} is not a figure of {steps}",
                 field="--metric",
-                fix=(f"did you mean {', '.join(map(_shown, near))}? " if near else "") + "--names lists all figures",
+                fix=(f"did you mean {', '.join(map(_printable_name, near))}? " if near else "")
+                + "--names lists all figures",
             )
     return list(dict.fromkeys(metrics))
 
@@ -255,7 +266,7 @@ def _show_course(
     with Client(settings) as client:
         ask = partial(client.ask, series.series, runs=[name], points=points, first=first, last=last)
         # Nothing is known of the figures before the first answer, which names them.
-        named = dict(zip(metrics, map(_shown, metrics), strict=True))
+        named = dict(zip(metrics, map(_printable_name, metrics), strict=True))
         if not named:
             [described] = ask().value.runs
             named = _main_columns(described.metrics)
@@ -277,7 +288,7 @@ def _show_course(
     else:
         steps: Cells = ("STEP", [str(end) for end in ends])
         digits = 6 if metrics else 3
-        columns = [(named[line.metric], [_text(mean, digits) for mean in line.mean]) for line in course.lines]
+        columns = [(named[line.metric], [_figure_text(mean, digits) for mean in line.mean]) for line in course.lines]
         console = console_of(settings)
         console.print(_tables(steps, columns, console.width + _GAP))
 
@@ -296,31 +307,33 @@ def _main_columns(available: Sequence[str]) -> dict[str, str]:
     return {name: header for header, name in first.items() if name is not None}
 
 
-def _figures(row: StepRow) -> dict[str, float | None]:
+def _figures_of(row: StepRow) -> dict[str, float | None]:
+    """Returns every figure of a step by name: the trainer's and the daemon's."""
     daemon_figures: dict[str, float | None] = {name: getattr(row, name) for name in _DAEMON_FIGURES}
-    return {**row.metrics, **daemon_figures, _RATE: _rate(row)}
+    return {**row.metrics, **daemon_figures, _RATE: _tokens_per_s(row)}
 
 
-def _rate(row: StepRow) -> float | None:
+def _tokens_per_s(row: StepRow) -> float | None:
     """Returns the trained tokens per second of the step, without the wait for the batch."""
     return row.tokens / row.duration_s if row.duration_s > 0 else None
 
 
-def _item(row: StepRow, plain: Mapping[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
+def _json_row(row: StepRow, plain: Mapping[str, Any], chosen: Sequence[str] | None) -> dict[str, Any]:
     """Returns the step as answered by the API; with chosen figures, only position and figures."""
     if chosen is None:
         return dict(plain)
-    figures = _figures(row)
+    figures = _figures_of(row)
     return {name: plain[name] for name in _POSITION_FIELDS} | {"metrics": {name: figures.get(name) for name in chosen}}
 
 
-def _nothing(step: str | None, newest: int) -> str:
+def _empty_words(step: str | None, newest: int) -> str:
+    """Returns the message for an empty list; `newest` is the newest trained step, 0 for none."""
     if step is None or newest == 0:
         return "no step was trained yet"
     return f"no step of --step {step} was trained; the newest is step {newest}"
 
 
-def _text(figure: float | None, digits: int = 6) -> str:
+def _figure_text(figure: float | None, digits: int = 6) -> str:
     """Returns a figure in few characters, `-` for None: a large one without decimals, else with `digits` digits."""
     if figure is None:
         return "-"
@@ -329,6 +342,6 @@ def _text(figure: float | None, digits: int = 6) -> str:
     return f"{figure:.{digits}g}"
 
 
-def _shown(name: str) -> str:
+def _printable_name(name: str) -> str:
     """Returns the name of a figure without terminal control characters: a workflow or a reward may have chosen it."""
     return name if name.isprintable() else repr(name)[1:-1]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--priority", type=int, metavar="N", help="Priority in the queue: the highest goes first. Default: 0.")
 @click.option("--wait", is_flag=True, help="Follow the experiment to its end; exit 1 if it does not complete.")
 @click.option("--dry-run", is_flag=True, help="Check the file as the daemon would, and submit nothing.")
-@click.option("--pull", is_flag=True, help="First fetch what the daemon's cache lacks of the Hugging Face hub.")
+@click.option("--pull", is_flag=True, help="First download from the Hugging Face hub what the daemon's cache lacks.")
 @click.option(
     "--request-id", metavar="ID", help="Idempotency key: repeated with the same ID, a submission changes nothing."
 )
@@ -70,7 +70,7 @@ def command(
         return
     submission = load_experiment(text, origin, all_overrides, ANY_HOST, True)
     # Other warnings come from the daemon: it knows the devices and the engines.
-    _warn((text for text in submission.warnings if text not in submission.spec.warnings), settings)
+    _print_warnings((text for text in submission.warnings if text not in submission.spec.warnings), settings)
     with Client(settings) as client:
         if pull:
             _fetch_missing(client, submission, settings)
@@ -83,11 +83,12 @@ def command(
             # The daemon knows fields, not lines: the file is here, so here an error gets its line and column.
             say_where(error, submission.source)
             raise
-        _warn(accepted.value.warnings, settings)
+        _print_warnings(accepted.value.warnings, settings)
         ctx.exit(taken_in(client, accepted, settings, f"stages: {stage_line(submission.spec)}", wait=wait))
 
 
-def _warn(warnings: Iterable[str], settings: Settings) -> None:
+def _print_warnings(warnings: Iterable[str], settings: Settings) -> None:
+    """Prints warnings on standard error, unless quiet."""
     if settings.verbosity >= 0:
         for warning in warnings:
             say(f"warning: {warning}", err=True)
@@ -126,7 +127,7 @@ def _dry_run(load: Callable[[Host, bool], Submission], labels: dict[str, str], s
     submission = judged_submission.submission
     verdict = judged_submission.there
     memory = _memory_here(submission.spec) if verdict.report is None else verdict.report.memory
-    _warn(judged_submission.warnings, settings)
+    _print_warnings(judged_submission.warnings, settings)
     if settings.machine_readable:
         plan: dict[str, Any] = {
             "ok": True,

@@ -20,7 +20,7 @@ from rftd.daemon.cli.verbs.arguments import reason_option, request_id_option
 from rftd.daemon.cli.verbs.rehearsal import dry_run_option, show_consequence
 from rftd.daemon.http.views import commands, sweeps
 from rftd.daemon.http.views.comparison import HELD_OUT, REWARD
-from rftd.daemon.http.views.sweeps import STOPPED, TO_COME, SeedSpread, SweepPage, SweepSummary
+from rftd.daemon.http.views.sweeps import NOT_SUBMITTED, STOPPED, SeedSpread, SweepPage, SweepSummary
 from rftd.ops.errors import UnreachableError, UsageError, WaitTimeoutError
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ MOST_RUNS: Final = 64
 _POLL_S: Final = 1.0
 """Seconds between two looks at an awaited sweep."""
 _GOOD: Final = "completed"
+"""State of a run that ended without an error."""
 _NAME = click.argument("name", metavar="NAME")
+"""Adds the argument NAME of a sweep."""
 
 
 @click.command("sweep")
@@ -90,8 +92,8 @@ def command(
     from rftd.daemon.http.client.client import Client
 
     settings: Settings = ctx.obj
-    body = _body(file, overrides, seeds, max_runs, sweep_name, at_once)
-    body = msgspec.structs.replace(body, halving=_halving(halve_at, halve_by))
+    body = _sweep_body(file, overrides, seeds, max_runs, sweep_name, at_once)
+    body = msgspec.structs.replace(body, halving=_halving_of(halve_at, halve_by))
     with Client(settings) as client:
         if dry_run:
             rehearsed = client.rehearse(sweeps.submit_sweep, body)
@@ -110,7 +112,7 @@ def command(
             ctx.exit(_follow_to_end(client, receipt.id, settings))
 
 
-def _body(
+def _sweep_body(
     file: str,
     overrides: tuple[str, ...],
     seeds: int,
@@ -149,7 +151,7 @@ def _body(
     return sweeps.SubmitSweep(config=config, points=points, name=name, at_once=at_once)
 
 
-def _halving(at: str | None, taskset: str) -> sweeps.HalveSweep | None:
+def _halving_of(at: str | None, taskset: str) -> sweeps.HalveSweep | None:
     """Returns the requested halving. Raises UsageError for invalid weight versions."""
     if at is None:
         if taskset:
@@ -175,7 +177,7 @@ def _follow_to_end(client: Client, sweep: str, settings: Settings) -> int:
             continue
         answered_s = time.monotonic()
         page = answer.value
-        line = _counts(page.sweep.states)
+        line = _state_counts(page.sweep.states)
         if line != last_line and settings.verbosity >= 0:
             say(line, err=True)
             last_line = line
@@ -204,7 +206,8 @@ def ls(settings: Settings) -> None:
     if emitted(answer.plain(), settings):
         return
     rows = [
-        (summary.name, str(summary.runs), _phase(summary), _counts(summary.states)) for summary in answer.value.items
+        (summary.name, str(summary.runs), _phase_word(summary), _state_counts(summary.states))
+        for summary in answer.value.items
     ]
     console_of(settings).print(table(("NAME", "RUNS", "STATE", "OF WHICH"), rows, right=("RUNS",)))
 
@@ -253,8 +256,8 @@ def cancel(settings: Settings, name: str, reason: str, dry_run: bool, request_id
 def render(page: SweepPage, *, runs: bool = False) -> RenderableType:
     """Renders the table of a sweep, best setting first by its first figure, with the failed runs below."""
     sweep = page.sweep
-    title = f"{sweep.name}  {_phase(sweep)}: {_counts(sweep.states)}"
-    figures = _figures(page)
+    title = f"{sweep.name}  {_phase_word(sweep)}: {_state_counts(sweep.states)}"
+    figures = _figure_names(page)
     fields = list(page.cells[0].settings)
     parts: list[RenderableType] = [Text(title, style="bold")]
     if runs:
@@ -276,8 +279,8 @@ def render(page: SweepPage, *, runs: bool = False) -> RenderableType:
             (
                 *cell.settings.values(),
                 str(cell.runs),
-                _counts(cell.states),
-                *(_spread(cell.figures.get(name)) for name in figures),
+                _state_counts(cell.states),
+                *(_spread_text(cell.figures.get(name)) for name in figures),
             )
             for cell in page.cells
         ]
@@ -293,24 +296,27 @@ def _failed_run_lines(page: SweepPage) -> Iterator[Text]:
             yield Text(one_line(f"{run.name} {run.state}: {run.reason}"), style="yellow")
 
 
-def _figures(page: SweepPage) -> list[str]:
+def _figure_names(page: SweepPage) -> list[str]:
     """Returns the names of figures, held-out scores first."""
     names = dict.fromkeys(name for cell in page.cells for name in cell.figures)
     return sorted(names, key=lambda name: (not name.startswith(HELD_OUT), name != REWARD, name))
 
 
-def _spread(spread: SeedSpread | None) -> str:
+def _spread_text(spread: SeedSpread | None) -> str:
+    """Returns mean and standard deviation over seeds; `-` without any."""
     if spread is None:
         return "-"
     return f"{spread.mean:.4g}" if spread.deviation is None else f"{spread.mean:.4g} ± {spread.deviation:.2g}"
 
 
-def _phase(sweep: SweepSummary) -> str:
+def _phase_word(sweep: SweepSummary) -> str:
+    """Returns whether a sweep is under way, over or cancelled."""
     if sweep.cancelled:
         return "cancelled"
     return "over" if sweep.over else "under way"
 
 
-def _counts(states: Mapping[str, int]) -> str:
-    order: Sequence[str] = sorted(states, key=lambda name: (name == TO_COME, name != _GOOD))
+def _state_counts(states: Mapping[str, int]) -> str:
+    """Returns the number of runs in each state."""
+    order: Sequence[str] = sorted(states, key=lambda name: (name == NOT_SUBMITTED, name != _GOOD))
     return ", ".join(f"{states[name]} {name}" for name in order)

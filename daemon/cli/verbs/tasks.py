@@ -74,7 +74,9 @@ def add(settings: Settings, name: str, file: BinaryIO, end: bool, dry_run: bool,
             # Equal lines at an equal position have the same key: a repeated command gets the answers of the first.
             digest = sha256(b"\n".join(rows)).hexdigest()
             key = derive(NAMESPACE, "tasks of a file", summary.id, request_id or "", added, digest)
-            body = view.AddTasks(tasks=[_row(line, file.name, added + number) for number, line in enumerate(rows)])
+            body = view.AddTasks(
+                tasks=[_parse_task(line, file.name, added + number) for number, line in enumerate(rows)]
+            )
             if dry_run:
                 # Each request is checked; without the ones before, its queue is shorter by their tasks.
                 answer = client.rehearse(view.add_tasks, body, name=summary.id)
@@ -133,7 +135,8 @@ def _batches(file: BinaryIO) -> Iterator[list[bytes]]:
         yield rows
 
 
-def _row(line: bytes, file: str, number: int) -> dict[str, Any]:
+def _parse_task(line: bytes, file: str, number: int) -> dict[str, Any]:
+    """Returns a line of `file` as a task; `number` counts from 0. Raises DataError."""
     from rftd.ops.decoding import UNREADABLE, json_decoder
     from rftd.ops.errors import DataError
 

@@ -21,20 +21,25 @@ if TYPE_CHECKING:
     from rftd.daemon.trust.token_file import TokenEntry, TokenFile
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 _LIMITS: Final = (
     ("--submissions", "submissions_per_hour", "Submissions within an hour"),
     ("--queued", "queued", "Experiments in the queue at once"),
     ("--streams", "streams", "Experiments watched at once"),
     ("--connections", "connections", "Requests under way at once"),
 )
+"""Option, field and help of each limit."""
 
 
 class Lifetime(click.ParamType[float]):
     """A click type: seconds, from a number with m, h, d or w."""
 
     name = "lifetime"
+    """Name of the type in usage errors."""
     _FACTORS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+    """Seconds of each unit of a lifetime."""
     _MOST_S: Final = 100 * 366 * 86400.0
+    """Maximum lifetime in seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Returns the lifetime in seconds; fails for zero, or for more than a hundred years."""
@@ -46,6 +51,7 @@ class Lifetime(click.ParamType[float]):
 
 
 def _limit_options(function: F) -> F:
+    """Adds an option for each limit of a token."""
     for option, name, text in reversed(_LIMITS):
         number = click.IntRange(0, 1_000_000)
         function = click.option(option, name, type=number, metavar="N", help=f"{text}. Default: by role.")(function)
@@ -100,7 +106,7 @@ def ls(settings: Settings) -> None:
             token.name,
             token.role,
             "-" if token.expires_ns is None else iso(token.expires_ns)[:16] + " expired" * token.is_expired(now_ns),
-            *(_number(getattr(_quota(token), name)) for _, name, _ in _LIMITS),
+            *(_limit_text(getattr(_effective_quota(token), name)) for _, name, _ in _LIMITS),
         )
         for token in tokens
     ]
@@ -157,17 +163,20 @@ def _file(settings: Settings) -> TokenFile:
 
 
 def _show_once(token: str, name: str, settings: Settings) -> None:
+    """Prints a new token, which is never shown again."""
     if emitted({"name": name, "token": token}, settings):
         return
     click.echo(token)
     say(f"this token of {name} is not shown again: use it as RFTD_TOKEN or as a bearer token", err=True)
 
 
-def _quota(entry: TokenEntry) -> Quota:
+def _effective_quota(entry: TokenEntry) -> Quota:
+    """Returns the limits of a token, with those of its role where it sets none."""
     return entry.quota.within(QUOTAS[entry.role])
 
 
-def _number(limit: int | None) -> str:
+def _limit_text(limit: int | None) -> str:
+    """Returns a limit; `-` for none."""
     return "-" if limit is None else str(limit)
 
 
@@ -180,5 +189,5 @@ def _plain(entry: TokenEntry) -> dict[str, Any]:
         "role": entry.role,
         "created": iso(entry.created_ns),
         "expires": None if entry.expires_ns is None else iso(entry.expires_ns),
-        **{name: getattr(_quota(entry), name) for _, name, _ in _LIMITS},
+        **{name: getattr(_effective_quota(entry), name) for _, name, _ in _LIMITS},
     }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rftd.streams.log.log import EventLog
 
 _KINDS: Final = ("tensorboard", "wandb", "mlflow", "swanlab", "trackio", "jsonl", "console")
+"""Kinds of trackers that can write a past run."""
 
 
 @click.group("track")
@@ -64,7 +65,7 @@ def add(
     from rftd.streams.spec.stage_parts import TrackerSpec
     from rftd.workers.tracking.process import run_tracker
 
-    tracker = TrackerSpec(kind=kind, args=_parsed(kind, arguments), single_run=single_run, samples=samples)
+    tracker = TrackerSpec(kind=kind, args=_parse_arguments(kind, arguments), single_run=single_run, samples=samples)
 
     async def send(log: EventLog) -> tuple[str, int]:
         registered = await find_entry(log, name)
@@ -87,7 +88,8 @@ def add(
     say(f"{experiment}: {kind} has {count} points")
 
 
-def _parsed(kind: str, arguments: tuple[str, ...]) -> dict[str, str]:
+def _parse_arguments(kind: str, arguments: tuple[str, ...]) -> dict[str, str]:
+    """Returns arguments `NAME=VALUE` of a tracker by name. Raises UsageError for unknown and secret ones."""
     from rftd.daemon.config.resolve.monitor import arguments_of
     from rftd.ops.errors import UsageError
 
@@ -97,7 +99,7 @@ def _parsed(kind: str, arguments: tuple[str, ...]) -> dict[str, str]:
         name, equals, argument_text = argument.partition("=")
         if not equals or name not in allowed_arguments:
             fix = f"known: {', '.join(allowed_arguments) or 'none'}; write NAME=VALUE"
-            raise UsageError(f"{name!r} is no argument of {kind}", field="--arg", fix=fix)
+            raise UsageError(f"{name!r} is not an argument of {kind}", field="--arg", fix=fix)
         if name in ("api_key", "password"):
             fix = "export WANDB_API_KEY or MLFLOW_TRACKING_PASSWORD: a command line is no place for a secret"
             raise UsageError(f"{name} is a secret", field="--arg", fix=fix)

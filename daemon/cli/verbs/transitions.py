@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 PARTIAL: Final = 7
 """Exit status if some of several experiments failed."""
 _TARGETS: Final = {"pause": "paused", "resume": "running", "cancel": "cancelled"}
+"""State of an experiment after each command."""
 _COMMANDS: Final = {"pause": commands.pause, "resume": commands.resume, "cancel": commands.cancel}
+"""Command route of each verb."""
 
 
-def _verb(name: str, text: str) -> click.Command:
+def _make_verb(name: str, text: str) -> click.Command:
+    """Builds the verb `name` with the help `text`."""
+
     @click.command(name, help=text)
     @experiments_argument
     @reason_option
@@ -43,15 +47,18 @@ def _verb(name: str, text: str) -> click.Command:
         if dry_run:
             if wait:
                 raise click.UsageError("--dry-run changes nothing to wait for: leave --wait out", ctx=ctx)
-            ctx.exit(_on_each(names, ctx.obj, lambda client, named: _rehearse(client, name, named, reason)))
+            ctx.exit(_on_each(names, ctx.obj, lambda client, named: _rehearse_one(client, name, named, reason)))
         ctx.exit(_run(name, names, ctx.obj, reason=reason, wait=wait, request_id=request_id))
 
     return command
 
 
-pause = _verb("pause", "Pause experiments: current work is finished, and nothing new starts.")
-resume = _verb("resume", "Resume paused experiments.")
-cancel = _verb("cancel", "Cancel experiments; what they produced is kept.")
+pause = _make_verb("pause", "Pause experiments: current work is finished, and nothing new starts.")
+"""Command `rftd pause`, which pauses each experiment named."""
+resume = _make_verb("resume", "Resume paused experiments.")
+"""Command `rftd resume`, which resumes each experiment named."""
+cancel = _make_verb("cancel", "Cancel experiments; what they produced is kept.")
+"""Command `rftd cancel`, which cancels each experiment named."""
 
 
 # A negative priority looks like an option to click.
@@ -101,11 +108,12 @@ def _run(
     return _on_each(
         names,
         settings,
-        lambda client, name: _command(client, verb, name, settings, reason=reason, wait=wait, key=request_id),
+        lambda client, name: _send_one(client, verb, name, settings, reason=reason, wait=wait, key=request_id),
     )
 
 
-def _rehearse(client: Client, verb: str, name: str, reason: str) -> dict[str, Any]:
+def _rehearse_one(client: Client, verb: str, name: str, reason: str) -> dict[str, Any]:
+    """Returns the consequence of a command on one experiment, as JSON."""
     outcome: dict[str, Any] = client.rehearse(_COMMANDS[verb], commands.Reason(reason=reason), name=name).plain()
     return outcome
 
@@ -140,9 +148,12 @@ def _on_each(names: tuple[str, ...], settings: Settings, carry_out: Callable[[Cl
     return PARTIAL if failed and len(failed) < len(names) else (failed[0] if failed else 0)
 
 
-def _command(
+def _send_one(
     client: Client, verb: str, name: str, settings: Settings, *, reason: str, wait: bool, key: str | None
 ) -> dict[str, Any]:
+    """Sends a command to one experiment, with `wait` waits for the target state, and returns the receipt as JSON; an
+    experiment already in the target state is no error.
+    """
     from rftd.daemon.http.client.client import follow
     from rftd.ops.errors import ConflictError
 

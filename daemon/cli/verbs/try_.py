@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,14 +14,12 @@ from rftd.daemon.cli.output.table import LABEL, labelled
 from rftd.daemon.cli.output.terminal import say
 from rftd.daemon.cli.settings import Settings, shared_options
 from rftd.daemon.http.views.wire import to_wire
-from rftd.ops.errors import ConfigError, UsageError
+from rftd.ops.errors import UsageError
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.recorded_judging import JudgedRollouts
     from rftd.streams.spec.spec import StageSpec, TasksetSpec
-    from rftd.workers.rollout.tried import TriedCall, TriedRollout
-
-_TASKSET: Final = "buffer.explorer_input.taskset"
+    from rftd.workers.rollout.tried_rollout import TriedCall, TriedRollout
 
 
 @click.command("try")
@@ -29,7 +27,7 @@ _TASKSET: Final = "buffer.explorer_input.taskset"
 @click.option("--task", "row", type=click.IntRange(0), default=0, show_default=True, help="Row of the taskset, from 0.")
 @click.option("--reward", metavar="NAME|FILE:NAME", help="Score by this reward, registered or of a Python file.")
 @click.option("--reward-args", metavar="JSON", help="Arguments of that reward.")
-@click.option("--taskset", metavar="NAME", help="The taskset, where there are several; held-out ones count.")
+@click.option("--taskset", metavar="NAME", help="The taskset, if there are several; held-out tasksets included.")
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Set one field of FILE; repeatable.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Another seed draws other answers.")
 @click.option("--experience", metavar="ID", help="Judge this recorded rollout of experiment NAME by --reward.")
@@ -59,7 +57,7 @@ def command(
     With --experience or --step, of experiment NAME: what the reward --reward says of recorded rollouts, beside what was
     recorded.
     """
-    arguments = _arguments(reward, reward_args)
+    arguments = _reward_arguments(reward, reward_args)
     if experience is not None or step is not None:
         if reward is None:
             raise UsageError("recorded rollouts need a reward", field="--reward", fix="name one: ./mine.py:short")
@@ -71,16 +69,19 @@ def command(
         with Client(settings) as client:
             judged = judged_rollouts(client, target, reward, arguments, experience=experience, step=step, limit=limit)
         if not emitted(to_wire(judged), settings):
-            _print(_judged(judged))
+            _print_lines(_judgement_lines(judged))
         return
-    tried = _try(target, row, reward, arguments, taskset, overrides, seed)
+    tried = _run_task(target, row, reward, arguments, taskset, overrides, seed)
     if not emitted(to_wire(tried), settings):
-        _print(_lines(tried))
+        _print_lines(_rollout_lines(tried))
     if tried.error:
         raise click.exceptions.Exit(1)
 
 
-def _arguments(reward: str | None, arguments_json: str | None) -> dict[str, Any]:
+def _reward_arguments(reward: str | None, arguments_json: str | None) -> dict[str, Any]:
+    """Returns the arguments of `--reward-args`, empty if it is missing. Raises UsageError without `--reward`, and for
+    anything but a JSON mapping.
+    """
     if arguments_json is None:
         return {}
     if reward is None:
@@ -94,7 +95,7 @@ def _arguments(reward: str | None, arguments_json: str | None) -> dict[str, Any]
     return arguments
 
 
-def _try(
+def _run_task(
     file: str,
     row: int,
     reward: str | None,
@@ -103,6 +104,7 @@ def _try(
     overrides: tuple[str, ...],
     seed: int,
 ) -> TriedRollout:
+    """Runs one rollout of a task of the file by its model, and returns everything observed."""
     import asyncio
     import tempfile
     from pathlib import Path
@@ -111,12 +113,12 @@ def _try(
     from rftd.daemon.cli.verbs.arguments import load_experiment, read_experiment
     from rftd.ops.clock import SystemClock
     from rftd.workers.devices.discovery import find_host
-    from rftd.workers.rollout.tried import tried
+    from rftd.workers.rollout.tried import chosen_taskset, tried
 
     spec = load_experiment(*read_experiment(file), overrides, find_host(), False).spec
-    stage, chosen = _chosen(spec.stages, taskset)
+    stage, chosen = chosen_taskset(spec.stages, taskset)
     if reward is not None:
-        stage, chosen = _rewarded(stage, chosen, reward, arguments)
+        stage, chosen = _with_reward(stage, chosen, reward, arguments)
     with tempfile.TemporaryDirectory(prefix="rftd-try-") as folder:
         work = tried(
             spec, stage, chosen, row, clock=SystemClock(), folder=Path(folder), seed=UUID(int=spec.seed + seed)
@@ -124,7 +126,7 @@ def _try(
         return asyncio.run(work)
 
 
-def _rewarded(
+def _with_reward(
     stage: StageSpec, taskset: TasksetSpec, reward: str, arguments: Mapping[str, Any]
 ) -> tuple[StageSpec, TasksetSpec]:
     """Returns stage and taskset with another reward; the text of a Python file goes along as in a submission."""
@@ -148,29 +150,13 @@ def _rewarded(
     return stage, msgspec.structs.replace(taskset, reward=reward, reward_args=dict(arguments))
 
 
-def _chosen(stages: tuple[StageSpec, ...], name: str | None) -> tuple[StageSpec, TasksetSpec]:
-    """Returns the first taskset, or the one of this name, with its stage. Raises ConfigError without one."""
-    from rftd.streams.spec.stage_tasks import tasksets_of
-
-    pairs = [(stage, taskset) for stage in stages for taskset in (*tasksets_of(stage), *stage.evals)]
-    readable = [(stage, taskset) for stage, taskset in pairs if taskset.path]
-    for stage, taskset in readable:
-        if name is None or taskset.name == name:
-            return stage, taskset
-    names = ", ".join(dict.fromkeys(taskset.name for _, taskset in readable)) or "none"
-    raise ConfigError(
-        "has no taskset to try" if name is None else f"has no taskset {name!r}",
-        field=_TASKSET,
-        fix=f"tasksets with a file: {names}",
-    )
-
-
-def _print(lines: Iterator[str]) -> None:
+def _print_lines(lines: Iterator[str]) -> None:
+    """Prints the lines, continued at the width of labels."""
     say("\n".join(lines), indent=LABEL)
 
 
-def _lines(tried: TriedRollout) -> Iterator[str]:
-    """Yields a rollout for people."""
+def _rollout_lines(tried: TriedRollout) -> Iterator[str]:
+    """Yields the lines of a tried rollout for people: task, calls of the model, programs, reward and time."""
     named = f"; reward {tried.reward_name}" if tried.reward_name else ""
     yield labelled("task", f"{tried.taskset}, row {tried.row}")
     yield labelled("workflow", f"{tried.workflow}{named}")
@@ -179,37 +165,41 @@ def _lines(tried: TriedRollout) -> Iterator[str]:
         yield labelled("truth", tried.truth)
     for count, call in enumerate(tried.calls, start=1):
         yield ""
-        yield from _call(count, call)
+        yield from _call_lines(count, call)
     if tried.auxiliary or tried.parts:
         yield ""
     for answer in tried.auxiliary:
         yield labelled("asked", f"{answer.model}, {answer.tokens} tokens: {answer.text}")
     for program in tried.parts:
         failed = f", failed: {program.error}" if program.error else ""
-        yield labelled("ran", f"{program.name}, {_duration(program.duration_s)}{failed}")
+        yield labelled("ran", f"{program.name}, {_seconds_text(program.duration_s)}{failed}")
     yield ""
     if tried.error:
         yield labelled("error", tried.error)
         if tried.fix:
             yield labelled("fix", tried.fix)
     else:
-        yield from _scored(tried)
-    yield labelled("time", f"{_duration(tried.duration_s)}, after {_duration(tried.opening_s)} to open the model")
+        yield from _score_lines(tried)
+    yield labelled(
+        "time", f"{_seconds_text(tried.duration_s)}, after {_seconds_text(tried.opening_s)} to open the model"
+    )
 
 
-def _call(count: int, call: TriedCall) -> Iterator[str]:
+def _call_lines(count: int, call: TriedCall) -> Iterator[str]:
+    """Yields the lines of one call of the model: settings, prompt, answer and ids."""
     how = f"temperature {number(call.temperature)}, at most {call.max_tokens} tokens"
-    yield labelled(f"call {count}", f"{how}; {_duration(call.duration_s)}")
+    yield labelled(f"call {count}", f"{how}; {_seconds_text(call.duration_s)}")
     yield labelled("seen", call.prompt)
-    yield labelled("ids", _ids(call.prompt_ids))
+    yield labelled("ids", _ids_text(call.prompt_ids))
     yield labelled("answer", call.answer)
-    yield labelled("ids", _ids(call.answer_ids))
+    yield labelled("ids", _ids_text(call.answer_ids))
     if call.logprobs:
         mean = sum(call.logprobs) / len(call.logprobs)
         yield labelled("ended", f"{call.finish}; mean log-probability {number(mean)}")
 
 
-def _scored(tried: TriedRollout) -> Iterator[str]:
+def _score_lines(tried: TriedRollout) -> Iterator[str]:
+    """Yields the lines of reward, extracted answer and trained tokens."""
     parts = ", ".join(f"{name} {number(part)}" for name, part in tried.rewards.items())
     yield labelled("reward", f"{number(tried.reward)}{f'  ({parts})' if parts else ''}")
     if tried.extracted is not None:
@@ -218,8 +208,8 @@ def _scored(tried: TriedRollout) -> Iterator[str]:
     yield labelled("trained", f"{tried.trained_tokens} of {tried.drawn_tokens} drawn tokens{steps}; {tried.finish}")
 
 
-def _judged(judged: JudgedRollouts) -> Iterator[str]:
-    """Yields recorded rollouts with both rewards for people."""
+def _judgement_lines(judged: JudgedRollouts) -> Iterator[str]:
+    """Yields the lines of recorded rollouts for people, each with its recorded and its new reward."""
     yield labelled("reward", judged.reward)
     yield labelled("mean", f"{number(judged.judged)}; recorded {number(judged.recorded)}")
     for rollout in judged.items:
@@ -230,8 +220,8 @@ def _judged(judged: JudgedRollouts) -> Iterator[str]:
         yield labelled("answer", rollout.response)
         if rollout.truth:
             yield labelled("truth", rollout.truth)
-        yield labelled("recorded", f"{number(rollout.recorded)}{_named(rollout.recorded_parts)}")
-        new = rollout.error or f"{number(rollout.reward)}{_named(rollout.parts)}"
+        yield labelled("recorded", f"{number(rollout.recorded)}{_parts_words(rollout.recorded_parts)}")
+        new = rollout.error or f"{number(rollout.reward)}{_parts_words(rollout.parts)}"
         yield labelled("now", new)
         if rollout.extracted is not None:
             yield labelled("read", rollout.extracted)
@@ -239,14 +229,17 @@ def _judged(judged: JudgedRollouts) -> Iterator[str]:
         yield labelled("note", note)
 
 
-def _named(parts: Mapping[str, float]) -> str:
+def _parts_words(parts: Mapping[str, float]) -> str:
+    """Returns the parts of a reward in brackets; empty without parts."""
     shown = ", ".join(f"{name} {number(part)}" for name, part in parts.items())
     return f"  ({shown})" if shown else ""
 
 
-def _ids(ids: list[int]) -> str:
+def _ids_text(ids: list[int]) -> str:
+    """Returns token ids separated by blanks."""
     return " ".join(map(str, ids))
 
 
-def _duration(seconds: float) -> str:
+def _seconds_text(seconds: float) -> str:
+    """Returns a duration in seconds with three decimals."""
     return f"{seconds:.3f} s"

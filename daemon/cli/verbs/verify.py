@@ -84,12 +84,13 @@ def command(
     if settings.machine_readable:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        say(_text(report))
+        say(_report_text(report))
     sys.exit(0 if report.clean else 1)
 
 
 def _unheard(error: UnreachableError) -> None:
-    say(f"warning: what the tables remember of the log was not heard: {error.what}", err=True)
+    """Prints a warning that the heads remembered in the tables could not be read."""
+    say(f"warning: the log was not compared with the tables: {error.what}", err=True)
 
 
 def files_of(outside: Outside, *, left_out: frozenset[str] = frozenset(), copies: Path | None = None) -> SeenOutside:
@@ -168,7 +169,8 @@ def _books(experiment: VerifiedExperiment) -> str:
     return books
 
 
-def _text(report: VerifyReport) -> str:
+def _report_text(report: VerifyReport) -> str:
+    """Returns the report as lines of text."""
     from rftd.ops.clock import iso
 
     lines = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from rftd.daemon.http.views import moment as moments
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
 from rftd.ops.clock import SystemClock, iso
-from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
+from rftd.ops.errors import RftdError, UnreachableError, UsageError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.client import Client
@@ -38,9 +39,10 @@ _QUERY_TIMEOUT_S: Final = 2.0
 
 @click.command("watch")
 @experiment_argument
+@click.option("--keys", "by_keys", is_flag=True, help="Browse curves, groups and answers by keys; ? lists them.")
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, name: str) -> None:
+def command(ctx: click.Context, name: str, by_keys: bool) -> None:
     """Follow experiment NAME until it ends; exit 1 if it does not complete. Ctrl-C detaches.
 
     Redraws the page of `rftd get` every second. If the daemon stops answering, waits for it as long as --timeout says.
@@ -48,7 +50,19 @@ def command(ctx: click.Context, name: str) -> None:
     from rftd.daemon.http.client.client import Client
 
     with Client(ctx.obj) as client:
+        if by_keys:
+            _browse(client, name, ctx.obj)
+            return
         ctx.exit(follow_to_end(client, name, ctx.obj))
+
+
+def _browse(client: Client, name: str, settings: Settings) -> None:
+    """Opens the run by keys. Raises UsageError without a terminal."""
+    from rftd.daemon.cli.verbs.keys_view import browse
+
+    if settings.machine_readable or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("needs a terminal", field="--keys", fix="leave it out")
+    browse(client, name)
 
 
 def follow_to_end(
@@ -60,7 +74,7 @@ def follow_to_end(
     last: ExperimentPage | None = None
     try:
         with PageFeed(client, name, after=after, patience_s=settings.timeout_s) as feed:
-            for page in _shown(client, feed, settings):
+            for page in _displayed_pages(client, feed, settings):
                 last = page
     except KeyboardInterrupt:
         say(f"\ndetached; nothing was stopped. Again: rftd watch {shlex.quote(handle or name)}", err=True)
@@ -73,11 +87,11 @@ def follow_to_end(
     return 0 if summary.state == "completed" else 1
 
 
-def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
+def _displayed_pages(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
     """Yields each page once displayed: as JSON lines, as a live page, or as a line without a terminal."""
     console = console_of(settings)
     if console.is_terminal and not settings.machine_readable:
-        yield from _live(client, feed, settings)
+        yield from _live_pages(client, feed, settings)
         return
     from rftd.daemon.http.client.page_feed import Away
 
@@ -86,7 +100,7 @@ def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Exper
     for news in feed.each(REDRAW_S):
         if isinstance(news, Away):
             if not away and settings.verbosity >= 0:
-                say(f"{_gone(client)}; waiting {lasting(settings.timeout_s)} for it", err=True)
+                say(f"{_away_words(client)}; waiting {lasting(settings.timeout_s)} for it", err=True)
             away = True
         elif news is not None:
             away = False
@@ -94,13 +108,13 @@ def _shown(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Exper
                 emit_line(news.plain())
             elif (line := brief(news.value)) != shown:
                 # Most news of a run, such as each finished rollout, is on the page and not in the line.
-                click.echo(line)
+                click.echo(f"{iso(SystemClock().now_ns())}  {line}")
                 shown = line
             yield news.value
 
 
-def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
-    """Draws the page at each news, and each second without any."""
+def _live_pages(client: Client, feed: PageFeed, settings: Settings) -> Iterator[ExperimentPage]:
+    """Yields each new page once drawn; redraws the page each second without news, with the present moment."""
     from rich.live import Live
 
     from rftd.daemon.http.client.client import Client
@@ -131,7 +145,7 @@ def _live(client: Client, feed: PageFeed, settings: Settings) -> Iterator[Experi
             else:
                 away_s = time.monotonic() if away_s is None else away_s
                 page = msgspec.structs.replace(page, moment=None)  # the present progress is unknown
-            live.update(render(page, clock, _notes(client, away_s, settings), queues=queues), refresh=True)
+            live.update(render(page, clock, _absence_notes(client, away_s, settings), queues=queues), refresh=True)
             if news is not None and not isinstance(news, Away):
                 yield news.value
 
@@ -150,23 +164,27 @@ def _refreshed(client: Client, page: ExperimentPage) -> tuple[ExperimentPage, li
         return page, []
 
 
-def _notes(client: Client, away_s: float | None, settings: Settings) -> tuple[str, ...]:
+def _absence_notes(client: Client, away_s: float | None, settings: Settings) -> tuple[str, ...]:
+    """Returns the note about a daemon not answering since `away_s`; empty while one answers."""
     if away_s is None:
         return ()
     old = lasting(time.monotonic() - away_s)
     patience = lasting(settings.timeout_s)
-    return (f"{_gone(client)}: this page is {old} old. Waiting up to {patience} for one; start it with `rftd serve`",)
+    return (
+        f"{_away_words(client)}: this page is {old} old. Waiting up to {patience} for one; start it with `rftd serve`",
+    )
 
 
-def _gone(client: Client) -> str:
+def _away_words(client: Client) -> str:
+    """Returns the words for a daemon not answering."""
     return f"no daemon answers at {client.url}"
 
 
 def brief(page: ExperimentPage) -> str:
-    """Returns the page as a line of text, for output without a terminal."""
+    """Returns the page as a line of text without its time, for output without a terminal."""
     summary = page.experiment.summary
     curve = sparkline([point.reward_mean for point in page.reward_curve], width=16)
     return (
-        f"{iso(summary.state_ns)}  {summary.name}  {summary.state:<9}  {summary.stage or '-'}"
+        f"{summary.name}  {summary.state:<9}  {summary.stage or '-'}"
         f"  step {summary.step}/{summary.total_steps}  reward {number(summary.reward_mean)}  {curve}".rstrip()
     ) + (f"  {signal_text}" if (signal_text := signal_words(page.signal)) else "")

@@ -60,7 +60,8 @@ def _print_answer(why: view.WhyNow, settings: Settings) -> None:
         now = why.moment
         figures = [text for text in (now.progress, now.pace_words, now.work_words) if text is not None]
         for line in dict.fromkeys((now.sentence, *figures, *now.memory)):
-            say(one_line(line))
+            if line != why.status:  # stands in the line above
+                say(one_line(line))
     clock = SystemClock()
     headers = ("ROLE", "STATE", "FOR", "WHAT", "NEXT")
     rows = [_table_row(wait, clock) for wait in why.waits]

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from rftd.streams.log.backend import LogUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the decorated function."""
 
 
 def _log_options(function: F) -> F:
+    """Adds the options common to explorer and trainer."""
     for option in (
         click.option("--spine-offset", type=click.IntRange(0), default=0, hidden=True),
         click.option("--worker", type=click.UUID, hidden=True),
@@ -67,7 +69,7 @@ def explorer(
 ) -> None:
     """Run rollouts of leased tasks."""
     _prepare_process(folders, log_level)
-    _run("explorer", log_at, experiment, slot, spine_offset, worker, traces)
+    _run_worker("explorer", log_at, experiment, slot, spine_offset, worker, traces)
 
 
 @command.command()
@@ -83,10 +85,11 @@ def trainer(
 ) -> None:
     """Train planned batches. While another trainer is alive, this one stands by; then it takes over."""
     _prepare_process(folders, log_level)
-    _run("trainer", log_at, experiment, -1, spine_offset, worker, traces)
+    _run_worker("trainer", log_at, experiment, -1, spine_offset, worker, traces)
 
 
 def _prepare_process(folders: FolderAccess, log_level: str) -> None:
+    """Restricts new files, and configures logging."""
     from rftd.ops.logs import configure
 
     begin_process(folders)
@@ -107,10 +110,11 @@ def tracker(log_at: LogUrl, kind: str, experiment: UUID, spine_offset: int) -> N
     from rftd.streams.log.backend import backend_of
 
     configure(libraries=True)
-    asyncio.run(_track(backend_of(log_at).checked(log_at.text), experiment, kind, spine_offset))
+    asyncio.run(_run_tracker_process(backend_of(log_at).checked(log_at.text), experiment, kind, spine_offset))
 
 
-async def _track(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) -> None:
+async def _run_tracker_process(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) -> None:
+    """Runs a tracker's process until its experiment is written completely, a signal, or the daemon's death."""
     import asyncio
     import os
     import signal
@@ -145,7 +149,68 @@ async def _track(url: LogUrl, experiment: UUID, kind: str, spine_offset: int) ->
         await log.close()
 
 
-def _run(
+@command.command("terms", hidden=True)
+@click.option("--experiment", type=click.UUID, required=True, help="Id of the experiment.")
+@click.option("--step", type=click.IntRange(1), required=True, help="Step whose terms are recomputed.")
+@click.option("--into", type=click.Path(), required=True, help="File to write.")
+@worker_log_option
+@config_option
+@click.pass_context
+def terms(ctx: click.Context, log_at: LogUrl, experiment: UUID, step: int, into: str) -> None:
+    """Recompute the terms of a step's objective at each token by a replay. The daemon starts it."""
+    import asyncio
+
+    from rftd.daemon.cli.output.data import emit_line
+    from rftd.daemon.cli.output.failure import leaves
+    from rftd.ops.errors import RftdError
+    from rftd.ops.logs import configure
+    from rftd.streams.log.backend import backend_of
+
+    configure(libraries=True)
+    url = backend_of(log_at).checked(log_at.text)
+    try:
+        asyncio.run(_recompute_terms(url, experiment, step, into))
+    except (RftdError, ExceptionGroup) as raised:
+        error = next((leaf for leaf in leaves(raised) if isinstance(leaf, RftdError)), None)
+        if error is None:
+            raise
+        # For the daemon, reading this line from the pipe.
+        emit_line({"what": error.what, "where": error.where, "fix": error.fix})
+        ctx.exit(1)
+
+
+async def _recompute_terms(url: LogUrl, experiment: UUID, step: int, into: str) -> None:
+    import asyncio
+    from pathlib import Path
+
+    import msgspec
+
+    from rftd.daemon.cli.output.data import emit_line
+    from rftd.daemon.serve.log_source import connect_log
+    from rftd.ops.clock import SystemClock
+    from rftd.ops.ids import SystemIds
+    from rftd.workers.tracking.process import stop_when_orphaned
+    from rftd.workers.training.step_terms import TermsProgress, recompute_terms
+
+    def report(progress: TermsProgress) -> None:
+        emit_line(msgspec.to_builtins(progress))
+
+    clock = SystemClock()
+    log = await connect_log(url, clock=clock, ids=SystemIds(clock))
+    try:
+        work = recompute_terms(log, experiment, step, Path(into), clock=clock, report=report)
+        async with asyncio.TaskGroup() as tasks:
+            recomputing = tasks.create_task(work)
+            # A killed daemon leaves the process behind, and forgets the request.
+            orphaned = tasks.create_task(stop_when_orphaned(asyncio.Event(), clock))
+            await asyncio.wait((recomputing, orphaned), return_when=asyncio.FIRST_COMPLETED)
+            recomputing.cancel()
+            orphaned.cancel()
+    finally:
+        await log.close()
+
+
+def _run_worker(
     role: str,
     log_at: LogUrl,
     experiment: str | None,
@@ -154,6 +219,7 @@ def _run(
     worker: UUID | None,
     traces: TraceOptions | None,
 ) -> None:
+    """Runs a worker of this role; `experiment` is an id, None for any running one."""
     import asyncio
     import gc
     from uuid import UUID
@@ -180,12 +246,12 @@ def _run(
         logger(role=role).warning("worker.leftovers_ended", processes=ended)
     try:
         with tracing(traces, role, clock=SystemClock(), logger=logger(role=role)) as tracer:
-            asyncio.run(_work(role, url, id, slot, spine_offset, worker, tracer))
+            asyncio.run(_work_until_end(role, url, id, slot, spine_offset, worker, tracer))
     finally:
         started.end()
 
 
-async def _work(
+async def _work_until_end(
     role: str,
     url: LogUrl,
     experiment: object,
@@ -194,6 +260,7 @@ async def _work(
     worker: UUID | None,
     tracer: Tracer | None,
 ) -> None:
+    """Connects to the log, and works until the experiment's end or a signal."""
     import asyncio
     import signal
     from functools import partial

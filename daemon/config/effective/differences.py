@@ -10,7 +10,7 @@ from rftd.daemon.config.field_path import leaves
 if TYPE_CHECKING:
     from rftd.daemon.config.field_path import FieldPath
 
-_OWN: Final = ("name", "derived")
+_PER_EXPERIMENT_FIELDS: Final = ("name", "derived")
 """Fields of a resolved experiment specific to each experiment, or derived from other fields."""
 
 Difference = tuple["FieldPath", list[Any]]
@@ -23,7 +23,7 @@ class NoField:
 
 def differing(files: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     """Yields the differing fields of resolved experiments, in the order of the first one with the field."""
-    own = [{key: content for key, content in file.items() if key not in _OWN} for file in files]
+    own = [{key: content for key, content in file.items() if key not in _PER_EXPERIMENT_FIELDS} for file in files]
     contents_by_path = [dict(leaves(file)) for file in own]
     for path in dict.fromkeys(path for fields in contents_by_path for path in fields):
         contents = [fields.get(path, NoField) for fields in contents_by_path]

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from math import ceil
 from typing import Any, Final
 
+import msgspec
+
 from rftd.daemon.config.effective.arguments import acting_fields, with_defaults
 from rftd.daemon.config.effective.learning import algorithm_section, policy_section, replay_buffer, trainer_section
 from rftd.daemon.config.effective.rollouts import explorer_section, model_section
+from rftd.daemon.config.resolve.pipeline import SERVICE_CONFIG
 from rftd.daemon.config.resolve.rows import VARIABLE
 from rftd.daemon.config.resolve.stages import stage_trees
 from rftd.daemon.config.schema.experiment import Experiment
@@ -20,8 +23,10 @@ from rftd.streams.spec.schedule import explorer_interval, needed_staleness, trai
 from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec, SamplingSpec, StageSpec, TasksetSpec
 from rftd.streams.spec.stage_tasks import tasksets_of
+from rftd.streams.spec.task_pipeline import TaskPipelineSpec
 from rftd.workers.control.selectors.registry import SELECTORS, draws
-from rftd.workers.pipelines.registry import OPERATORS
+from rftd.workers.learning.algorithms.advantages.registry import ADVANTAGES
+from rftd.workers.pipelines.registry import OPERATORS, TASK_OPERATORS
 from rftd.workers.workflows.environments.address import names_environment
 from rftd.workers.workflows.registry import WORKFLOWS, own_reward
 from rftd.workers.workflows.rewards.registry import REWARDS
@@ -135,6 +140,8 @@ def effective_config(spec: ExperimentSpec) -> dict[str, Any]:
         config["sources"] = sources
     if spec.limits != Budgets():
         config["limits"] = acting_fields(spec.limits)
+    if service := service_section(spec):
+        config["service"] = service
     config["model"] = model_section(first, spec.config.get("model") or {})
     if exploring:
         config["synchronizer"] = acting_fields((first if first in exploring else exploring[0]).synchronizer)
@@ -206,15 +213,62 @@ def _stage(spec: ExperimentSpec, stage: StageSpec, submitted: Mapping[str, Any])
         sections["explorer"] = explorer_section(stage, submitted.get("explorer") or {})
     if stage.pipeline:
         operators = [
-            {"name": operator.name, "args": with_defaults(OPERATORS, operator.name, operator.args)}
+            {
+                "name": operator.name,
+                "args": {
+                    name: argument
+                    for name, argument in with_defaults(OPERATORS, operator.name, operator.args).items()
+                    if name != SERVICE_CONFIG
+                },
+            }
             for operator in stage.pipeline
         ]
         sections["data_processor"] = {"experience_pipeline": {"operators": operators}}
+    if stage.task_pipeline is not None:
+        processor: dict[str, Any] = sections.setdefault("data_processor", {})
+        processor["task_pipeline"] = _task_pipeline(stage.task_pipeline)
     if stage.rollout.engine != SERVICE:  # a service answers with weights not available here
         sections["trainer"] = trainer_section(stage)
     if stage.kind == "both" and (policy := policy_section(stage)) is not None:
         sections["policy"] = policy
     return sections
+
+
+def _task_pipeline(pipeline: TaskPipelineSpec) -> dict[str, Any]:
+    operators = [
+        {
+            "name": operator.name,
+            "args": with_defaults(TASK_OPERATORS, operator.name, operator.args)
+            if operator.name in TASK_OPERATORS.names()
+            else operator.args,
+        }
+        for operator in pipeline.operators
+    ]
+    return {
+        "operators": operators,
+        "num_process": pipeline.num_process,
+        "inputs": list(pipeline.inputs),
+        "output": {"path": pipeline.output} if pipeline.output else None,
+        "target_fields": list(pipeline.target_fields),
+        "priority_weights": pipeline.priority_weights,
+        "top_k": pipeline.top_k,
+        "made": msgspec.json.decode(msgspec.json.encode(pipeline.made)) if pipeline.made is not None else {},
+    }
+
+
+def service_section(spec: ExperimentSpec) -> dict[str, Any]:
+    """Returns the section `service` for the operators of all stages; empty without any using a service."""
+    services: list[dict[str, Any]] = [
+        msgspec.to_builtins(stage.task_pipeline.juicer)
+        for stage in spec.stages
+        if stage.task_pipeline is not None and stage.task_pipeline.juicer is not None
+    ]
+    operators = (operator for stage in spec.stages for operator in stage.pipeline)
+    services += [operator.args[SERVICE_CONFIG] for operator in operators if SERVICE_CONFIG in operator.args]
+    if not services:
+        return {}
+    written = {name: setting or None for name, setting in services[0].items()}
+    return {"data_juicer": {**written, "auto_start": services[0]["auto_start"], "release": services[0]["release"]}}
 
 
 def mode_of(stage: StageSpec, half: str) -> str:
@@ -281,6 +335,8 @@ def _taskset(spec: TasksetSpec) -> dict[str, Any]:
             "feature_keys": list(spec.feature_keys),
             "kwargs": with_defaults(SELECTORS, spec.selector, spec.selector_args) if draws(spec.selector) else {},
         },
+        "algorithm_type": spec.algorithm or None,
+        "advantage_fn_args": with_defaults(ADVANTAGES, spec.advantage, spec.advantage_args) if spec.algorithm else None,
         "repeat_times": spec.repeat_times,
         "max_retry_times": spec.max_retry_times,
         "limit_rows": spec.limit_rows,

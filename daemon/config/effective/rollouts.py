@@ -12,14 +12,14 @@ from rftd.streams.spec.spec import LoraSpec, RolloutSpec, StageSpec
 from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.generation.auxiliary.service_arguments import ServiceArgs
 
-_OF_SERVICE: Final = ("model_name", "base_url_env", "api_key_env")
-"""Arguments of a service engine, set in `model.external_model`."""
+_SERVICE_ARGUMENTS: Final = ("model_name", "base_url_env", "api_key_env")
+"""Arguments of a service engine that stand in section `model.external_model` instead of `extra_engine_args`."""
 _COUNTED: Final = ("engine_num", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-"""Fields of an auxiliary model with numbers of GPUs."""
-_ON_ONE: Final = ("torch", "fake", TINKER, SERVICE)
-"""Engines using at most one device, with no requirements but a time-out."""
+"""Fields of an auxiliary model with the number of its engines and of each engine's GPUs, shown if the user set them."""
+_SINGLE_DEVICE_ENGINES: Final = ("torch", "fake", TINKER, SERVICE)
+"""Rollout engines using at most one device: the only requirement shown for them is the time-out of their start."""
 _SAMPLED: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-"""Sampling settings of `model`, with defaults; a taskset or an auxiliary model may override them."""
+"""Sampling settings of section `model` with their defaults; a taskset or an auxiliary model may override them."""
 
 
 def explorer_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +63,11 @@ def explorer_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str
 
 
 def _evaluations(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of evaluations."""
+    """Returns the fields of section `explorer` about evaluations, which depend on the mode.
+
+    A stage of kind `explore` has `eval_on_startup` and `bench_on_latest_checkpoint`, but no field if it has a taskset
+    or samples from a service; other stages have `eval_interval` and `eval_on_startup`.
+    """
     if stage.kind == "explore":  # the mode determines when, and the daemon chooses the weights
         names = {"eval_on_startup": True, "bench_on_latest_checkpoint": False}
         measured = stage.taskset is None and stage.rollout.engine != SERVICE
@@ -79,11 +83,11 @@ def _rollout_model(stage: StageSpec) -> dict[str, Any]:
     if spec.engine == TINKER:
         arguments = {}  # set in model.tinker
     elif spec.engine == SERVICE:
-        arguments = {name: setting for name, setting in arguments.items() if name not in _OF_SERVICE}
+        arguments = {name: setting for name, setting in arguments.items() if name not in _SERVICE_ARGUMENTS}
     else:
         arguments = struct_defaults(rollout_engines.arguments_of(spec.engine), arguments)
     section["extra_engine_args"] = _with_threads(arguments, spec.threads)
-    section |= _needs(spec.needs, alone=spec.engine in _ON_ONE)
+    section |= _needs(spec.needs, alone=spec.engine in _SINGLE_DEVICE_ENGINES)
     for name in ("chat_template", "enable_thinking"):
         if (setting := getattr(stage.model, name)) is not None:
             section[name] = setting
@@ -100,7 +104,9 @@ def _with_threads(arguments: dict[str, Any], threads: int) -> dict[str, Any]:
 
 
 def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
-    """Returns the engine's requirements; for an engine `alone` on a device, only the time-out."""
+    """Returns the engine's requirements by field: the time-out of its start, its parallelism, memory and batching; only
+    the time-out for an engine `alone`, on one device at most.
+    """
     needs: dict[str, Any] = {"start_timeout": spec.start_timeout_s or None}
     if alone:
         return needs
@@ -120,7 +126,11 @@ def _needs(spec: EngineNeeds, *, alone: bool) -> dict[str, Any]:
 
 
 def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int) -> dict[str, Any]:
-    """Returns the section of one auxiliary model."""
+    """Returns one entry of `explorer.auxiliary_models`; `submitted` is the entry as written by the user.
+
+    The number of engines is that of all `explorers` together; a model at a service has its address and the name of its
+    key's variable instead.
+    """
     section: dict[str, Any] = {
         "name": spec.name,
         "engine_type": spec.engine,
@@ -152,7 +162,10 @@ def _auxiliary(spec: AuxiliarySpec, submitted: Mapping[str, Any], explorers: int
 
 
 def model_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns section `model` with effective lengths and adapter; `submitted` is the section as written by the user."""
+    """Returns section `model` with effective lengths, adapter, and the parts `tinker` and `external_model`.
+
+    `submitted` is the section as written by the user, for sampling settings and the chat template.
+    """
     spec = stage.model
     section: dict[str, Any] = {
         "model_path": spec.path,
@@ -175,7 +188,7 @@ def model_section(stage: StageSpec, submitted: Mapping[str, Any]) -> dict[str, A
 
 
 def _adapter(spec: LoraSpec) -> dict[str, Any]:
-    """Returns the section of an adapter."""
+    """Returns the entry of `model.lora_configs` for an adapter; an empty path or list of exclusions becomes None."""
     return {
         "name": spec.name,
         "path": spec.path or None,
@@ -187,7 +200,7 @@ def _adapter(spec: LoraSpec) -> dict[str, Any]:
 
 
 def _tinker(stage: StageSpec) -> dict[str, Any]:
-    """Returns section `tinker`."""
+    """Returns section `model.tinker` with the settings of that engine; only `enable: false` for another trainer."""
     if stage.trainer.engine != TINKER:
         return {"enable": False}
     names = ("base_model", "rank", "seed", "train_mlp", "train_attn", "train_unembed", "base_url")
@@ -195,7 +208,7 @@ def _tinker(stage: StageSpec) -> dict[str, Any]:
 
 
 def _service(spec: RolloutSpec) -> dict[str, Any]:
-    """Returns section `external_model`."""
+    """Returns section `model.external_model` with the service's arguments; only `enable: false` without a service."""
     if spec.engine != SERVICE:
         return {"enable": False}
-    return {"enable": True, **{name: spec.engine_args.get(name) for name in _OF_SERVICE}}
+    return {"enable": True, **{name: spec.engine_args.get(name) for name in _SERVICE_ARGUMENTS}}

@@ -6,6 +6,7 @@ stage.py              one stage, complete
 arguments.py          names and values of arguments, open in the schema
 model.py              model, prompt and response lengths; the adapter to train instead of the whole model
 tasksets.py           the tasks to explore, with workflow, reward, sampling and selector
+taskset_algorithm.py  an algorithm of a single taskset: the advantages of its groups
 own_code.py           Python files of rewards, workflows, agents and losses, put into their stage
 bench.py              mode bench: held-out tasksets only, and a service as the model
 serving.py            mode serve: tasks are clients' requests, in order of arrival
@@ -17,6 +18,8 @@ policy.py             policy, replay buffer and capacity to one staleness policy
 gpu_shares.py         the guide's division of a cluster's GPUs, and the engine of an auxiliary model
 rollout_engine.py     the generating engine, and requirements on the host
 pipeline.py           operators on the experiences of finished tasks
+juicer.py             the service Data-Juicer, used by both
+task_pipeline.py      operators on rows, run at submission
 explorer.py           leases of rollouts to explorers
 tinker.py             a service as trainer and sampler
 auxiliary.py          models called by workflows and rewards

@@ -114,7 +114,7 @@ def resolve_algorithm(
         if part_name == "policy_loss" and (source := source_name(name)) is not None:
             instances[part_name] = _outlined(source, experiment.sources, notes)
         else:
-            instances[part_name] = _made_part(part_name, plugins, name, parts[f"{part_name}_args"], notes)
+            instances[part_name] = made_part(part_name, plugins, name, parts[f"{part_name}_args"], notes)
     loss_needs = LossNeeds.of(instances["policy_loss"])
     own_mode = loss_needs.loss_agg_mode
     if not definition.needs.rollouts and loss_needs.old_logprobs:
@@ -198,16 +198,26 @@ def _check_pairs(loss: str, definition: AlgorithmDefinition, notes: Notes) -> No
         )
 
 
-def _made_part(part_name: str, plugins: Plugins[Any], name: str, args: dict[str, Any], notes: Notes) -> Any:
-    """Constructs a built-in part to validate the arguments; returns None for a third-party part."""
+def made_part(
+    part_name: str,
+    plugins: Plugins[Any],
+    name: str,
+    args: dict[str, Any],
+    notes: Notes,
+    *,
+    path: FieldPath = ("algorithm",),
+) -> Any:
+    """Constructs a built-in part to validate the arguments, at `path` in the file; returns None for a third-party
+    part.
+    """
     try:
         plugins.check(name)
     except ConfigError as error:
-        notes.wrong(("algorithm", f"{part_name}_fn"), error.what, error.fix, Unsupported)
+        notes.wrong((*path, f"{part_name}_fn"), error.what, error.fix, Unsupported)
         return None
     if not plugins.builtin(name):
         return None
-    path: FieldPath = ("algorithm", f"{part_name}_fn_args")
+    path = (*path, f"{part_name}_fn_args")
     # The signature is checked before the construction, because a constructor stops at the first error.
     before = len(notes.issues)
     beside = other_names(name) if part_name == "policy_loss" else ()

@@ -35,11 +35,11 @@ _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Other engines of the guide."""
 _PARALLEL: Final = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 """Fields with an effect only for engines with reserved GPUs."""
-_ONE_ENGINE: Final = ("pipeline_parallel_size", "data_parallel_size")
+_SIZES_FIXED_AT_1: Final = ("pipeline_parallel_size", "data_parallel_size")
 """Parallel sizes of an auxiliary model accepted by vLLM only as 1."""
-_OF_VLLM: Final = ("gpu_memory_utilization", "enforce_eager")
+_VLLM_FIELDS: Final = ("gpu_memory_utilization", "enforce_eager")
 """Fields used only by vLLM."""
-_OF_ENGINES: Final = ("engine_num", "dtype", "chat_template")
+_ENGINE_FIELDS: Final = ("engine_num", "dtype", "chat_template")
 """Fields not used with a service."""
 _CONCURRENCY: Final = 16
 """Default number of concurrent requests."""
@@ -182,7 +182,7 @@ def _at_service(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, 
 def _warn_idle(declared: AuxiliaryModel, spec: AuxiliarySpec, path: FieldPath, notes: Notes) -> None:
     """Warns of engine fields ignored by the engine in use, or by a service."""
     parallel = () if spec.needs.devices else _PARALLEL
-    names = (*parallel, *(() if spec.engine == "vllm" else _OF_VLLM), *(_OF_ENGINES if spec.served else ()))
+    names = (*parallel, *(() if spec.engine == "vllm" else _VLLM_FIELDS), *(_ENGINE_FIELDS if spec.served else ()))
     fields = type(declared).model_fields
     taker = "a service answers" if spec.served else f"{spec.engine} answers, on one device"
     for name in names:
@@ -256,7 +256,7 @@ def _check_vllm(
     if choice.gpus and experiment.mode == "colocate":
         problem = "is vllm with dedicated GPUs, but mode colocate uses one device"
         notes.wrong(where, problem, f"{served_elsewhere}; or write mode: both", Unsupported)
-    for name in _ONE_ENGINE if choice.gpus else ():
+    for name in _SIZES_FIXED_AT_1 if choice.gpus else ():
         if (size := getattr(declared, name)) > 1:
             problem = f"is {size}, but an engine of the model is not spread this way"
             notes.wrong((*path, name), problem, "write 1, or raise tensor_parallel_size", Unsupported)

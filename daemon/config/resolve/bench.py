@@ -16,6 +16,7 @@ from rftd.daemon.config.schema.trainer import Trainer
 from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.sections import Synchronizer
 from rftd.streams.spec.spec import PolicySpec, StageSpec
+from rftd.workers.workflows.agentscope.names import AGENTSCOPE_WORKFLOWS
 
 BENCH: Final = "bench"
 """Name of the mode."""
@@ -25,7 +26,7 @@ _PACED: Final = {"sync_method": "checkpoint", "sync_style": "fully_async"}
 """Synchronisation settings of a run without training."""
 _SERVICE_LEN: Final = 2**20
 """Assumed length of a model behind a service: the real limit is known only to the service, which reports an excess."""
-_PROGRAMS: Final = ("agent_program_workflow", "agent_command_workflow")
+_PROGRAMS: Final = frozenset({"agent_program_workflow", "agent_command_workflow"}) | AGENTSCOPE_WORKFLOWS
 """Workflows that run programs."""
 
 

@@ -11,7 +11,6 @@ from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Notes, UnknownField, WrongValue
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.trainer import BestCheckpoint, EarlyStop, EvalRule
-from rftd.streams.figures.eval_figures import figure_names, is_open_figure
 from rftd.streams.spec.schedule import eval_steps
 from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
@@ -102,7 +101,7 @@ def _rule(rule: EvalRule, path: FieldPath, stage: StageSpec, notes: Notes) -> Ru
         return None
     never = {"above": threshold >= 1, "below": threshold <= 0, "falls_by": threshold > 1}
     if figure.figure.startswith(_SHARES) and never.get(kind):
-        problem = f"is {threshold:g}, which {rule.metric} never is: it lies between 0 and 1"
+        problem = f"is {threshold:g}, which {rule.metric} never is: it is between 0 and 1"
         notes.wrong((*path, kind), problem, "write a threshold between 0 and 1", WrongValue)
     return RuleSpec(figure=figure, kind=kind, threshold=threshold, then=rule.then)
 
@@ -124,6 +123,8 @@ def _figure(metric: str, path: FieldPath, stage: StageSpec, notes: Notes) -> Fig
     taskset = stage.evals[0 if named is None else names.index(named)]
     figure = inner if named is None else inner.removeprefix(f"{named}/")
     figure = "accuracy/mean" if figure == "accuracy" else figure
+    from rftd.streams.figures.eval_figures import figure_names, is_open_figure  # few files decide by evaluations
+
     known_figures = figure_names(taskset)
     if figure in known_figures or is_open_figure(figure):
         return FigureSpec(taskset=taskset.name, figure=figure)

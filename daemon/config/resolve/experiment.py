@@ -9,6 +9,7 @@ from typing import Any
 from rftd.daemon.config.field_path import FieldPath, child, show
 from rftd.daemon.config.issue import Issue, Notes, Unsupported
 from rftd.daemon.config.resolve.ineffective_fields import ineffective_fields
+from rftd.daemon.config.resolve.juicer import idle_juicer
 from rftd.daemon.config.resolve.monitor import check_monitor, trackers_of
 from rftd.daemon.config.resolve.stage import resolve_stage
 from rftd.daemon.config.resolve.stages import check_against_first, stage_configs, with_one_trainer
@@ -58,7 +59,7 @@ def resolve_experiment(
     used_sources = {file for stage in stages for file in stage.sources}
     unused_sources = (file for file in experiment.sources if file not in used_sources)
     warnings += [f"sources: {file} has no effect, because nothing names it" for file in unused_sources]
-    warnings = [*_harmless(experiment), *warnings]
+    warnings = [*_harmless(experiment), *idle_juicer(experiment, stages), *warnings]
     if len(modes) > 1:
         problem = f"exploring stages have the modes {', '.join(sorted(modes))}: one submission covers one half"
         issues.append(Issue(("mode",), problem, "give all of them the same mode"))

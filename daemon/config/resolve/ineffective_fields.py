@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.resolve.bench import BENCH, answers_by_service
-from rftd.daemon.config.resolve.rows import NO_FORMAT, NOT_OF_ROWS, OF_EXPERIENCES
+from rftd.daemon.config.resolve.rows import EXPERIENCE_BUFFER_FIELDS, EXPERIENCES_ONLY_REASON, NO_FORMAT_REASON
 from rftd.daemon.config.resolve.serving import SERVE
 from rftd.daemon.config.resolve.stages import StageConfig
 from rftd.daemon.config.resolve.tinker import TINKER
@@ -22,7 +22,7 @@ from rftd.workers.learning.losses.registry import POLICY_LOSSES
 
 Condition: TypeAlias = Callable[[Experiment, StageSpec], bool]
 """A function of a resolved stage, True if the rule's fields have no effect in it."""
-_BY_NORM: Final = "seq-mean-token-sum-norm"
+_SUM_NORM_AGGREGATION: Final = "seq-mean-token-sum-norm"
 """Aggregation that uses `loss_scale_factor`."""
 
 
@@ -75,7 +75,7 @@ def _needs_no_norm(_experiment: Experiment, stage: StageSpec) -> bool:
     """True unless the losses may be aggregated by a norm."""
     algorithm = stage.algorithm
     ours = POLICY_LOSSES.builtin(algorithm.policy_loss)
-    return ours and _BY_NORM not in (algorithm.loss_agg_mode, *algorithm.policy_loss_args.values())
+    return ours and _SUM_NORM_AGGREGATION not in (algorithm.loss_agg_mode, *algorithm.policy_loss_args.values())
 
 
 def _needs_no_loss_type(experiment: Experiment, _stage: StageSpec) -> bool:
@@ -109,9 +109,9 @@ _ROWLESS: Final = "experiences come from explorers, not from a dataset"
 """Reason for fields of rows in stages with experiences."""
 _UNTRAINED: Final = "nothing is trained with {untrained}"
 """Reason for fields of training in stages without training."""
-_ASKED: Final = "with mode serve, tasks are clients' requests"
+_CLIENT_REQUESTS_REASON: Final = "with mode serve, tasks are clients' requests"
 """Reason for fields of tasks in mode serve."""
-_OF_VERL: Final = "only used by verl, and {trainer} trains"
+_VERL_ONLY_REASON: Final = "only used by verl, and {trainer} trains"
 """Reason for verl's fields with another engine."""
 
 RULES: Final = (
@@ -128,11 +128,11 @@ RULES: Final = (
         _trains_rows,
         "the stage trains on rows, without explorers",
     ),
-    IneffectiveRule(_paths_in(_BUFFER, *OF_EXPERIENCES), _trains_rows, NOT_OF_ROWS),
+    IneffectiveRule(_paths_in(_BUFFER, *EXPERIENCE_BUFFER_FIELDS), _trains_rows, EXPERIENCES_ONLY_REASON),
     IneffectiveRule(
         _paths_in(_BUFFER, "format"),
         lambda _given, stage: stage.kind == "train" and stage.dataset is not None and stage.dataset.schema == RECORDED,
-        NO_FORMAT,
+        NO_FORMAT_REASON,
     ),
     IneffectiveRule(
         _paths_in("buffer.trainer_input", "auxiliary_buffers"),
@@ -195,10 +195,16 @@ RULES: Final = (
     IneffectiveRule(
         _paths_in(_TASKSET, "path", "name", "subset_name", "split", "limit_rows", "storage_type", "max_retry_times"),
         _serves,
-        _ASKED,
+        _CLIENT_REQUESTS_REASON,
     ),
     IneffectiveRule(
-        _paths_in(_TASKSET, "format", "default_workflow_type", "workflow_args", "data_selector"), _serves, _ASKED
+        _paths_in(
+            _TASKSET,
+            *("format", "default_workflow_type", "workflow_args", "data_selector"),
+            *("algorithm_type", "advantage_fn_args"),
+        ),
+        _serves,
+        _CLIENT_REQUESTS_REASON,
     ),
     IneffectiveRule(
         (
@@ -206,7 +212,7 @@ RULES: Final = (
             *_paths_in("buffer.explorer_input", "tasksets"),
         ),
         _serves,
-        _ASKED,
+        _CLIENT_REQUESTS_REASON,
     ),
     IneffectiveRule(
         _paths_in("explorer", "proxy_port", "listen_address", "min_running_model_num"),
@@ -290,7 +296,7 @@ RULES: Final = (
     IneffectiveRule(
         _paths_in("buffer.explorer_input", "default_workflow_type", "default_reward_fn_type"),
         lambda experiment, stage: experiment.mode == SERVE and not stage.evals,
-        _ASKED,
+        _CLIENT_REQUESTS_REASON,
     ),
     IneffectiveRule(
         _paths_in("buffer.explorer_input", "default_workflow_type"), _needs_no_workflow, "each taskset sets it"
@@ -347,7 +353,9 @@ RULES: Final = (
     ),
     IneffectiveRule(_paths_in(_CORRECTION, "loss_type"), _needs_no_loss_type, "only used with bypass_mode: true"),
     IneffectiveRule(
-        _paths_in("algorithm", "loss_scale_factor"), _needs_no_norm, f"only used with loss_agg_mode {_BY_NORM}"
+        _paths_in("algorithm", "loss_scale_factor"),
+        _needs_no_norm,
+        f"only used with loss_agg_mode {_SUM_NORM_AGGREGATION}",
     ),
     # The training engine, and the critic.
     IneffectiveRule(
@@ -355,10 +363,12 @@ RULES: Final = (
             "trainer", "use_dynamic_bsz", "use_remove_padding", "param_offload", "optimizer_offload", "save_strategy"
         ),
         lambda _experiment, stage: stage.trainer.engine != "verl",
-        _OF_VERL,
+        _VERL_ONLY_REASON,
     ),
     IneffectiveRule(
-        _paths_in("trainer", "trainer_strategy"), lambda _experiment, stage: stage.trainer.engine != "verl", _OF_VERL
+        _paths_in("trainer", "trainer_strategy"),
+        lambda _experiment, stage: stage.trainer.engine != "verl",
+        _VERL_ONLY_REASON,
     ),
     IneffectiveRule(
         (*_paths_in("trainer", "critic_warmup"), *_paths_in("model", "critic_model_path")),

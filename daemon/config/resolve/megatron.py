@@ -10,7 +10,7 @@ from rftd.daemon.config.issue import Contradiction, Notes, Unsupported, WrongVal
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.workers.devices.engine_build import how_to_install
 from rftd.workers.devices.host import Host
-from rftd.workers.engines.verl.megatron.sizes import ALONE
+from rftd.workers.engines.verl.megatron.sizes import FSDP2_ONLY_ARGUMENTS
 
 Written = tuple[FieldPath, FieldPath, Any]
 """Path of a setting in the file, name in verl's tree, and value."""
@@ -166,8 +166,8 @@ def warn_without_megatron(trainer: Trainer, leaves: list[Written], engine: str, 
 
 def only_fsdp2(name: str, where: FieldPath, setting: Any, notes: Notes) -> bool:
     """Returns True, after adding a warning at `where`, if the argument exists in FSDP2 but not in Megatron."""
-    if name not in ALONE or setting in (False, -1, 1):
-        return name in ALONE or name in ("forward_prefetch", "reshard_after_forward")
+    if name not in FSDP2_ONLY_ARGUMENTS or setting in (False, -1, 1):
+        return name in FSDP2_ONLY_ARGUMENTS or name in ("forward_prefetch", "reshard_after_forward")
     notes.warn(f"{show(where)} has no effect: only used by FSDP2, and the strategy is Megatron")
     return True
 

@@ -18,7 +18,7 @@ from rftd.workers.generation.endpoint.answer_form import THOUGHT_FORMS, TOOL_FOR
 _AT: Final[FieldPath] = ("model", "lora_configs")
 """Section of the adapters."""
 
-OF_ROLLOUTS: Final = {
+MODEL_FIELD_BY_ROLLOUT_FIELD: Final = {
     **{name: name for name in ("temperature", "top_p", "top_k", "repetition_penalty", "enable_thinking")},
     "chat_template": "custom_chat_template",
 }
@@ -44,7 +44,7 @@ def as_explored(experiment: Experiment) -> Experiment:
     rollout_model = experiment.explorer.rollout_model
     overrides = {
         name: getattr(rollout_model, field)
-        for field, name in OF_ROLLOUTS.items()
+        for field, name in MODEL_FIELD_BY_ROLLOUT_FIELD.items()
         if getattr(rollout_model, field) is not None
     }
     return experiment.model_copy(update={"model": experiment.model.model_copy(update=overrides)})

@@ -25,9 +25,9 @@ _ENGINES: FieldPath = ("explorer", "rollout_model", "engine_num")
 """Field of the number of rollout engines."""
 _MODE: FieldPath = ("mode",)
 """Field of the mode."""
-_IN_TURN: Final = "is colocate, for one device used alternately by explorer and trainer"
+_COLOCATE_PROBLEM: Final = "is colocate, for one device used alternately by explorer and trainer"
 """Problem of mode colocate on several devices."""
-_NOT_IN_TURN: Final = "write mode: both"
+_COLOCATE_FIX: Final = "write mode: both"
 """Advice for mode colocate on several devices."""
 _RANKS: FieldPath = ("trainer", "engine_args", "ranks")
 """Field of the trainer's ranks."""
@@ -64,7 +64,9 @@ def with_devices(
         return rollout, trainer
     if experiment.mode == "colocate":
         if host.clustered:
-            notes.wrong(_MODE, f"{_IN_TURN}, but each Ray actor has exclusive GPUs", _NOT_IN_TURN, Unsupported)
+            notes.wrong(
+                _MODE, f"{_COLOCATE_PROBLEM}, but each Ray actor has exclusive GPUs", _COLOCATE_FIX, Unsupported
+            )
         return _check_colocated(rollout, trainer, per_engine, trains, notes)
     if experiment.explorer.collect_only or experiment.mode in (BENCH, EXPLORE):  # another submission covers the trainer
         trains = 0
@@ -111,8 +113,8 @@ def _with_separate_hosts(
 ) -> tuple[RolloutSpec, TrainerSpec]:
     """Assigns GPUs to rollouts and trainer on separate hosts, without competition."""
     if experiment.mode == "colocate":
-        problem = f"{_IN_TURN}, but explorers and trainers have separate launchers here"
-        notes.wrong(_MODE, problem, _NOT_IN_TURN, Unsupported)
+        problem = f"{_COLOCATE_PROBLEM}, but explorers and trainers have separate launchers here"
+        notes.wrong(_MODE, problem, _COLOCATE_FIX, Unsupported)
         return rollout, trainer
     per_engine = _gpus_of_engine(experiment, rollout, host)
     models = experiment.explorer.auxiliary_models

@@ -26,11 +26,11 @@ _BUFFER: Final[FieldPath] = ("buffer", "trainer_input", "experience_buffer")
 _REPLAY: Final[FieldPath] = (*_BUFFER, "replay_buffer")
 """Section of the replay buffer."""
 
-_OF_STRATEGY: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
+_STRATEGY_BOUND_PATH: Final[FieldPath] = ("algorithm", "sample_strategy_args", "max_staleness")
 """Field of the bound set by the sample strategy."""
 _DECAYING: Final = ("linear_decay", "decay_limit_randomization")
 """Priority functions that accept the schema's default arguments."""
-_ENOUGH_STEPS = 64
+_MAX_SIMULATED_STEPS = 64
 """Maximum number of simulated steps between two publications: a policy admitting experiences for all of them never
 stalls."""
 
@@ -108,11 +108,13 @@ def _bound(
     if algorithm.sample_strategy == "staleness_control":
         strategy_bound: int | None = algorithm.sample_strategy_args.get("max_staleness")
         if requested is None:
-            field = _OF_STRATEGY
+            field = _STRATEGY_BOUND_PATH
             requested = strategy_bound
         elif strategy_bound not in (None, requested):
             notes.wrong(
-                _OF_STRATEGY, f"is {strategy_bound}, but policy.max_staleness is {requested}", "keep one of them"
+                _STRATEGY_BOUND_PATH,
+                f"is {strategy_bound}, but policy.max_staleness is {requested}",
+                "keep one of them",
             )
     if requested is None:
         # Experiences running ahead of the trainer are older by the run-ahead, in addition to the schedule's own delay.
@@ -230,7 +232,7 @@ def standstill(spec: PolicySpec, *, interval: int, batch: int, repeat_times: int
         policy = make_policy(spec)
     except ConfigError as error:
         return error.what
-    for step in range(min(interval, _ENOUGH_STEPS)):
+    for step in range(min(interval, _MAX_SIMULATED_STEPS)):
         waiting = 0
         while waiting < batch:
             # The worst case: the previous step is trained completely, no rollout is under way, and no newer weights are

@@ -21,15 +21,15 @@ from rftd.workers.engines.vllm.tables import ASYNC_ENGINE_ARGS
 from rftd.workers.engines.vllm.watchdog import HANG_S
 from rftd.workers.generation.engine_registry import ENGINES, arguments_of
 
-ON_CPU: Final = "float32"
+CPU_DTYPE: Final = "float32"
 """Number format used on the CPU unless the file sets one."""
-BESIDE_TRAINER: Final = 0.4
+COLOCATED_MEMORY_SHARE: Final = 0.4
 """Default share of the GPU's memory for vLLM in mode colocate, where it is occupied while the trainer computes, too."""
 _TYPE: Final[FieldPath] = ("explorer", "rollout_model", "engine_type")
 """Field of the engine's name."""
 _GUIDES: Final = ("vllm", "openai", "tinker", "sglang")
 """Engines of the guide."""
-_ALONE: Final = frozenset({"torch", "fake", "tinker", SERVICE})
+_SINGLE_DEVICE_ENGINES: Final = frozenset({"torch", "fake", "tinker", SERVICE})
 """Built-in engines on at most one device with built-in batching; of all requirements only the time-out applies."""
 _SERVED: Final = (
     "enable_expert_parallel",
@@ -166,7 +166,7 @@ def resolve_dtype(experiment: Experiment, chosen: ChosenEngine, host: Host) -> s
     # `auto` counts as unset: the format of the model's files is not inspected here.
     if "dtype" in model.model_fields_set and model.dtype != "auto":
         return model.dtype
-    return "bfloat16" if _on_gpu(experiment, chosen, host) else ON_CPU
+    return "bfloat16" if _on_gpu(experiment, chosen, host) else CPU_DTYPE
 
 
 def _on_gpu(experiment: Experiment, chosen: ChosenEngine, host: Host) -> bool:
@@ -195,7 +195,7 @@ def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) ->
     """Returns the engine's settings for devices and memory; warns of fields without effect on this engine."""
     model = experiment.explorer.rollout_model
     start_s = model.start_timeout or (START_S if chosen.engine == "vllm" else 0.0)
-    if chosen.engine in _ALONE:
+    if chosen.engine in _SINGLE_DEVICE_ENGINES:
         _warn_ignored(model, chosen, notes)
         return EngineNeeds(start_timeout_s=start_s)
     parallel = parallel_of(model)
@@ -205,7 +205,7 @@ def resolve_needs(experiment: Experiment, chosen: ChosenEngine, notes: Notes) ->
     split = parallel > 1
     share = model.gpu_memory_utilization
     if experiment.mode == "colocate" and "gpu_memory_utilization" not in model.model_fields_set:
-        share = BESIDE_TRAINER
+        share = COLOCATED_MEMORY_SHARE
     return EngineNeeds(
         device=chosen.device,
         tensor_parallel_size=model.tensor_parallel_size if split else 1,

@@ -10,6 +10,7 @@ import msgspec
 
 from rftd.daemon.config.field_path import FieldPath, show
 from rftd.daemon.config.issue import Contradiction, Issue, Notes, Unsupported
+from rftd.daemon.config.resolve.task_pipeline import pending_inputs
 from rftd.daemon.config.schema.buffer import ExperienceBuffer, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
@@ -26,13 +27,13 @@ _BUFFERS: FieldPath = ("buffer", "trainer_input", "auxiliary_buffers")
 
 VARIABLE: Final = "env://"
 """Prefix of a database table's path as long as the variable with the database's address is not read."""
-OF_EXPERIENCES: Final = ("capacity", "max_read_timeout", "replay_buffer")
+EXPERIENCE_BUFFER_FIELDS: Final = ("capacity", "max_read_timeout", "replay_buffer")
 """Fields of a buffer that concern stored experiences, and are meaningless for a buffer of rows."""
-NO_FORMAT: Final = "recorded rollouts are token ids, in columns of fixed names"
+NO_FORMAT_REASON: Final = "recorded rollouts are token ids, in columns of fixed names"
 """Reason for formats of recorded rollouts without effect."""
 _IMITATING: Final = ("mix", "mix_chord")
 """Losses with a likelihood of rows in place of an advantage."""
-NOT_OF_ROWS: Final = "only used for experiences, not for rows"
+EXPERIENCES_ONLY_REASON: Final = "only used for experiences, not for rows"
 """Reason for fields of experiences in a buffer of rows."""
 
 
@@ -42,6 +43,8 @@ def dataset(experiment: Experiment, definition: AlgorithmDefinition, loss: str, 
     """
     path: FieldPath = ("buffer", "trainer_input", "experience_buffer")
     buffer = experiment.buffer.trainer_input.experience_buffer
+    if inputs := pending_inputs(experiment):
+        buffer = buffer.model_copy(update={"path": list(inputs)})
     if definition.needs.rollouts:
         return rows_of(
             buffer,
@@ -117,9 +120,9 @@ def resolve_mix(
         fix = f"did you mean {name!r}?" if near else f"set buffer.trainer_input.auxiliary_buffers.{name}.path"
         notes.issues.append(Issue(where, problem, fix, Contradiction, at_key=bool(near)))
         return None, 0
-    for field in OF_EXPERIENCES:
+    for field in EXPERIENCE_BUFFER_FIELDS:
         if field in buffers[name].model_fields_set:
-            notes.warn(f"{show((*_BUFFERS, name, field))} has no effect: {NOT_OF_ROWS}")
+            notes.warn(f"{show((*_BUFFERS, name, field))} has no effect: {EXPERIENCES_ONLY_REASON}")
     schema = RECORDED if buffers[name].schema_type == RECORDED else "sft"
     if schema == RECORDED:
         _check_auxiliary(buffers[name], name, algorithm, notes)
@@ -144,7 +147,7 @@ def _check_auxiliary(buffer: ExperienceBuffer, name: str, algorithm: AlgorithmSp
         fix = "write schema_type: sft, or another loss such as ppo: recorded rollouts have rewards of their own"
         notes.wrong((*_BUFFERS, name, "schema_type"), problem, fix, Contradiction)
     if "format" in buffer.model_fields_set:
-        notes.warn(f"{show((*_BUFFERS, name, 'format'))} has no effect: {NO_FORMAT}")
+        notes.warn(f"{show((*_BUFFERS, name, 'format'))} has no effect: {NO_FORMAT_REASON}")
 
 
 def rows_of(

@@ -27,6 +27,8 @@ from rftd.daemon.config.resolve.ranks import check_ranks, with_nodes
 from rftd.daemon.config.resolve.rows import check_recorded, dataset, is_recorded, resolve_mix
 from rftd.daemon.config.resolve.serving import SERVE, as_served, conversations, with_queue, with_server
 from rftd.daemon.config.resolve.stages import StageConfig
+from rftd.daemon.config.resolve.task_pipeline import resolve_task_pipeline
+from rftd.daemon.config.resolve.taskset_algorithm import with_algorithms
 from rftd.daemon.config.resolve.tasksets import eval_tasksets, training_tasksets
 from rftd.daemon.config.resolve.tinker import as_tinker, check_service
 from rftd.daemon.config.resolve.trainer import check_objective, resolve_trainer, with_companions, with_updates
@@ -89,7 +91,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     if explores:
         rollout = schedule_rollouts(rollout, experiment, algorithm, sync, notes)
     folder = str(PurePosixPath(job_dir, config.name)) if config.prefix else job_dir
-    tasksets = _tasksets(experiment, lengths, algorithm.repeat_times, folder, notes) if explores else ()
+    tasksets = _tasksets(experiment, lengths, algorithm, folder, notes) if explores else ()
     stage = StageSpec(
         name=config.name,
         folder=folder,
@@ -109,7 +111,7 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
         eval_on_startup=explores and experiment.explorer.eval_on_startup,
         eval_at_end=explores,
         max_read_timeout_s=experiment.buffer.trainer_input.experience_buffer.max_read_timeout,
-        pipeline=resolve_pipeline(experiment, notes, explores=explores, inherited=bool(config.prefix)),
+        pipeline=resolve_pipeline(experiment, tasksets, notes, explores=explores, inherited=bool(config.prefix)),
         policy=policy,
         synchronizer=sync,
         turns=experiment.mode == "colocate",
@@ -119,9 +121,15 @@ def resolve_stage(config: StageConfig, job_dir: str, host: Host, notes: Notes) -
     )
     stage = with_sources(with_queue(stage, experiment) if is_queue(stage) else stage, experiment.sources)
     stage = with_decisions(stage, experiment, notes, inheritable=bool(config.prefix))
+    stage = resolve_task_pipeline(stage, experiment, notes, inherited=bool(config.prefix))
+    _check_whole(stage, notes)
+    return _with_its_mode(stage, experiment, notes) if explores else stage
+
+
+def _check_whole(stage: StageSpec, notes: Notes) -> None:
+    """Reports settings of a stage that contradict each other."""
     check_objective(stage, notes)
     check_service(stage, notes)
-    return _with_its_mode(stage, experiment, notes) if explores else stage
 
 
 def _is_half(experiment: Experiment) -> bool:
@@ -165,14 +173,15 @@ def _with_its_mode(stage: StageSpec, experiment: Experiment, notes: Notes) -> St
 
 
 def _tasksets(
-    experiment: Experiment, lengths: LengthLimits, repeat_times: int, folder: str, notes: Notes
+    experiment: Experiment, lengths: LengthLimits, algorithm: AlgorithmSpec, folder: str, notes: Notes
 ) -> tuple[TasksetSpec, ...]:
     """Returns the tasksets to explore; none in mode bench, and clients' conversations in mode serve."""
-    if experiment.mode == BENCH:
-        return ()
-    if experiment.mode == SERVE:
-        return (conversations(experiment, lengths, repeat_times, folder, notes),)
-    return training_tasksets(experiment, lengths, repeat_times, notes)
+    repeat_times = algorithm.repeat_times
+    tasksets: tuple[TasksetSpec, ...] = ()
+    if experiment.mode not in (BENCH, SERVE):
+        tasksets = training_tasksets(experiment, lengths, repeat_times, notes)
+    tasksets = with_algorithms(tasksets, experiment, algorithm, notes)
+    return (conversations(experiment, lengths, repeat_times, folder, notes),) if experiment.mode == SERVE else tasksets
 
 
 def _kind(experiment: Experiment, definition: AlgorithmDefinition | None, notes: Notes) -> str:

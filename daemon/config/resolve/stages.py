@@ -19,9 +19,11 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.learning import engine_registry as trainer_engines
 
+_TASK_PIPELINE: Final = ("data_processor", "task_pipeline")
+"""Path of the task pipeline's section."""
 _SECTIONS: Final = ("mode", "algorithm", "buffer", "data_processor", "explorer", "trainer", "policy")
 """Sections that a stage may override."""
-_OF_THE_TYPE: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})
+_TYPE_SPECIFIC_FIELDS: Final = frozenset({"repeat_times", "sample_strategy", "loss_agg_mode", "rollout_correction"})
 """Fields of `algorithm` not inherited by a stage with another algorithm."""
 _REPLACES: Final = (
     (("buffer",), "total_epochs", "total_steps"),
@@ -90,6 +92,8 @@ def stage_trees(config: Mapping[str, Any]) -> list[StageTree]:
             if stage.get(name) is not None:
                 inherited = _inherit(name, whole.get(name), stage)
                 merged[name] = _overlay(inherited, stage[name])
+        if str(merged.get("mode")).lower() == "train" and not _at(stage, _TASK_PIPELINE):
+            merged = _without(merged, _TASK_PIPELINE)  # the file's own pipeline makes the tasks of exploring stages
         trees.append(StageTree(stage["stage_name"], ("stages", index), merged))
     return trees
 
@@ -124,7 +128,7 @@ def _inherit(name: str, section: Any, stage: dict[str, Any]) -> Any:
 
 def _belongs_to_type(key: str) -> bool:
     """True for a field whose default depends on the algorithm."""
-    return key in _OF_THE_TYPE or "_fn" in key or key.endswith("_args")
+    return key in _TYPE_SPECIFIC_FIELDS or "_fn" in key or key.endswith("_args")
 
 
 def _belongs_to_another(key: str, section: dict[str, Any], stage_section: dict[str, Any]) -> bool:

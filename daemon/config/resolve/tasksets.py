@@ -13,6 +13,7 @@ from rftd.daemon.config.resolve.arguments import check_declared
 from rftd.daemon.config.resolve.model import LengthLimits
 from rftd.daemon.config.resolve.own_code import check_own_source
 from rftd.daemon.config.resolve.rows import sources_of
+from rftd.daemon.config.resolve.task_pipeline import pending_inputs
 from rftd.daemon.config.schema.buffer import DataSelector, ExplorerInput, Taskset
 from rftd.daemon.config.schema.experiment import Experiment
 from rftd.daemon.config.schema.section import as_declared
@@ -34,20 +35,23 @@ from rftd.workers.workflows.source import agent_source, source_name
 
 _INPUT: FieldPath = ("buffer", "explorer_input")
 """Section of the tasks."""
+_FIRST: Final = ((*_INPUT, "taskset"), (*_INPUT, "tasksets", 0))
+"""Fields of the taskset made by a task pipeline."""
 _FALLBACK_WORKFLOW = "math_workflow"
 """Workflow of tasksets without a written one."""
-_OF_BOXED: Final = ("with_think", "format_score_coef")
+_BOXED_ARGUMENTS: Final = ("with_think", "format_score_coef")
 """Arguments common to a workflow and its reward."""
-_BOXED: Final = (
+_BOXED_WORKFLOWS: Final = (
     "math_boxed_workflow",
     "async_math_boxed_workflow",
     "on_policy_distill_math_workflow",
     "math_eval_workflow",
     "async_math_eval_workflow",
 )
-_BESIDE: Final = dict.fromkeys(_BOXED, ("format_score_coef",))
+"""Workflows that share `format_score_coef` with their reward."""
+_SHARED_ARGUMENTS_BY_WORKFLOW: Final = dict.fromkeys(_BOXED_WORKFLOWS, ("format_score_coef",))
 """Arguments passed to the reward as well, by workflow."""
-_OF_ROWS = (
+_ROW_FORMAT_FIELDS = (
     *("tools_key", "chosen_key", "rejected_key", "completion_key", "label_key"),
     *("enable_concatenated_multi_turn", "chat_template", "enable_thinking"),
 )
@@ -78,7 +82,7 @@ def training_tasksets(
             problem = "are set without a taskset: both belong to the explorers"
             notes.wrong((*_INPUT, "eval_tasksets"), problem, "leave them to the file with mode: explore")
         return ()
-    if inputs.taskset is None and not inputs.tasksets:
+    if inputs.taskset is None and not inputs.tasksets and not pending_inputs(experiment):
         notes.wrong(_INPUT, "names no taskset to explore", "set buffer.explorer_input.taskset.path")
         return ()
     tasksets = inputs.tasksets or [inputs.taskset or Taskset()]
@@ -163,8 +167,8 @@ def _spec(
     repeat_times: int,
     workflow: str | None,
 ) -> TasksetSpec | None:
-    """Returns one taskset with rows, workflow, reward, selector and sampling; None if its path is missing, with an
-    issue unless a pipeline should make the tasks.
+    """Returns one taskset with rows, workflow, reward, selector and sampling; None, with an issue, if its path is
+    missing.
     """
     paths: tuple[str, ...] = ()
     if queue := taskset.storage_type == "queue":
@@ -173,9 +177,9 @@ def _spec(
         paths = (str(taskset.path),)
         _check_environment(taskset, path, notes)
         workflow = ENVIRONMENT_WORKFLOW
-    elif (taskset.path is None and _makes_tasks(experiment)) or not (
-        paths := sources_of(taskset, path, notes, lacking="is required")
-    ):
+    elif path in _FIRST and (inputs_of_tasks := pending_inputs(experiment)):
+        paths = inputs_of_tasks
+    elif not (paths := sources_of(taskset, path, notes, lacking="is required")):
         return None
     selector = check_selector(taskset.data_selector, path, experiment, notes)
     if workflow is None:
@@ -186,7 +190,7 @@ def _spec(
                 f"{show((*path, 'default_workflow_type'))} names no workflow: using {workflow}, which asks for "
                 "step-by-step answers"
             )
-    for key in _OF_ROWS:
+    for key in _ROW_FORMAT_FIELDS:
         if getattr(taskset.format, key) != getattr(Format(), key):
             notes.warn(f"{show(path)}.format.{key} has no effect: only used for rows to train on, not for tasks")
     inputs: ExplorerInput = experiment.buffer.explorer_input
@@ -228,12 +232,6 @@ def _format(taskset: Taskset, inputs: ExplorerInput) -> Format:
         system_prompt=inputs.system_prompt if spec.system_prompt is None else spec.system_prompt,
         reply_prefix=inputs.reply_prefix if spec.reply_prefix is None else spec.reply_prefix,
     )
-
-
-def _makes_tasks(experiment: Experiment) -> bool:
-    """True if a pipeline should make the tasks, refused elsewhere."""
-    pipeline = experiment.data_processor.task_pipeline
-    return pipeline is not None and bool(pipeline.operators)
 
 
 def makes_own_tries(experiment: Experiment) -> bool:
@@ -281,8 +279,8 @@ def _arguments(
     arguments = dict(taskset.workflow_args)
     of_reward = dict(taskset.reward_fn_args)
     where = (*path, "workflow_args")
-    if workflow in _BOXED:
-        shared_arguments: dict[str, Any] = {name: arguments[name] for name in _OF_BOXED if name in arguments}
+    if workflow in _BOXED_WORKFLOWS:
+        shared_arguments: dict[str, Any] = {name: arguments[name] for name in _BOXED_ARGUMENTS if name in arguments}
         arguments.pop("format_score_coef", None)
         scorer = reward or own_reward(workflow)
         if scorer != "math_boxed_reward":
@@ -294,7 +292,9 @@ def _arguments(
             of_reward = {**shared_arguments, **of_reward}
     if names_environment(taskset.path):  # as the daemon writes it, beside the file with the environment's rows
         arguments["environment"] = taskset.path
-    check_declared(WORKFLOWS, workflow, arguments, where, notes, extra_names=_BESIDE.get(workflow, ()))
+    check_declared(
+        WORKFLOWS, workflow, arguments, where, notes, extra_names=_SHARED_ARGUMENTS_BY_WORKFLOW.get(workflow, ())
+    )
     if (agent := agent_source(workflow, arguments)) is not None:
         check_own_source((*where, "agent"), agent, sources, notes)
     return arguments, of_reward

@@ -103,7 +103,7 @@ def _named(experiment: Experiment, notes: Notes) -> str:
     if name:
         notes.warn(f"model.tinker.base_model is not set: using {name}, the end of model.model_path")
     else:
-        notes.wrong((*_AT, "base_model"), "names no model of the service", "write its name, such as Qwen/Qwen3-8B")
+        notes.wrong((*_AT, "base_model"), "is not a model of the service", "write its name, such as Qwen/Qwen3-8B")
     return name
 
 

@@ -31,23 +31,23 @@ from rftd.workers.learning.losses.registry import POLICY_LOSSES
 from rftd.workers.learning.token_advantages.token_advantage import PassField, token_advantage
 
 TORCH_DTYPE: Final = "float32"
-"""Default number format of forward passes."""
+"""Default number format of the trainer's forward passes."""
 TRAINER_ARGS: Final[FieldPath] = ("trainer", "engine_args")
-"""Field of the engine's arguments."""
+"""Path of the field with the engine's arguments."""
 _GUIDES: Final = ("verl", "tinker")
-"""Engines of the guide."""
-_TRAINED_IN: Final = (TORCH_DTYPE, "bfloat16")
+"""Trainer engines named in Trinity-RFT's guide."""
+_TRAINING_DTYPES: Final = (TORCH_DTYPE, "bfloat16")
 """Number formats in which built-in engines train."""
 
 MIN_MICRO_BATCH_TOKENS: Final = 4096
 """Lower bound of the default, twice the model's length: a tiny model would otherwise get many tiny micro-batches."""
 _CRITIC_ARGS: Final = critic_arguments()
-"""Fields of `trainer.trainer_config.critic`, and the engine's names for them."""
+"""Name of the engine's argument for each path in `trainer.trainer_config.critic`."""
 
 _FIELDS: Final = {"ppo_epochs": "epochs", "ppo_mini_batch_size": "mini_batch_items", "shuffle": "shuffle"}
-"""Fields of the optimizer steps, with their names in the specification."""
+"""Field of `UpdatesSpec` for each field of the file that concerns optimizer steps."""
 _CONFIG: Final[FieldPath] = ("trainer", "trainer_config")
-"""Field of veRL's tree."""
+"""Path of the field with veRL's configuration tree."""
 
 
 def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes: Notes) -> TrainerSpec:
@@ -79,8 +79,8 @@ def resolve_trainer(experiment: Experiment, model_tokens: int, host: Host, notes
         notes.warn(f"trainer.ulysses_sequence_parallel_size has no effect: {engine} trains{where}")
     # The specification has a separate field: the engine must not receive the format twice.
     dtype = args.pop("dtype", TORCH_DTYPE)
-    if dtype not in _TRAINED_IN:
-        problem = f"is {dtype!r}, but the trainer computes in {' or '.join(_TRAINED_IN)}"
+    if dtype not in _TRAINING_DTYPES:
+        problem = f"is {dtype!r}, but the trainer computes in {' or '.join(_TRAINING_DTYPES)}"
         notes.wrong((*TRAINER_ARGS, "dtype"), problem, f"write {TORCH_DTYPE}", WrongValue)
         dtype = TORCH_DTYPE
     tokens = args.pop("max_token_len_per_gpu", section.max_token_len_per_gpu)
@@ -111,7 +111,7 @@ def _without_verl(experiment: Experiment, host: Host) -> str:
     """
     is_set = "trainer_type" in experiment.trainer.model_fields_set
     if not host.seen:
-        return "" if is_set else "whether there are GPUs where workers run is not known"
+        return "" if is_set else "it is unknown whether the workers' machine has GPUs"
     if not (host.gpus or is_set):
         return f"there is {host.named()}"
     if "verl" not in host.packages:
@@ -126,8 +126,8 @@ def with_updates(
     train_batch: int,
     notes: Notes,
 ) -> TrainerSpec:
-    """Returns the trainer with its optimizer steps per batch; a mini-batch that does not divide the batch
-    is an issue.
+    """Returns the trainer with its optimizer steps per batch. Adds an issue if a mini-batch does not divide the
+    batch.
     """
     section = experiment.trainer
     config = experiment.trainer.trainer_config or {}
@@ -158,7 +158,7 @@ def with_updates(
 
 
 def _section(config: Mapping[str, Any], path: FieldPath) -> Mapping[str, Any]:
-    """Returns the section of the guide's tree; empty if absent."""
+    """Returns the section at a path of veRL's configuration tree; empty if absent."""
     node: Any = config
     for key in path:
         node = node.get(key) if isinstance(node, Mapping) else None
@@ -166,7 +166,7 @@ def _section(config: Mapping[str, Any], path: FieldPath) -> Mapping[str, Any]:
 
 
 def _read(section: Mapping[str, Any], path: FieldPath, train_batch: int, notes: Notes) -> dict[str, Any]:
-    """Reads the fields of one section of the guide's tree, with checks missing from the schema."""
+    """Returns the fields of the optimizer steps in one section of veRL's tree; adds an issue for each wrong value."""
     settings: dict[str, Any] = {}
     for name in _FIELDS:
         setting = section.get(name)
@@ -186,7 +186,7 @@ def _read(section: Mapping[str, Any], path: FieldPath, train_batch: int, notes: 
 
 
 def _check_size(settings: Mapping[str, Any], path: FieldPath, train_batch: int, notes: Notes) -> None:
-    """Refuses a mini-batch not dividing the batch."""
+    """Adds an issue if the size of a mini-batch does not divide the size of the batch."""
     size = settings.get("ppo_mini_batch_size")
     if size is None or not train_batch or train_batch % size == 0:
         return
@@ -206,7 +206,9 @@ def _spec(base: UpdatesSpec, settings: Mapping[str, Any]) -> UpdatesSpec:
 
 
 def _warn(updates: UpdatesSpec, algorithm: AlgorithmSpec, train_batch: int, notes: Notes) -> None:
-    """Warns of optimizer steps that are unbounded or unmixed."""
+    """Warns if most mini-batches hold only one kind of row, and if later optimizer steps of a batch are not bounded by
+    a ratio.
+    """
     parts = 0 < updates.mini_batch_items < train_batch
     if parts and algorithm.sample_strategy == "mix" and not updates.shuffle:
         notes.warn(

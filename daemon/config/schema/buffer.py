@@ -31,7 +31,7 @@ from rftd.workers.generation.sampling import HIGHEST_BIAS, HIGHEST_PENALTY
 
 _EPOCHS = "epochs are counted over all data together"
 """Reason for refusing a dataset's own number of epochs."""
-_AS_ALL = "write buffer.total_epochs"
+_TOTAL_EPOCHS_FIX = "write buffer.total_epochs"
 """Advice for the number of epochs."""
 
 
@@ -129,9 +129,14 @@ class Taskset(Section):
     default_reward_fn_type: Annotated[str | None, PLUGIN] = None
     """Reward of rows that name none; none: the reward of `explorer_input`, or the workflow's own."""
     data_selector: DataSelector = section(DataSelector)
+    algorithm_type: Annotated[str | None, word(), PLUGIN] = None
+    """rftd only: algorithm of the groups of this taskset, for their advantages; its policy loss and needs must be those
+    of `algorithm`. None: `algorithm`."""
+    advantage_fn_args: Annotated[Args | None, ARGUMENTS] = None
+    """rftd only: arguments of the advantage function of `algorithm_type`, merged over its defaults."""
     repeat_times: Annotated[Count | None, Upstream("Trinity-RFT's default is 1, with the same effect.")] = None
     """Answers per held-out row, for metrics such as pass@k; none: 1. Training tasks use `algorithm.repeat_times`."""
-    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
+    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_TOTAL_EPOCHS_FIX, same_as="buffer.total_epochs")
     max_retry_times: Annotated[Natural, Upstream("Counts attempts to read the storage.")] = 3
     """Maximum number of new leases of a rollout after its explorer reported no progress."""
     max_retry_interval: Seconds = harmless(1.0)
@@ -172,7 +177,7 @@ class ExperienceBuffer(Section):
     max_read_timeout: Annotated[Seconds, Upstream("Trinity-RFT 0.6 drops the incomplete batch.")] = 1800.0
     """Time after which an incomplete batch is trained."""
     replay_buffer: ReplayBuffer = section(ReplayBuffer)
-    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_AS_ALL, same_as="buffer.total_epochs")
+    total_epochs: Count | None = refused(None, why=_EPOCHS, fix=_TOTAL_EPOCHS_FIX, same_as="buffer.total_epochs")
     split: Annotated[str, PATH_PART] = "train"
     """Split of a folder: the name of a file, of its numbered parts, or of a subfolder."""
     subset_name: Annotated[str | None, PATH_PART] = None

@@ -14,7 +14,7 @@ from rftd.daemon.config.schema.name_grammar import Label, LabelText, Name, Optio
 from rftd.daemon.config.schema.policy import Policy
 from rftd.daemon.config.schema.section import (
     Args,
-    Count,
+    LocalPath,
     Natural,
     Section,
     Seed,
@@ -29,7 +29,7 @@ from rftd.daemon.config.schema.section import (
 )
 from rftd.daemon.config.schema.trainer import Trainer
 from rftd.ops.limits import SOURCE_SIZE_BYTES, SOURCES
-from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, SOURCE, URL, FieldEffect, Upstream
+from rftd.streams.spec.declaration import ADDRESS, ARGUMENTS, PATH, PLAIN, PLUGIN, SOURCE, URL, Upstream
 from rftd.streams.spec.sections import Budgets, Synchronizer
 from rftd.streams.spec.stage_parts import MOST_SAMPLES
 from rftd.workers.workflows.source import FILE as SOURCE_FILE
@@ -95,11 +95,18 @@ class Monitor(Section):
 
 
 class DataJuicer(Section):
-    """`service.data_juicer`: a data processing service of the guide."""
+    """`service.data_juicer`: the service Data-Juicer, for operators that need the package."""
 
     server_url: Annotated[Url, URL] = None
+    """Address of a running service, `http://HOST:PORT`; with `auto_start` without effect."""
     auto_start: bool = False
-    port: Natural | None = None
+    """true: each process with such operators starts a service of its own, and ends it."""
+    port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Port of a started service; none: any."""
+    python: Annotated[str | None, LocalPath()] = None
+    """rftd only: Python with py-data-juicer for `auto_start`; none: rftd's own."""
+    release: Annotated[str, PLAIN] = ""
+    """rftd only: release of Data-Juicer required of the service; empty: any, but the same in all answers."""
 
 
 class Service(Section):
@@ -119,12 +126,10 @@ SourceFile: TypeAlias = Annotated[str, Field(pattern=rf"^{SOURCE_FILE.pattern}$"
 SourceText: TypeAlias = Annotated[str, Field(max_length=SOURCE_SIZE_BYTES)]
 """Text of a Python file sent with the experiment."""
 
-_OPERATORS: Final = "there are no data operators on tasks"
-"""Reason for refusing operators on tasks."""
 _FROM_EXPLORERS: Final = "experiences come from the explorers, and go to the replay buffer"
 """Reason for refusing other sources and targets of experiences."""
-_BEFORE: Final = "leave it out, and prepare the dataset before submitting"
-"""Advice for refused operators on tasks."""
+_INLINE: Final = "operators are part of the experiment file"
+"""Reason for refusing a separate file of operators."""
 
 
 class DataOperator(Section):
@@ -147,17 +152,42 @@ class ExperiencePipeline(Section):
     output: Annotated[Any, ARGUMENTS] = refused(None, why=_FROM_EXPLORERS)
 
 
-class TaskPipeline(Section):
-    """`data_processor.task_pipeline`: operators on tasks before exploring."""
+Weight: TypeAlias = Annotated[Literal["difficulty", "diversity", "usage_frequency", "quality"], word()]
+"""Score with a weight in the priority of a row."""
 
-    operators: list[DataOperator] = refused([], why=_OPERATORS, fix=_BEFORE)
-    num_process: Count = harmless(4, why=_OPERATORS)
-    config_path: Annotated[str | None, PATH] = refused(None, why=_OPERATORS, fix=_BEFORE)
-    inputs: Annotated[list[str], ARGUMENTS] = refused([], why=_OPERATORS, fix=_BEFORE)
-    output: Annotated[Any, ARGUMENTS] = refused(None, why=_OPERATORS, fix=_BEFORE)
-    target_fields: Annotated[list[str], PLAIN] = refused([], why=_OPERATORS, fix=_BEFORE)
-    priority_weights: Annotated[dict[str, float], PLAIN] = refused({}, why=_OPERATORS, fix=_BEFORE)
-    top_k: Annotated[int, Field(ge=-1)] = refused(-1, why=_OPERATORS, fix=_BEFORE)
+
+class TaskOutput(Section):
+    """`data_processor.task_pipeline.output`: a copy of the pipeline's result."""
+
+    path: Annotated[str, LocalPath()]
+    """File of the copy, in JSON Lines."""
+
+
+class TaskPipeline(Section):
+    """`data_processor.task_pipeline`: operators on rows, run once at submission; the result is the taskset."""
+
+    operators: list[DataOperator] = []
+    """Operators on the rows, in order: filters, and figures for the priority."""
+    num_process: Annotated[int, Field(ge=1, le=256)] = 4
+    """Maximum number of processes of an operator; a result does not depend on it."""
+    config_path: Annotated[str | None, PATH] = refused(
+        None, why=_INLINE, fix="write the list `process` of that file as operators"
+    )
+    inputs: Annotated[list[str], LocalPath()] = []
+    """Files, glob patterns or folders of rows; empty: the path of the taskset."""
+    output: Annotated[TaskOutput | None, Upstream("A storage of any type.")] = None
+    """Copy of the result; none: the path of the taskset if `inputs` are set and the path is another one. The file must
+    not exist yet."""
+    target_fields: Annotated[list[str], PLAIN] = []
+    """Columns with texts; operators judge the text of the first one. Empty: `format.prompt_key`."""
+    priority_weights: Annotated[dict[Weight, Annotated[float, Field(ge=-1e6, le=1e6)]], PLAIN] = {}
+    """Weights of the scores in a row's priority; empty: difficulty -0.7, diversity 0.8, usage_frequency -0.5, quality
+    1.0."""
+    top_k: Annotated[int, Field(ge=-1, le=10**9)] = -1
+    """Number of rows of highest priority to keep; -1: all. Rows without any score keep the order of the inputs."""
+    made: Annotated[Args, PLAIN] = acts_later({}, why="the daemon runs no pipeline operators with it")
+    """rftd only: written by the daemon: digests of inputs and operators of the result. With it, nothing is run
+    again."""
 
 
 class DataProcessor(Section):
@@ -225,7 +255,7 @@ class Experiment(Section):
     policy: Policy | None = None
     """rftd only: how far explorers run ahead, and which experiences may be trained; none: `hard_bound`, or `in_order`
     with `deterministic`."""
-    service: Service = section(Service, mark=FieldEffect("harmless", "no data operator uses it"))
+    service: Service = section(Service)
     log: Log = section(Log)
     stages: list[Stage] = []
     derived: Annotated[dict[str, Any], ARGUMENTS] = harmless(

@@ -32,7 +32,7 @@ Engine = Annotated[str, word(vllm_async="vllm")]
 """A registered rollout engine, or the guide's name of an engine."""
 _LENGTHS = "explorers and trainer share the same lengths"
 """Reason for refusing lengths of an engine."""
-_ASKED = "set per request by the calling workflow or reward"
+_PER_REQUEST_REASON = "set per request by the calling workflow or reward"
 """Reason for refusing sampling settings of an auxiliary model."""
 _FORMS = "answers are passed to programs as text, with tool calls in Hermes format"
 """Reason for refusing parsers of an auxiliary model."""
@@ -154,10 +154,10 @@ class AuxiliaryModel(RolloutModel):
     """rftd only: URL of the service up to `/v1`, or `{env: NAME}`."""
     api_key: Annotated[Url, VARIABLE] = "EMPTY"
     """`{env: NAME}`, or `EMPTY` for a service without keys."""
-    repetition_penalty: float | None = refused(None, why=_ASKED)
-    min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_ASKED)
+    repetition_penalty: float | None = refused(None, why=_PER_REQUEST_REASON)
+    min_response_tokens: Annotated[Natural, InUnit("tokens")] | None = refused(None, why=_PER_REQUEST_REASON)
     enable_prompt_truncation: bool | None = refused(None, why="prompts that are too long are refused")
-    ignore_eos: bool = refused(False, why=_ASKED)
+    ignore_eos: bool = refused(False, why=_PER_REQUEST_REASON)
     enable_history: bool = refused(False, why="only answers of the trained model are part of a rollout")
     enable_thinking: bool | None = None
     """Variable of the chat template; not used with a service, which applies its own template."""

@@ -23,7 +23,7 @@ from rftd.workers.generation.sampling import HIGHEST_PENALTY
 
 _ROTATION = "rotary embeddings are read from the model's config.json"
 """Reason for refusing settings of rotary embeddings."""
-_IN_FOLDER = "set it in config.json in the model's folder"
+_MODEL_FOLDER_FIX = "set it in config.json in the model's folder"
 """Advice for settings of rotary embeddings."""
 
 
@@ -120,7 +120,7 @@ class Model(Section):
     lora_configs: list[Lora] | None = None
     fully_sharded_loras: bool = harmless(False, why="the adapter is not sharded")
     max_cpu_loras: Natural | None = harmless(None)
-    rope_scaling: Annotated[dict[str, Any] | None, ARGUMENTS] = refused(None, why=_ROTATION, fix=_IN_FOLDER)
-    rope_theta: float | None = refused(None, why=_ROTATION, fix=_IN_FOLDER)
+    rope_scaling: Annotated[dict[str, Any] | None, ARGUMENTS] = refused(None, why=_ROTATION, fix=_MODEL_FOLDER_FIX)
+    rope_theta: float | None = refused(None, why=_ROTATION, fix=_MODEL_FOLDER_FIX)
     tinker: Tinker = section(Tinker)
     external_model: ExternalModel = section(ExternalModel)

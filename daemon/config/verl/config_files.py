@@ -13,7 +13,7 @@ _MOST_LEVELS: Final = 6
 """Number of folders above the script searched for a relative `--config-path`."""
 _RECIPES: Final = "recipe"
 """Folder of veRL's repository that became a separate repository."""
-_OF_THE_PROGRAM: Final = ("", "config", "./config")
+_DEFAULT_CONFIG_PATHS: Final = ("", "config", "./config")
 """Values of `--config-path` meaning veRL's own folder beside the program."""
 
 
@@ -27,6 +27,8 @@ class ConfigFiles:
     """A folder named by the user."""
     written: Mapping[str, str] = field(default_factory=dict)
     """Texts written by the script itself, by file path."""
+    reads: bool = True
+    """False for a text from elsewhere: no file of this machine is read for it."""
 
     def find(self, name: str, folder: str, program: str = "") -> tuple[str, str] | None:
         """Returns the text and path of a configuration; None if there is none. `folder` is the value of
@@ -49,10 +51,12 @@ class ConfigFiles:
 
     def names_another(self, folder: str) -> bool:
         """True if `--config-path` names a folder other than that of veRL's own configurations."""
-        return folder not in _OF_THE_PROGRAM or self.folder is not None
+        return folder not in _DEFAULT_CONFIG_PATHS or self.folder is not None
 
     def _folders(self, folder: str, program: str) -> list[Path]:
         """Returns the folders to search for the value of `--config-path`, the most likely first."""
+        if not self.reads:
+            return []
         # The folder before the last variable is unknown: only the remainder of the path is searched for.
         relative = folder.rpartition("}")[2].lstrip("/") if "${" in folder else folder
         named = [self.folder] if self.folder is not None else []

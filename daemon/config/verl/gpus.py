@@ -15,7 +15,7 @@ _ACTOR: Final = "actor_rollout_ref.actor"
 """Section of the actor in veRL's configuration."""
 _ENGINE: Final = "explorer.rollout_model"
 """Section of the explorers' engine in the experiment file."""
-_BESIDE: Final = "explorer.auxiliary_models[0]"
+_REWARD_MODEL_SECTION: Final = "explorer.auxiliary_models[0]"
 """Section of the reward model in the experiment file."""
 _PARALLEL: Final = f"{_ROLLOUT}.tensor_model_parallel_size"
 """Key for the tensor-parallel GPUs of an engine."""
@@ -184,7 +184,7 @@ def _put_engines(draft: ExperimentDraft, split: GpuSplit, per_engine: int, besid
         draft.done.setdefault(name, [("explorer", "rollout_model", "tensor_parallel_size")])
     draft.put(f"{_ENGINE}.engine_num", split.engines, note=_shares(split, beside))
     if beside:
-        draft.put(f"{_BESIDE}.engine_num", split.beside)
+        draft.put(f"{_REWARD_MODEL_SECTION}.engine_num", split.beside)
 
 
 def _put_halves(draft: ExperimentDraft, training: GpuGrid, per_engine: int, beside: int) -> None:
@@ -229,7 +229,7 @@ def _put_reward_model(draft: ExperimentDraft) -> int:
         draft.wrong(use, f"is true, and {path} names no model", f"give {path}")
         return 0
     size = draft.number(parallel) if draft.given(parallel) else 1
-    draft.put(f"{_BESIDE}.model_path", draft.value(path), path)
-    draft.put(f"{_BESIDE}.tensor_parallel_size", size, *([parallel] if draft.given(parallel) else []))
+    draft.put(f"{_REWARD_MODEL_SECTION}.model_path", draft.value(path), path)
+    draft.put(f"{_REWARD_MODEL_SECTION}.tensor_parallel_size", size, *([parallel] if draft.given(parallel) else []))
     draft.done.setdefault(use, []).append(("explorer", "auxiliary_models"))
     return size

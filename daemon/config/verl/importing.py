@@ -98,6 +98,26 @@ def import_tree(
     return _import_settings(settings, words, sync_offset)
 
 
+def import_text(
+    text: str,
+    kind: str,
+    *,
+    sync_offset: int = 0,
+    assumed: Mapping[str, str] | None = None,
+    taken: Sequence[int] = (),
+    skipped: Sequence[int] = (),
+) -> ImportedExperiment:
+    """Imports the experiment of a text from elsewhere, a `script` or a `hydra` file, without reading any file for it.
+
+    Raises ConfigErrors.
+    """
+    files = ConfigFiles(reads=False)
+    if kind == "hydra":
+        return import_tree(text, "file.yaml", sync_offset=sync_offset, files=files)
+    choices = ShellChoices(assumed or {}, tuple(taken), tuple(skipped))
+    return import_script(text, "run.sh", sync_offset=sync_offset, choices=choices, files=files)
+
+
 def import_command(words: Sequence[str], *, sync_offset: int = 0, config_dir: Path | None = None) -> ImportedExperiment:
     """Imports the experiment of a command line already split by a shell. Raises ConfigErrors."""
     settings = command_settings(_given_words(words), SourceMap(_COMMAND), ConfigFiles(folder=config_dir))

@@ -374,7 +374,9 @@ def script_settings(script: ShellScript, source: SourceMap, files: ConfigFiles |
         fix = "keep one of them, or choose a branch with --take LINE or --skip LINE"
         settings.wrong(second[0].place, "", "a second command runs veRL here", fix, Contradiction)
     elif cut := next((words[0] for words in commands if _CUT_OFF.match(words[0].text)), None):
-        problem = f"{cut.text.partition('=')[0]} is no part of veRL's command: a comment or an empty line above ends it"
+        problem = (
+            f"{cut.text.partition('=')[0]} is not part of veRL's command: a comment or an empty line above ends it"
+        )
         settings.wrong(cut.place, "", problem, "move the comment to another line", SyntaxIssue)
     else:
         settings = command_settings(

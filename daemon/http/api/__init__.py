@@ -4,6 +4,7 @@ app              `make_app`: the parts composed, with counts and spans of reques
 doorkeeper       authentication, by token or cookie; foreign hosts and pages are refused
 guard            the layer around the app: doorkeeper, connections of a token, sizes, headers for browsers
 login            the route at which a one-time link signs a browser in
+opened_files     experiment files sent by `rftd studio FILE`, until a browser reads them
 methods          HEAD and OPTIONS
 services         the daemon as reads and commands see it: tables, log, commands
 problem          every error as RFC 9457 problem+json

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import Counter
 from sqlalchemy.exc import DBAPIError
@@ -38,14 +38,20 @@ from rftd.daemon.http.api.methods import Methods
 from rftd.daemon.http.api.probes import readiness
 from rftd.daemon.http.api.problem import answer, on_error
 from rftd.daemon.http.api.schema import install
-from rftd.daemon.http.api.services import Applied, Services
+from rftd.daemon.http.api.services import Applied, NoAbilities, Services, no_alerts
+from rftd.daemon.http.views.alerts import AlertList
+from rftd.daemon.http.views.route import MachineAbilities
 from rftd.daemon.observe.metrics_feed import MetricsFeed
 from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.daemon.run.operations import Operations
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
+from rftd.daemon.run.supervisor.recomputing import Recomputations
 from rftd.daemon.serve.reconnecting import Troubles
 from rftd.daemon.text.texts import Texts
+from rftd.daemon.text.trials import Trials
+from rftd.daemon.text.word_files import WordFiles
 from rftd.daemon.text.word_index import WordIndex
+from rftd.daemon.text.word_tables import WordTables
 from rftd.ops.clock import Clock, SystemClock
 from rftd.ops.errors import RftdError, UsageError
 from rftd.ops.health import Health
@@ -56,6 +62,7 @@ from rftd.ops.tracing import conventions as names
 from rftd.ops.tracing.trace_context import parsed
 from rftd.ops.tracing.tracer import SpanKind, Tracer
 from rftd.streams.log.log import EventLog
+from rftd.workers.hosts.environment import WorkerEnvironment
 
 PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 """Paths polled by machines every few seconds: no trace begins with them."""
@@ -79,12 +86,14 @@ GZIP: Final[dict[str, Any]] = {
     # Weights hardly get smaller, and a range is one of the bytes of the file.
     "exclude_content_types": (*DEFAULT_EXCLUDED_CONTENT_TYPES, BINARY),
 }
+"""Arguments of the middleware that compresses answers."""
 
 
 class NotedAnswer:
     """A `send` for one request that records the status of the answer."""
 
     def __init__(self, send: Send) -> None:
+        """`send` sends the answer to the client."""
         self._send = send
         self.status = 500
         """HTTP status; 500 for a request whose handler raised before answering."""
@@ -99,6 +108,7 @@ class Traced:
     """Middleware creating spans, inside the guard: unauthenticated clients cannot cause spans."""
 
     def __init__(self, app: ASGIApp, *, tracer: Tracer) -> None:
+        """`app` answers the requests, `tracer` makes the spans."""
         self._app = app
         self._tracer = tracer
 
@@ -142,6 +152,7 @@ class Tally:
     """Middleware counting requests, around the app and its guard."""
 
     def __init__(self, app: ASGIApp, *, requests: Counter) -> None:
+        """`app` answers the requests, `requests` counts them."""
         self._app = app
         self._requests = requests
 
@@ -175,13 +186,21 @@ def make_app(
     prices: Mapping[str, float] = MappingProxyType({}),
     daemon_log: Path | None = None,
     words: Path | None = None,
+    environment: WorkerEnvironment | None = None,
+    recomputations: Recomputations | None = None,
+    alerts: Callable[[], AlertList] = no_alerts,
+    abilities: MachineAbilities | None = None,
+    further: Sequence[Callable[[Services], APIRouter]] = (),
 ) -> FastAPI:
-    """Builds the API of a daemon.
+    """Returns the API of a daemon as one application.
 
     Without a `doorkeeper` everybody is the owner, as with `--unsafe-allow-unauthenticated`; `prices` are dollars per
-    hour of an accelerator, by kind; `words` is the folder of word indices, None keeps them in memory.
+    hour of an accelerator, by kind; `words` is the folder of word indices beside SQLite, None: in memory. `environment`
+    builds the variables of tried rollouts; `alerts` lists alerts, `abilities` checks engines and sandboxes; `further`
+    make routers added after those of the API.
     """
     clock = clock or SystemClock()
+    ids = ids or SystemIds(clock)
     doorkeeper = doorkeeper or Doorkeeper(None)
     feed = feed or MetricsFeed(Metrics(version=release_of("rftd")))
     services = Services(
@@ -192,11 +211,15 @@ def make_app(
         health=health or readiness(log, engine, projector, guard, troubles),
         scrape=Scrape(feed, log=log, engine=engine, applied=projector, clock=clock, tracer=tracer, prices=prices),
         clock=clock,
-        ids=ids or SystemIds(clock),
+        ids=ids,
         version=release_of("rftd"),
         daemon_log=daemon_log,
         texts=Texts(clock),
-        words=WordIndex(words, clock),
+        words=WordIndex(WordTables(engine) if engine.dialect.name == "postgresql" else WordFiles(words), clock),
+        trials=Trials(ids, environment),
+        recomputations=recomputations,
+        alerts=alerts,
+        abilities=abilities or NoAbilities(),
         keyring=doorkeeper.keyring,
     )
     doorkeeper.refused = feed.metrics.http_refused
@@ -209,6 +232,14 @@ def make_app(
         # A missing slash is a wrong path, not a redirect losing the body.
         redirect_slashes=False,
     )
+    _add_middleware(app, doorkeeper, feed, tracer)
+    _add_error_handlers(app)
+    _add_routes(app, services, further)
+    return app
+
+
+def _add_middleware(app: FastAPI, doorkeeper: Doorkeeper, feed: MetricsFeed, tracer: Tracer | None) -> None:
+    """Adds compression, methods, spans, the guard and the count of requests, from the inside out."""
     # The innermost, so that spans and counts are those of the answer; event streams are left as they are.
     app.add_middleware(GZipMiddleware, **GZIP)
     app.add_middleware(Methods, served=app)
@@ -217,22 +248,29 @@ def make_app(
     app.add_middleware(Guard, doorkeeper=doorkeeper, uses=doorkeeper.uses)
     # Added last, and so around the guard: its refusals are counted, too.
     app.add_middleware(Tally, requests=feed.metrics.http_requests)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Registers the answers to errors and to invalid parameters."""
     # Starlette picks the handler of the nearest class, and treats the one of `Exception` specially: outside of all
     # middleware, raising the error again for the server's log.
     for kind in (RftdError, HTTPException, DBAPIError, PoolTimeoutError, ExceptionGroup, Exception):
         app.add_exception_handler(kind, on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameter)
-    _add_routes(app, services)
-    return app
 
 
-def _add_routes(app: FastAPI, services: Services) -> None:
+def _add_routes(app: FastAPI, services: Services, further: Sequence[Callable[[Services], APIRouter]]) -> None:
+    """Adds every route to `app`: reads, commands, streams, pages, probes, texts for agents, the login and the `further`
+    ones.
+    """
     declared = routes.declared_routes()
     app.include_router(routes.router(services, declared))
     for module in (stream, changes, pages, run_pages, record_pages, system_pages, studio_pages, probes):
         app.include_router(module.router(services))
     app.include_router(agents.router(declared, services.version))
     app.include_router(login.router(services.keyring))
+    for make_router in further:
+        app.include_router(make_router(services))
     install(app, declared)
 
 

@@ -22,13 +22,18 @@ from rftd.ops.decoding import converted
 from rftd.ops.errors import RftdError, UsageError
 
 B = TypeVar("B", bound=msgspec.Struct)
+"""Type of the body."""
 
 _JSON: Final = "application/json"
+"""Media type of JSON."""
 _DEPTH: Final = limits.CONFIG_DEPTH + 2
 """Maximum nesting of a body: the depth of an experiment file, as a field of the body."""
-_MISSING: Final = re.compile(r"missing required field `(\w+)`")
+_MISSING_FIELD: Final = re.compile(r"missing required field `(\w+)`")
+"""Message of msgspec about a missing field; group 1 is its name."""
 _TOO_MANY: Final = re.compile(r"`array` of length <= (\d+)")
-_SHOWN: Final = "GET /openapi.json shows what the body must be"
+"""Message of msgspec about too many elements; group 1 is the maximum."""
+_BODY_FIX: Final = "GET /openapi.json shows what the body must be"
+"""Fix for a body of the wrong form."""
 _ORIGIN: Final = "body"
 """Name of a YAML body in positions such as `body:6:3`, like a file's name."""
 
@@ -38,6 +43,7 @@ class Body(Generic[B]):
     """The decoded body of a request, with the line numbers of a YAML file for errors."""
 
     value: B
+    """The body of the request, decoded as the command's struct."""
     source: SourceMap | None = None
     """Line numbers of a YAML body."""
 
@@ -92,7 +98,7 @@ def _of_file(body: bytes, command: CommandRoute[B, Any]) -> Body[B]:
         raise TooLargeError(large.what, where=large.where, field=large.field, fix=large.fix) from None
     if not isinstance(tree, dict):
         problem = "the file is empty" if tree is None else "the file must be a mapping of sections"
-        issues = [*issues, Issue((), problem, _SHOWN, SyntaxIssue)]
+        issues = [*issues, Issue((), problem, _BODY_FIX, SyntaxIssue)]
     if issues:
         raise report(issues, source)
     return Body(command.of_file(tree), source)
@@ -107,7 +113,7 @@ def _decode(body: bytes, kind: type[B]) -> B:
         raise _too_deep() from None
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         problem, _, path = str(error).partition(" - at `$")
-        missing = _MISSING.search(problem)
+        missing = _MISSING_FIELD.search(problem)
         field = path.rstrip("`").lstrip(".") or (missing[1] if missing else "body")
         raise UsageError(problem, field=field, fix=_fix(problem)) from None
 
@@ -115,7 +121,7 @@ def _decode(body: bytes, kind: type[B]) -> B:
 def _fix(problem: str) -> str:
     """Returns the fix for an error of the decoder."""
     most = _TOO_MANY.search(problem)
-    return f"send {most[1]} at most in one request, and the others in further ones" if most else _SHOWN
+    return f"send {most[1]} at most in one request, and the others in further ones" if most else _BODY_FIX
 
 
 def _check_depth(body: Any) -> None:

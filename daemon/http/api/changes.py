@@ -15,6 +15,7 @@ from rftd.daemon.http.api.stream import KEEP_ALIVE_S, EventStream
 from rftd.daemon.trust.asker import AccessRole
 
 CHANGES: Final = "/v1/stream"
+"""Path of the route of changes, an endless stream of server-sent events."""
 
 
 def router(services: Services) -> APIRouter:

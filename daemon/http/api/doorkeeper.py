@@ -34,7 +34,8 @@ class Doorkeeper:
     def __init__(self, keyring: Keyring | None, *, hosts: frozenset[str] = frozenset()) -> None:
         """Without a `keyring` every request is the owner's. `hosts` are this daemon's host names in lower case."""
         self.keyring = keyring
-        self._hosts = hosts
+        self.hosts = hosts
+        """The daemon's host names in lower case; replaced when its certificate is renewed."""
         self.refused: Counter | None = None
         """Counts refusals by their reason, once there are metrics."""
 
@@ -107,7 +108,7 @@ class Doorkeeper:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        if name == "localhost" or name in self._hosts:
+        if name == "localhost" or name in self.hosts:
             return True
         try:
             # Any address passes: DNS rebinding, the attack prevented here, needs a name.

@@ -16,15 +16,20 @@ from rftd.ops import limits
 from rftd.storage.files.checkpoint_file import OpenedFile
 
 BINARY: Final = "application/octet-stream"
+"""Media type of a file of unknown content."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
-_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""A `Range` header of one range; the groups are its first and last byte, possibly empty."""
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""Characters replaced in the name of a downloaded file."""
 
 
 class _Span(NamedTuple):
     """Bytes `first` to `last` of a file, both included; empty with `last` before `first`."""
 
     first: int
+    """Index of the first byte in the file."""
     last: int
+    """Index of the last byte in the file."""
 
 
 def file_response(request: Request, file: OpenedFile) -> Response:
@@ -36,7 +41,7 @@ def file_response(request: Request, file: OpenedFile) -> Response:
         "Repr-Digest": f"sha-256=:{digest}:",
         "Accept-Ranges": "bytes",
         "Cache-Control": "private, no-cache",
-        "Content-Disposition": f'attachment; filename="{_NAME.sub("_", os.path.basename(file.path))}"',
+        "Content-Disposition": f'attachment; filename="{_UNSAFE_CHARACTERS.sub("_", os.path.basename(file.path))}"',
     }
     if etag in {tag.strip() for tag in request.headers.get("If-None-Match", "").split(",")}:
         os.close(file.descriptor)
@@ -72,6 +77,7 @@ class FileStream(Response):
     """A response with a range of an open file; it ends with its client, and always closes the file."""
 
     media_type = BINARY
+    """Media type of the answer."""
 
     def __init__(self, file: OpenedFile, span: _Span, headers: dict[str, str], status_code: int = 200) -> None:
         super().__init__(status_code=status_code, headers=headers)

@@ -26,6 +26,7 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+"""Headers of every answer, for browsers."""
 
 
 class Guard:

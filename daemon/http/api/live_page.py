@@ -22,12 +22,15 @@ from rftd.streams.log.topics import Partition
 
 # Each look may query the tables, and nobody reads faster.
 INTERVAL_S: Final = 0.5
+"""Seconds between two looks at an observed experiment."""
 MOMENT_S: Final = 2.0
 """Seconds between two readings of the moment without new records: tokens under way are in heartbeats only."""
 COUNTED_PER_S: Final = 5_000
 """Counting books costs a look at each experience: this many once a second, ten times as many every ten seconds."""
 _DIGEST_BYTES: Final = 6
+"""Length of a digest in bytes."""
 _DIGEST_CHARS: Final = 8
+"""Length of a digest in characters."""
 _OPENED: Final = "experiment"
 """Part of a page split into its own parts: a new summary must not carry the whole configuration again."""
 
@@ -40,6 +43,7 @@ class LivePage:
         self._experiment = experiment
         self._last_standing: tuple[Mapping[Partition, int], str | None] | None = None
         self._page: ExperimentPage | None = None
+        """The page read last; None before the first."""
         self._state = ""
         self._books: Books | None = None
         self._counted_s = 0.0
@@ -107,11 +111,16 @@ class PageVersion:
     def __init__(self, number: int, page: ExperimentPage, before: PageVersion | None) -> None:
         self.number = number
         self.state = page.experiment.summary.state
+        """State of the experiment."""
         self._plain = parts_of(page)
+        """Parts of the page by name."""
         self._encoded = {name: msgspec.json.encode(part) for name, part in self._plain.items()}
+        """Parts of the page by name, as JSON."""
         self._digests = {name: _digest(body) for name, body in self._encoded.items()}
+        """Digest of each part, by name."""
         # The names too: a page of another release has other parts.
         self.id = _digest(page.experiment.summary.id.encode() + b"".join(map(str.encode, self._digests)))
+        """Id of the version: a digest of the experiment and all parts."""
         self.id += "".join(self._digests.values())
         self._change = None if before is None else self._since_version(before)
 
@@ -169,10 +178,15 @@ class Broadcast:
 
     def __init__(self, services: Services, experiment: UUID) -> None:
         self._clock = services.clock
+        """Clock that measures the time between two readings of the page."""
         self._live = LivePage(services, experiment)
+        """Reader of the experiment's page."""
         self._looking = asyncio.Lock()
+        """Held while the page is read."""
         self._looked_s: float | None = None
+        """Monotonic second of the last look; None before the first."""
         self._version: PageVersion | None = None
+        """The version read last; None before the first."""
 
     async def newest(self) -> PageVersion:
         """Returns the newest state of the page, at most half a second old."""
@@ -197,6 +211,7 @@ class LivePages:
 
     def __init__(self) -> None:
         self._broadcasts: WeakValueDictionary[UUID, Broadcast] = WeakValueDictionary()
+        """Broadcast of each observed experiment, dropped with its last listener."""
 
     def of(self, services: Services, experiment: UUID) -> Broadcast:
         """Returns the broadcast of an experiment, kept alive by its listeners."""
@@ -222,4 +237,5 @@ def _common(old: list[Any], new: list[Any]) -> tuple[int, int]:
 
 
 def _digest(body: bytes) -> str:
+    """Returns a short digest of bytes, as 8 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()).decode()

@@ -21,13 +21,20 @@ _NOTICES: Final = {
     ),
     "stale link": ("Not signed in", "This link is not valid. A link works once, for five minutes:", "rftd open"),
 }
+"""Title, text and command of each notice."""
 CODE_CHARACTERS: Final = 100
+"""Maximum number of characters in a code."""
 
 Code = Annotated[
     str | None, Query(max_length=CODE_CHARACTERS, description="The code of a one-time link, which `rftd open` makes.")
 ]
-Target = Annotated[Literal["/", "/studio"], Query(description="The page to go on to.")]
+"""Query parameter: the code of a one-time link."""
+Target = Annotated[
+    str, Query(pattern=r"^/(studio(\?opened=[A-Za-z0-9_-]{1,64})?)?$", description="The page to go on to.")
+]
+"""Query parameter: the page shown after signing in."""
 _HTML: Final = {"text/html": {"schema": {"type": "string"}}}
+"""Content of the answers in the OpenAPI document."""
 
 
 def router(keyring: Keyring | None) -> APIRouter:
@@ -67,7 +74,11 @@ def router(keyring: Keyring | None) -> APIRouter:
 
 
 def notice(name: Literal["signed in", "no link", "stale link"], *, status: int = 200, to: str = "/") -> Response:
-    """Returns the page about signing in, or a redirect to the address `to` for a browser already signed in."""
+    """Returns the page of a notice about signing in, with the HTTP status `status`.
+
+    `signed in`, for browsers signed in just now and for those that need no sign-in, moves on to the address `to` by a
+    meta refresh; the other notices stay, and ignore `to`.
+    """
     title, text, command = _NOTICES[name]
     page = render(
         "notice.html",

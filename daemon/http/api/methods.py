@@ -9,12 +9,14 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _GET: Final = "GET"
+"""Method whose answers HEAD repeats without a body."""
 
 
 class Methods:
     """The innermost middleware: clients without access to a path learn nothing of its methods either."""
 
     def __init__(self, app: ASGIApp, *, served: FastAPI) -> None:
+        """`app` answers the requests, `served` is the application whose document names the methods of each path."""
         self._app = app
         self._served = served
 
@@ -53,6 +55,7 @@ class _Headless:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._ended = False
+        """True once the empty body after the answer's head was sent."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] != "http.response.body":

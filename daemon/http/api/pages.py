@@ -5,7 +5,7 @@ from __future__ import annotations
 import http
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -14,14 +14,15 @@ from rftd.daemon.http.api.problem import problem_of
 from rftd.daemon.http.api.routes import BEARER, asker_of
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.alarms import alarms_of
-from rftd.daemon.http.page.assets import assets
+from rftd.daemon.http.page.assets import assets, release
+from rftd.daemon.http.page.configuration import difference_texts
 from rftd.daemon.http.page.curves import curves_of
 from rftd.daemon.http.page.formats import scale_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.run_list import Shown, as_tree, parameters_of
 from rftd.daemon.http.page.steering import acts_of, refusal_of, steering_of
 from rftd.daemon.http.views import annotations as annotation_views
-from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views import differences, experiments
 from rftd.daemon.http.views.experiments import RunOrder
 from rftd.daemon.http.views.moment import ENDED
 from rftd.daemon.http.views.route import NAME_CHARACTERS
@@ -29,17 +30,30 @@ from rftd.daemon.run.why.wait import what_of
 from rftd.daemon.trust.asker import AccessRole
 from rftd.ops.errors import NotFoundError, RftdError
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
+from rftd.storage.queries.experiments import ExperimentSummary
 
-RUNS_AT_ONCE: Final = 100
+RUNS_PER_PAGE: Final = 100
+"""Maximum number of runs on a page of the list."""
 SEARCH_CHARACTERS: Final = 500
+"""Maximum number of characters in a search."""
 SHOWN_NOTES: Final = 20
+"""Maximum number of notes shown."""
 MOST_FURTHER: Final = 16
 """Maximum number of curves besides the curated ones."""
-_FOR_EVER: Final = "public, max-age=31536000, immutable"
+MOST_OVER: Final = 4
+"""Maximum number of further runs in the curves: with the run itself, as many as there are colours."""
+_CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
+"""Cache control of files whose URL changes with their content."""
 Search = Annotated[str, Query(max_length=SEARCH_CHARACTERS, pattern=r"^[^\x00]*$")]
+"""Query parameter: the text of a search."""
 RunName = Annotated[str, Path(max_length=NAME_CHARACTERS)]
+"""Path parameter: the name of an experiment."""
 Metrics = Annotated[list[str] | None, Query(max_length=MOST_FURTHER, description="Further figures to draw.")]
+"""Query parameter: further figures to draw."""
+Over = Annotated[list[str] | None, Query(max_length=MOST_OVER, description="Runs to lay over this one.")]
+"""Query parameter: runs to lay over this one."""
 Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
+"""Query parameter: the position after the last item of the page before."""
 
 
 def router(services: Services) -> APIRouter:
@@ -54,9 +68,13 @@ def router(services: Services) -> APIRouter:
         return await shown_page(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
 
     @routes.get("/runs/{name}")
-    async def run(request: Request, name: RunName, metric: Metrics = None) -> Response:
-        """One run: what happens now, alarms, figures, and curves, with one for each `metric`."""
-        return await shown_page(request, services, lambda bearer: _run(bearer, name, metric or []))
+    async def run(request: Request, name: RunName, metric: Metrics = None, over: Over = None) -> Response:
+        """One run: what happens now, alarms, figures, and curves, with a curve for each `metric`, and a line in each
+        curve for the runs `over` it.
+        """
+        # What htmx reads again is the present alone: no other runs to choose from, no differences of files.
+        laid = None if "hx-request" in request.headers else over or []
+        return await shown_page(request, services, lambda bearer: _run(bearer, name, metric or [], laid))
 
     @routes.get("/static/{name}")
     async def static(name: str) -> Response:
@@ -64,13 +82,13 @@ def router(services: Services) -> APIRouter:
         asset = assets().get(name)
         if asset is None:
             raise NotFoundError(f"no file {name[:80]!r}")
-        return Response(asset.body, media_type=asset.media_type, headers={"Cache-Control": _FOR_EVER})
+        return Response(asset.body, media_type=asset.media_type, headers={"Cache-Control": _CACHE_FOREVER})
 
     return routes
 
 
 async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor: str | None) -> str:
-    wanted = {**parameters_of(q, show), "order": order, "limit": RUNS_AT_ONCE, "cursor": cursor}
+    wanted = {**parameters_of(q, show), "order": order, "limit": RUNS_PER_PAGE, "cursor": cursor}
     page = await experiments.listed.work(services, **wanted)
     shown = {"q": q, "show": show, "order": order}
     usual: dict[str, str] = {"q": "", "show": "all", "order": "newest"}
@@ -94,13 +112,19 @@ async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor
     )
 
 
-async def _run(services: Services, name: str, further: list[str]) -> str:
+async def _run(services: Services, name: str, further: list[str], over: list[str] | None) -> str:
     page = await experiments.one.work(services, name=name)
     id = page.experiment.summary.id
     state = page.experiment.summary.state
     why = await experiments.why.work(services, name=id)
     notes = (await annotation_views.annotated.work(services, name=id, limit=SHOWN_NOTES)).notes
     services.operations.looked(id)
+    offered = [] if over is None else (await experiments.listed.work(services, limit=RUNS_PER_PAGE)).items
+    laid_over = [name for name in over or () if name]
+
+    def url(over: list[str]) -> str:
+        return json_url(f"/runs/{quote(id, safe='')}", {"metric": further or None, "over": over or None})
+
     return render(
         "run.html",
         services.clock,
@@ -114,7 +138,28 @@ async def _run(services: Services, name: str, further: list[str]) -> str:
         curves=curves_of(further),
         further=further,
         rollouts=f"/runs/{id}/rollouts?step=",
+        others=[summary for summary in offered if summary.id != id],
+        over=laid_over,
+        url=url,
+        **await _laid_over(services, page.experiment.summary, laid_over),
     )
+
+
+async def _laid_over(services: Services, run: ExperimentSummary, over: list[str]) -> dict[str, Any]:
+    """Returns the runs in the curves and the differences of their files; a refusal in words for a wrong name."""
+    alone: dict[str, Any] = {"runs": [run], "differences": [], "refusal": "", "diff_json": ""}
+    if not over:
+        return alone
+    try:
+        different = await differences.diff.work(services, name=[run.id, *over])
+    except RftdError as error:
+        return {**alone, "refusal": str(error)}
+    return {
+        "runs": different.items,
+        "differences": [(line.field, difference_texts(line.values)) for line in different.differences],
+        "refusal": "",
+        "diff_json": json_url("/v1/diff", {"name": [laid.id for laid in different.items]}),
+    }
 
 
 def json_url(path: str, parameters: dict[str, Any]) -> str:
@@ -138,5 +183,5 @@ async def shown_page(request: Request, services: Services, page: Callable[[Servi
 
 def html(text: str, *, status: int | http.HTTPStatus = 200) -> Response:
     """Returns HTML as a response, read anew with each visit."""
-    headers = {"Cache-Control": "private, no-cache"}
+    headers = {"Cache-Control": "private, no-cache", "Rftd-Page": release()}
     return Response(text, status_code=int(status), media_type="text/html; charset=utf-8", headers=headers)

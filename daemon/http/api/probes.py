@@ -29,12 +29,15 @@ from rftd.streams.log.log import EventLog
 from rftd.streams.sqlite.wal import HasWal
 
 _TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+"""Content of plain text in the OpenAPI document."""
 _VERDICT: dict[int | str, dict[str, Any]] = answers(
-    Verdict, text="All is well: `ok`, or every check if `?verbose` is given.", besides=_TEXT
+    Verdict, text="The daemon is healthy: `ok`, or every check with `?verbose`.", besides=_TEXT
 )
+"""Answers of the probes in the OpenAPI document."""
 _VERDICT[503] = {**_VERDICT[200], "description": "At least one check failed; the answer names it."}
 
 Verbose = Annotated[str | None, Query(max_length=10, description="Every check as JSON, unless it is `0` or `false`.")]
+"""Query parameter: whether to list every check as JSON."""
 
 
 def router(services: Services) -> APIRouter:

@@ -29,7 +29,9 @@ from rftd.streams.events.catalogue import definitions
 EVENTS: Final = 200
 """Number of events on one page of the history."""
 ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Form of an id within a text: a UUID in lower case."""
 _OFFERED_RUNS: Final = 100
+"""Maximum number of runs offered for comparison with a configuration."""
 
 
 def router(services: Services) -> APIRouter:

@@ -33,18 +33,22 @@ from rftd.storage.files.checkpoint_file import OpenedFile
 from rftd.streams.folds.spine import Status
 
 _REQUESTS: Final = UUID("6f6e6520-6c6f-5f67-8001-726674640000")
-"""Namespace for deriving a UUID from a key that is none."""
+"""Namespace of the UUIDs derived from idempotency keys that are not UUIDs, and from all keys of other askers than the
+owner.
+"""
 _NOT_PARAMETERS: Final = frozenset({"daemon", "body", "key"})
 """Arguments of a declared function besides the parameters of the request."""
 _LATE_NAMES: Final = {"Status": Status, "OpenedFile": OpenedFile}
 """Names imported by views only for type checkers, because every command line would pay for the import."""
 
 _BYTES: Final = {BINARY: {"schema": {"type": "string", "format": "binary"}}}
+"""OpenAPI content of a binary response."""
 _FILE_ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     **answers(Problem),
     200: {"description": "The bytes of the file.", "content": _BYTES},
     206: {"description": "The range of bytes asked for by `Range`.", "content": _BYTES},
 }
+"""OpenAPI responses of a route that serves a file or a range of it."""
 
 ASKER: Final = "rftd.asker"
 """Key of an ASGI scope holding the asker, set by the guard."""
@@ -62,6 +66,7 @@ Key = Annotated[
 ]
 
 _DRY_RUN: Final = "dry_run"
+"""Query parameter of every command: check without recording anything."""
 DryRun = Annotated[
     bool,
     Query(description="Answer 200 with the consequence of the command, after all its checks, and record nothing."),
@@ -182,8 +187,9 @@ def _read_handler(services: Services, read: ReadRoute[Any]) -> Handler:
         answer = await read.work(bearer_services, **parameters)
         if read.is_look:
             bearer_services.operations.looked(parameters["name"])
-        is_page = isinstance(answer, ExperimentPage)
-        return respond_to(request, services.pages.body_of(answer) if is_page else encode(answer))
+        if isinstance(answer, ExperimentPage):
+            return respond_to(request, services.pages.body_of(UUID(answer.experiment.summary.id), answer))
+        return respond_to(request, encode(answer))
 
     route.__doc__ = read.text
     return with_parameters(route, [*parameters_of(read.work, read.path), REQUEST])

@@ -24,6 +24,7 @@ from rftd.daemon.http.page.rollouts import (
 from rftd.daemon.http.views import annotations as annotation_views
 from rftd.daemon.http.views import drops as drop_views
 from rftd.daemon.http.views import evaluations, experiences, experiments, groups, history, text, words
+from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.evaluations import Which
 from rftd.daemon.http.views.experiences import Order, State
 from rftd.daemon.http.views.groups import MOST_PROMPTS
@@ -42,16 +43,20 @@ COMPARED_TOKENS: Final = 200_000
 COMPARED_CHARS: Final = 50_000
 _COMPARED: Final = 64
 _VERSIONS: Final = 1000
+"""Maximum number of experiences of one row whose weight versions are listed."""
 ANSWERS: Final = 25
+"""Number of held-out answers on one page."""
 
 Id = Annotated[str | None, Query(max_length=100, pattern=r"^[0-9a-fA-F-]*$")]
 Number = Annotated[int | None, Query(ge=0, le=MOST)]
 Bound = Annotated[float | None, Query(allow_inf_nan=False)]
 Word = Annotated[str | None, Query(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
-Chars = Annotated[int, Query(ge=1, le=10_000_000)]
+# A browser cannot lay out a longer word within the page: its widths end at 33 million pixels.
+Chars = Annotated[int, Query(ge=1, le=2_000_000)]
 After = Annotated[str | None, Query(max_length=POSITION_CHARACTERS)]
 Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
 _USUAL: Final[dict[str, Any]] = {"q": "", "order": "newest", "colour": "reward", "chars": COMPARED_CHARS}
+"""Default query parameters, left out of links."""
 
 
 def router(services: Services) -> APIRouter:
@@ -155,6 +160,7 @@ async def _rollouts(
         json=json_url(f"/v1/experiments/{id}/experiences", where),
         answer=answer,
         may_annotate=services.bearer.asker.role >= annotation_views.annotate.role,
+        may_recompute=services.bearer.asker.role >= token_views.recompute.role,
         **shown,
     )
 

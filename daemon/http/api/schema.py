@@ -27,8 +27,8 @@ SCHEMES: Final = {
 }
 """The authentication schemes."""
 _REFUSALS: Final = {
-    "401": "No valid token; which kind of wrong it is, is not told.",
-    "403": "The token's role is too small, or the daemon's configuration does not allow what is named.",
+    "401": "No valid token; the answer does not say why it is invalid.",
+    "403": "The token's role is not sufficient, or the daemon does not allow a named path, URL or class.",
     "429": "A limit of the token is reached.",
 }
 _FILE: Final = "The experiment file itself, paths absolute and no secret as a value; a `${...}` in it stays text."

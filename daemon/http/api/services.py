@@ -14,18 +14,25 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from rftd.daemon.http.api.opened_files import OpenedFiles
 from rftd.daemon.http.api.problem import BusyError
+from rftd.daemon.http.views.alerts import AlertList
 from rftd.daemon.http.views.budgets import BudgetRow
 from rftd.daemon.http.views.budgets import rows_of as budget_rows
 from rftd.daemon.http.views.ended_pages import EndedPages
+from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.memory import MemoryRow, rows_of
+from rftd.daemon.http.views.route import MachineAbilities
 from rftd.daemon.http.views.trackers import TrackerRow
 from rftd.daemon.http.views.trackers import rows_of as tracker_rows
 from rftd.daemon.observe.metrics_scrape import Scrape
 from rftd.daemon.observe.metrics_void import foreign_wait
 from rftd.daemon.run.operations import Operations
+from rftd.daemon.run.supervisor.recomputing import Recomputations
 from rftd.daemon.run.why.wait import Wait
 from rftd.daemon.text.texts import Texts
+from rftd.daemon.text.trials import Trials
+from rftd.daemon.text.word_files import WordFiles
 from rftd.daemon.text.word_index import WordIndex
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker
 from rftd.daemon.trust.keyring import Keyring
@@ -33,8 +40,8 @@ from rftd.daemon.trust.token_holder import TokenHolder
 from rftd.daemon.trust.tokens import Bearer, asker_of
 from rftd.ops.clock import Clock, SystemClock, iso
 from rftd.ops.errors import UnreachableError, UsageError
-from rftd.ops.health import Health, Verdict
-from rftd.ops.ids import Ids
+from rftd.ops.health import Diagnosis, Health, Verdict
+from rftd.ops.ids import Ids, SystemIds
 from rftd.storage.queries.curve import RewardCurves
 from rftd.storage.queries.names import resolve_experiment
 from rftd.storage.queries.run_figures import FiguresCache, RunFigures
@@ -44,6 +51,7 @@ from rftd.streams.log.envelope import Position
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import TOPICS, TRUTH, Partition
 from rftd.workers.control.budgets import budget_uses, unseen_use
+from rftd.workers.devices.host import Host
 
 READ_TIMEOUT_S: Final = 10.0
 """Longest wait in seconds for the tables to reach `?after=`."""
@@ -52,6 +60,23 @@ FOLLOWERS: Final = 64
 EVERYBODY: Final = Bearer(OWNER, "")
 """The bearer of every request to a daemon without token checks."""
 _POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
+
+
+def no_alerts() -> AlertList:
+    """Returns the alerts of a daemon without receivers."""
+    return AlertList(receivers=[], items=[])
+
+
+class NoAbilities:
+    """Implements `MachineAbilities` without findings, for a daemon that starts no worker."""
+
+    async def engines(self, host: Host) -> list[Diagnosis]:
+        """Returns nothing: no worker is started."""
+        return []
+
+    async def sandboxes(self) -> list[Diagnosis]:
+        """Returns nothing: no worker is started."""
+        return []
 
 
 class Applied(Protocol):
@@ -121,11 +146,21 @@ class Services:
     curves: RewardCurves = field(default_factory=RewardCurves)
     columns: StepColumns = field(default_factory=StepColumns)
     figures_cache: FiguresCache = field(default_factory=FiguresCache)
-    pages: EndedPages = field(default_factory=EndedPages)
+    pages: EndedPages[ExperimentPage] = field(default_factory=EndedPages)
     followers: Followers = field(default_factory=Followers)
     texts: Texts = field(default_factory=Texts)
     """Decoding of token ids, in a process of its own."""
-    words: WordIndex = field(default_factory=lambda: WordIndex(None, SystemClock()))
+    words: WordIndex = field(default_factory=lambda: WordIndex(WordFiles(None), SystemClock()))
+    trials: Trials = field(default_factory=lambda: Trials(SystemIds(SystemClock())))
+    """First rows and tried rollouts, each in a process of its own."""
+    opened_files: OpenedFiles = field(default_factory=lambda: OpenedFiles(SystemClock()))
+    """Experiment files on their way into the studio."""
+    recomputations: Recomputations | None = None
+    """Terms of objectives recomputed by replays; None for a daemon without decisions."""
+    abilities: MachineAbilities = field(default_factory=NoAbilities)
+    """Engines and sandboxes that the machine can run."""
+    alerts: Callable[[], AlertList] = no_alerts
+    """Function returning the newest alerts, and their receivers."""
 
     keyring: Keyring | None = None
     """Tokens with access; None: everybody is the owner."""
@@ -153,6 +188,10 @@ class Services:
     def login_path(self) -> str:
         """Returns the path of a one-time link, with the rights of the asker."""
         return "/login" if self.keyring is None else self.keyring.link_for(self.bearer)
+
+    def open_file(self, name: str, text: str) -> str:
+        """Keeps an experiment file for the asker's studio, and returns the id of the file."""
+        return self.opened_files.add(name, text, self.asker.name)
 
     def holders(self) -> tuple[TokenHolder, ...]:
         """Returns the named tokens visible to the asker: all for an admin, else the asker's own."""

@@ -8,6 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
 from rftd.daemon.config.form_fields import FormField, form_fields
+from rftd.daemon.config.yaml_text import scalar
 from rftd.daemon.http.api.pages import shown_page
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.rendering import render
@@ -17,6 +18,8 @@ from rftd.daemon.http.views import experiments
 from rftd.daemon.http.views.route import NAME_CHARACTERS
 
 FORMER_RUNS = 50
+"""Maximum number of earlier runs offered as templates."""
+Opened = Annotated[str, Query(max_length=64, description="Id of a file sent by `rftd studio FILE`.")]
 Former = Annotated[str, Query(alias="from", max_length=NAME_CHARACTERS, description="A run to begin with.")]
 
 
@@ -25,14 +28,14 @@ def router(services: Services) -> APIRouter:
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/studio")
-    async def studio(request: Request, former: Former = "") -> Response:
+    async def studio(request: Request, former: Former = "", opened: Opened = "") -> Response:
         """A new run, by a form: essential fields or all, checked as one types, with the file as YAML."""
-        return await shown_page(request, services, lambda bearer: _studio(bearer, former))
+        return await shown_page(request, services, lambda bearer: _studio(bearer, former, opened))
 
     return routes
 
 
-async def _studio(services: Services, former: str) -> str:
+async def _studio(services: Services, former: str, opened: str) -> str:
     config: dict[str, Any] | None = None
     if former:
         config = (await experiments.one.work(services, name=former)).experiment.config
@@ -46,9 +49,17 @@ async def _studio(services: Services, former: str) -> str:
         services.clock,
         essential={title: by_path[path] for path, title in ESSENTIAL.items() if path in by_path},
         sections=sections,
-        starts=STARTS,
+        starts={title: _with_root(services, text) for title, text in STARTS.items()},
         former=former,
+        opened=services.opened_files.of(opened, services.asker.name) if opened else None,
         beginning=None if config is None else msgspec.json.encode(config).decode(),
         runs=(await experiments.listed.work(services, limit=FORMER_RUNS)).items,
         refusal=refusal_of(services),
     )
+
+
+def _with_root(services: Services, text: str) -> str:
+    """Returns a beginning whose checkpoints lie in the daemon's folder; unchanged for a daemon without a folder."""
+    if services.daemon_log is None:
+        return text
+    return f"checkpoint_root_dir: {scalar(str(services.daemon_log.parent / 'checkpoints'))}\n{text}"

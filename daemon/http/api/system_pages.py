@@ -11,11 +11,13 @@ from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.alarms import system_alarms_of
 from rftd.daemon.http.page.rendering import render
 from rftd.daemon.http.page.steering import refusal_of
-from rftd.daemon.http.views import access, dead_letters, system
+from rftd.daemon.http.views import access, dead_letters, machine, system
 from rftd.daemon.trust.asker import AccessRole
 
 SHOWN_WORKERS: Final = 100
+"""Maximum number of workers on the system page."""
 SHOWN_LETTERS: Final = 50
+"""Maximum number of dead letters on the system page."""
 
 
 def router(services: Services) -> APIRouter:
@@ -39,6 +41,9 @@ async def _system(services: Services) -> str:
         alarms=system_alarms_of(now),
         workers=await system.workers.work(services, limit=SHOWN_WORKERS),
         streams=(await system.streams.work(services)).items,
+        machine=await machine.machine.work(services),
+        pipelines=(await system.pipelines.work(services)).items,
+        raised=await system.alerts.work(services),
         letters=await dead_letters.many.work(services, limit=SHOWN_LETTERS),
         tokens=await access.tokens.work(services),
         refusal=refusal_of(services, AccessRole.ADMIN),

@@ -26,8 +26,11 @@ from rftd.ops.errors import UnreachableError, UsageError
 from rftd.ops.redaction import Secret
 
 DEFAULT_URL: Final = "http://127.0.0.1:7070"
+"""Address of a daemon started without --host and --port."""
 ENDPOINT_FILE: Final = "endpoint.json"
+"""File in the data folder with the daemon's present address."""
 LISTENS_TIMEOUT_S: Final = 5.0
+"""Default time-out in seconds of a trial connection."""
 
 
 class Address(NamedTuple):
@@ -56,6 +59,7 @@ class NoDaemonError(UnreachableError):
     """No daemon serves from the named folder: none has written its address there."""
 
     def __init__(self, folder: str) -> None:
+        """`folder` is the data folder, as the user wrote it."""
         super().__init__(
             f"no daemon serves from {folder}: none has written its address there",
             where=str(Path(folder) / ENDPOINT_FILE),
@@ -67,6 +71,7 @@ class OtherDaemonError(NoDaemonError):
     """The daemon answering at a folder's recorded address belongs to another folder."""
 
     def __init__(self, address: Address) -> None:
+        """`address` is the address recorded in the folder."""
         UnreachableError.__init__(
             self,
             f"no daemon serves from {address.folder}: at the address that is written there, {address.url}, answers the"
@@ -89,13 +94,13 @@ def find_address(settings: Settings, environ: Mapping[str, str]) -> Address:
     """
     folder = data_folder(settings, environ)
     named = settings.server or environ.get("RFTD_SERVER")
-    announced = _announced(folder)
+    announced = _announced_address(folder)
     address = Address(named) if named else announced
     if address is None and names_folder(settings, environ):
         # The default port may belong to the daemon of another folder, which must not receive requests meant for this
         # one.
         raise NoDaemonError(folder)
-    address = _checked(address or _own_daemon(environ) or Address(DEFAULT_URL))
+    address = _checked_address(address or _own_daemon(environ) or Address(DEFAULT_URL))
     if token := environ.get("RFTD_TOKEN", ""):
         return address._replace(token=Secret(token))
     return address._replace(token=Secret(_token_for(address.url, announced, environ)))
@@ -107,7 +112,11 @@ def find_folder(settings: Settings, environ: Mapping[str, str]) -> str:
     A folder that is named, or present here with a log or an address, comes first, as in `find_address`.
     """
     folder = data_folder(settings, environ)
-    if names_folder(settings, environ) or _announced(folder) is not None or DataFolder(Path(folder)).log.is_dir():
+    if (
+        names_folder(settings, environ)
+        or _announced_address(folder) is not None
+        or DataFolder(Path(folder)).log.is_dir()
+    ):
         return folder
     if url := settings.server or environ.get("RFTD_SERVER"):
         url = url.rstrip("/")
@@ -135,8 +144,10 @@ def _token_for(url: str, announced: Address | None, environ: Mapping[str, str]) 
     return "" if token and is_others_port(url) else token
 
 
-def _checked(address: Address) -> Address:
-    """Returns the address in its plain form. Raises UsageError for an invalid URL."""
+def _checked_address(address: Address) -> Address:
+    """Returns the address with a scheme, http by default, and without a slash at the end of its URL. Raises UsageError
+    for an invalid URL.
+    """
     url = address.url.rstrip("/")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -150,11 +161,13 @@ def _checked(address: Address) -> Address:
 
 def no_address(url: str) -> UsageError:
     """Returns the error for a URL without a possible daemon."""
-    return UsageError(f"{url!r} is no address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
+    return UsageError(f"{url!r} is not the address of a daemon", field="--server", fix=f"for example {DEFAULT_URL}")
 
 
-def _announced(folder: str) -> Address | None:
-    """Returns the address written into this folder by its daemon when it began to listen."""
+def _announced_address(folder: str) -> Address | None:
+    """Returns the address written into this folder by its daemon when it began to listen; None if it is missing or
+    unreadable.
+    """
     try:
         endpoint = json.loads((Path(folder) / ENDPOINT_FILE).read_text())
         return Address(str(endpoint["url"]), folder, str(endpoint.get("folder", "")))
@@ -183,10 +196,10 @@ def authorization(token: str) -> dict[str, str]:
 
 
 def trusted_by(url: str) -> ssl.SSLContext | bool:
-    """Returns the certificates trusted by a client of `url`: those of SSL_CERT_FILE or SSL_CERT_DIR, else the default
-    ones.
+    """Returns the certificates trusted by a client of `url`: those of SSL_CERT_FILE or SSL_CERT_DIR, else True for the
+    default ones.
 
-    None for an address without TLS: reading the default ones takes longer than most answers.
+    An empty context for an address without TLS: reading the default ones takes longer than most answers.
     """
     if urlsplit(url).scheme != "https":
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -195,8 +208,10 @@ def trusted_by(url: str) -> ssl.SSLContext | bool:
     return True
 
 
-_LISTENS: Final = "0A"
-_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTENING_STATE: Final = "0A"
+"""State of a listening socket in the kernel's tables."""
+_SOCKET_TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+"""Tables of TCP sockets of the kernel."""
 
 
 def is_others_port(url: str) -> bool:
@@ -209,19 +224,20 @@ def is_others_port(url: str) -> bool:
     if not _is_loopback(parts.hostname or "") or parts.port is None:
         return False
     users = set[int]()
-    for table in _TABLES:
+    for table in _SOCKET_TABLES:
         try:
             lines = Path(table).read_text().splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == parts.port:
+            if fields[3] == _LISTENING_STATE and int(fields[1].rpartition(":")[2], 16) == parts.port:
                 users.add(int(fields[7]))
     return bool(users - {0, os.geteuid()})
 
 
 def _is_loopback(host: str) -> bool:
+    """True for the host name `localhost` and for a loopback address."""
     if host == "localhost":
         return True
     try:

@@ -12,7 +12,9 @@ from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.storage.queries.experiments import ExperimentSummary
 
 _COLOURS: Final = {"running": "#3b7dd8", "completed": "#2e8540", "failed": "#c0392b", "rejected": "#c0392b"}
+"""Colour of each state of an experiment, as a CSS colour."""
 _CARD: Final = "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:.6em .9em;margin:.3em 0;max-width:60em"
+"""Style of a card's frame."""
 
 
 def run_card(page: ExperimentPage) -> Html:
@@ -35,14 +37,19 @@ def run_card(page: ExperimentPage) -> Html:
         lines.append(("signal", page.signal.reason))
     curves = [curve([(point.step, point.reward_mean) for point in page.reward_curve], label="reward")]
     curves += [curve(points, label=name) for name, points in scores.items()]
-    return tag("div", _title(summary), _bar(share), definitions(lines), tag("div", *curves), style=_CARD)
+    return tag("div", _title_line(summary), _progress_bar(share), definitions(lines), tag("div", *curves), style=_CARD)
 
 
 def progress_card(summary: ExperimentSummary, points: Sequence[tuple[float, float]]) -> Html:
     """Returns an experiment's progress as HTML, with the rewards seen so far."""
     share = summary.step / summary.total_steps if summary.total_steps else 0.0
     return tag(
-        "div", _title(summary), _bar(share), tag("div", line_of(summary)), curve(points, label="reward"), style=_CARD
+        "div",
+        _title_line(summary),
+        _progress_bar(share),
+        tag("div", line_of(summary)),
+        curve(points, label="reward"),
+        style=_CARD,
     )
 
 
@@ -62,14 +69,15 @@ def rollout_card(
     columns: dict[str, Any], texts: Sequence[tuple[str, str]] = (), *, most: int = MOST_CHARACTERS
 ) -> Html:
     """Returns a rollout as HTML: its figures in one line, and below each text under its label, cut after `most`."""
-    figures = [f"{name} {_figure(columns[name])}" for name in _ROLLOUT if columns.get(name) is not None]
+    figures = [f"{name} {_figure_text(columns[name])}" for name in _ROLLOUT_COLUMNS if columns.get(name) is not None]
     parts = [
         tag("div", tag("small", label), block(words, most=most), style="margin-top:.4em") for label, words in texts
     ]
     return tag("div", tag("b", str(columns.get("id", ""))[:8]), "  ", "   ".join(figures), *parts, style=_CARD)
 
 
-_ROLLOUT: Final = ("reward", "advantage", "response_tokens", "staleness_versions", "finish", "step", "state")
+_ROLLOUT_COLUMNS: Final = ("reward", "advantage", "response_tokens", "staleness_versions", "finish", "step", "state")
+"""Columns in the first line of a rollout."""
 
 
 def group_card(title: str, texts: Sequence[tuple[str, str]], cards: Sequence[Html]) -> Html:
@@ -79,15 +87,18 @@ def group_card(title: str, texts: Sequence[tuple[str, str]], cards: Sequence[Htm
     return tag("div", tag("b", title), *shared, tag("div", *cards, style=style))
 
 
-def _title(summary: ExperimentSummary) -> Html:
+def _title_line(summary: ExperimentSummary) -> Html:
+    """Returns name and state of an experiment as a line of HTML."""
     badge = f"background:{_COLOURS.get(summary.state, '#777')};color:#fff;border-radius:4px;padding:0 .5em"
     return tag("div", tag("b", summary.name), "  ", tag("span", summary.state, style=badge))
 
 
-def _bar(share: float) -> Html:
+def _progress_bar(share: float) -> Html:
+    """Returns a progress bar as HTML, filled to this share; a share above 1 fills the whole bar."""
     inner = tag("div", style=f"height:4px;width:{min(1.0, share):.1%};background:#3b7dd8")
     return tag("div", inner, style="background:rgba(128,128,128,.25);margin:.4em 0")
 
 
-def _figure(figure: Any) -> str:
+def _figure_text(figure: Any) -> str:
+    """Returns a figure of a rollout as text; a float has three significant digits."""
     return f"{figure:.3g}" if isinstance(figure, float) else str(figure)

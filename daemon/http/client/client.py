@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ import msgspec
 from rftd.daemon.cli.settings import Settings, data_folder
 from rftd.daemon.http.client.address import NoDaemonError
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
-from rftd.daemon.http.client.driving import blocking, each_of, handled, yielding
+from rftd.daemon.http.client.driving import blocking, driven, each_of, handled, yielding
 from rftd.daemon.http.client.errors import CertificateError
 from rftd.daemon.http.client.submission import submission_of
 from rftd.daemon.http.views.wire import to_wire
@@ -24,14 +25,16 @@ from rftd.ops.errors import NotFoundError, RftdError, UnreachableError, UsageErr
 if TYPE_CHECKING:
     from rftd.daemon.http.client.address import Address
     from rftd.daemon.http.client.connection import DaemonConnection
-    from rftd.daemon.http.client.local import AsyncLocalClient, LocalClient
+    from rftd.daemon.http.client.local import FolderDaemon
     from rftd.daemon.http.client.rows import RowList
     from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
     from rftd.daemon.http.client.submission import Part
     from rftd.daemon.http.client.transport import Transport
+    from rftd.daemon.http.views.alerts import AlertList
     from rftd.daemon.http.views.comparison import Basis, ComparedStep
     from rftd.daemon.http.views.differences import FieldDifference
     from rftd.daemon.http.views.experiments import ExperimentPage
+    from rftd.daemon.http.views.machine import MachineView
     from rftd.daemon.http.views.route import CommandRoute, ReadRoute
     from rftd.daemon.http.views.system import StreamRow, SystemView, WorkerState
     from rftd.daemon.run.consequence import Consequence
@@ -43,9 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "AsyncClient", "Client", "Readiness", "asked_or_read", "compare", "follow", "nobody_listens"]
 
 R = TypeVar("R", bound=msgspec.Struct)
+"""Type of the view answered by a read or command."""
 B = TypeVar("B", bound=msgspec.Struct)
+"""Type of a command's body."""
 
 TIMEOUT_S: Final = 30.0
+"""Default time-out of one request in seconds."""
 PATIENCE_S: Final = 30.0
 """Longest time in seconds for which a program asks a restarting or busy daemon again."""
 
@@ -83,9 +89,27 @@ class ConnectedClient:
         )
         """Reads and commands by their declarations in `rftd.daemon.http.views`."""
 
+    _daemon: FolderDaemon | None = None
+    """Daemon of `local`, ended with the client if `local` started it; None for a client made otherwise."""
+
     @staticmethod
     def _transport() -> Callable[[Address, float], Transport]:
+        """Returns the maker of the transport, from address and time-out; implemented by each client."""
         raise NotImplementedError
+
+    @classmethod
+    def local(cls, folder: str | os.PathLike[str] = ".rftd", **options: Any) -> Self:
+        """Starts a daemon on a folder, and ends it with `close`, a `with` or `async with` block, or the program.
+
+        Blocks until the daemon answers. A daemon already serving the folder is used, and keeps running. `options` are
+        those of `rftd serve`.
+        """
+        from rftd.daemon.http.client.local import FolderDaemon
+
+        daemon = FolderDaemon(Path(folder), options)
+        client = cls(data=daemon.folder)
+        client._daemon = daemon
+        return client
 
     def __repr__(self) -> str:
         return f"<rftd client of {self.url}>"
@@ -109,20 +133,10 @@ class AsyncClient(ConnectedClient):
 
     @staticmethod
     def _transport() -> Callable[[Address, float], Transport]:
+        """Returns the transport of programs on an event loop."""
         from rftd.daemon.http.client.transport import LoopTransport
 
         return LoopTransport
-
-    @staticmethod
-    def local(folder: str | os.PathLike[str] = ".rftd", **options: Any) -> AsyncLocalClient:
-        """Starts a daemon on a folder, and ends it with `close`, an `async with` block or the program.
-
-        Blocks until the daemon answers. A daemon already serving the folder is used, and keeps running. `options` are
-        those of `rftd serve`.
-        """
-        from rftd.daemon.http.client.local import AsyncLocalClient
-
-        return AsyncLocalClient(Path(folder), options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -133,8 +147,10 @@ class AsyncClient(ConnectedClient):
         await self.close()
 
     async def close(self) -> None:
-        """Closes all connections; a later call opens new ones."""
+        """Closes all connections, and ends the daemon of `local`; a later call opens new connections."""
         await self.connection.close()
+        if self._daemon is not None:
+            await asyncio.to_thread(self._daemon.stop)
 
     async def ask(self, read: ReadRoute[R], /, *, wait_s: float = 0.0, **parameters: Parameter) -> Answer[R]:
         """See `DaemonConnection.ask`."""
@@ -174,7 +190,7 @@ class AsyncClient(ConnectedClient):
         while limit is None or len(rows) < limit:
             most = 1000 if limit is None else min(1000, limit - len(rows))
             page = await self.connection.ask(
-                experiments.listed, state=_several(state), label=_several(label), limit=most, cursor=cursor
+                experiments.listed, state=_as_list(state), label=_as_list(label), limit=most, cursor=cursor
             )
             rows += page.value.items
             cursor = page.value.next
@@ -277,6 +293,18 @@ class AsyncClient(ConnectedClient):
 
         return (await self.connection.ask(system.system)).value
 
+    async def machine(self) -> MachineView:
+        """Returns devices, engines and sandboxes of the workers' machine, and the memory of live workers."""
+        from rftd.daemon.http.views import machine
+
+        return (await self.connection.ask(machine.machine)).value
+
+    async def alerts(self) -> AlertList:
+        """Returns the newest alerts of the daemon, and the receivers of alerts."""
+        from rftd.daemon.http.views import system
+
+        return (await self.connection.ask(system.alerts)).value
+
     async def compare(
         self, *runs: AsyncRunHandle | RunHandle | str, by: Basis = "steps", points: int = 10
     ) -> RowList[ComparedStep]:
@@ -304,10 +332,17 @@ class AsyncClient(ConnectedClient):
         return rows
 
 
+def _blocking_run(outcome: AsyncRunHandle) -> RunHandle:
+    from rftd.daemon.http.client.run import blocking_run
+
+    return blocking_run(outcome)
+
+
 class SharedClient(AsyncClient):
     """The asynchronous methods over the connection of a blocking client, driven by `blocking`."""
 
     def __init__(self, connection: DaemonConnection) -> None:
+        """Uses the connection of the blocking client."""
         self.connection = connection
 
 
@@ -320,23 +355,15 @@ class Client(ConnectedClient):
 
     @staticmethod
     def _transport() -> Callable[[Address, float], Transport]:
+        """Returns the blocking transport."""
         from rftd.daemon.http.client.transport import BlockingTransport
 
         return BlockingTransport
 
     @cached_property
     def _twin(self) -> AsyncClient:
+        """Asynchronous client over the same connection, whose coroutines are driven by the blocking methods."""
         return SharedClient(self.connection)
-
-    @staticmethod
-    def local(folder: str | os.PathLike[str] = ".rftd", **options: Any) -> LocalClient:
-        """Starts a daemon on a folder, and ends it with `close`, a `with` block or the program.
-
-        A daemon already serving the folder is used, and keeps running. `options` are those of `rftd serve`.
-        """
-        from rftd.daemon.http.client.local import LocalClient
-
-        return LocalClient(Path(folder), options)
 
     def __enter__(self) -> Self:
         return self
@@ -346,21 +373,44 @@ class Client(ConnectedClient):
     ) -> None:
         self.close()
 
-    close = blocking(AsyncClient.close)
+    def close(self) -> None:
+        """Closes all connections, and ends the daemon of `local`; a later call opens new connections."""
+        driven(self.connection.close())
+        if self._daemon is not None:
+            self._daemon.stop()
+
     ask = blocking(AsyncClient.ask)
+    """See `DaemonConnection.ask`."""
     send = blocking(AsyncClient.send)
+    """See `DaemonConnection.send`."""
     rehearse = blocking(AsyncClient.rehearse)
+    """See `DaemonConnection.rehearse`."""
     readiness = blocking(AsyncClient.readiness)
+    """See `AsyncClient.readiness`."""
     metrics = blocking(AsyncClient.metrics)
+    """See `AsyncClient.metrics`."""
     pages = yielding(AsyncClient.pages)
+    """See `AsyncClient.pages`."""
     runs = blocking(AsyncClient.runs)
-    run = handled(AsyncClient.run)
-    submit = handled(AsyncClient.submit)
+    """See `AsyncClient.runs`."""
+    run = handled(AsyncClient.run, _blocking_run)
+    """See `AsyncClient.run`."""
+    submit = handled(AsyncClient.submit, _blocking_run)
+    """See `AsyncClient.submit`."""
     compare = blocking(AsyncClient.compare)
+    """See `AsyncClient.compare`."""
     diff = blocking(AsyncClient.diff)
+    """See `AsyncClient.diff`."""
     workers = blocking(AsyncClient.workers)
+    """See `AsyncClient.workers`."""
     streams = blocking(AsyncClient.streams)
+    """See `AsyncClient.streams`."""
     system = blocking(AsyncClient.system)
+    """See `AsyncClient.system`."""
+    machine = blocking(AsyncClient.machine)
+    """See `AsyncClient.machine`."""
+    alerts = blocking(AsyncClient.alerts)
+    """See `AsyncClient.alerts`."""
 
 
 def compare(*runs: RunHandle, by: Basis = "steps", points: int = 10) -> RowList[ComparedStep]:
@@ -435,5 +485,6 @@ def _warn(notes: Iterable[str]) -> None:
         warnings.warn(note, stacklevel=level)
 
 
-def _several(words: str | Sequence[str] | None) -> list[str] | None:
+def _as_list(words: str | Sequence[str] | None) -> list[str] | None:
+    """Returns a text as a list of this one text; a sequence as a list; None for None."""
     return [words] if isinstance(words, str) else None if words is None else list(words)

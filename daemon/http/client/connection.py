@@ -16,7 +16,6 @@ from rftd.daemon.cli.settings import Settings
 from rftd.daemon.http.client.address import Address, OtherDaemonError, find_address, no_address
 from rftd.daemon.http.client.answer import Answer, Parameter, Readiness
 from rftd.daemon.http.client.errors import CertificateError, error_of, stranger
-from rftd.daemon.http.client.page_state import PageState
 from rftd.daemon.http.client.transport import Transport
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.moment import ENDED
@@ -29,10 +28,53 @@ from rftd.ops.errors import RftdError, UnreachableError, WaitTimeoutError
 from rftd.ops.health import Verdict
 from rftd.ops.ids import SystemIds
 
-R = TypeVar("R", bound=msgspec.Struct)
-B = TypeVar("B", bound=msgspec.Struct)
 
-_BUSY = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+class PageState:
+    """An experiment's page as plain JSON, with the id of its newest event; kept over restarts of the daemon."""
+
+    def __init__(self) -> None:
+        self.id = ""
+        """Id of the newest event; empty before the first."""
+        self._page: dict[str, Any] = {}
+        """The page as plain JSON; empty before the first."""
+
+    def renew(self, event: str, id: str, data: bytes) -> bytes:
+        """Returns the page as JSON after an event `page` or `change`. Raises the errors of a decoder for other data."""
+        content = msgspec.json.decode(data)
+        if event == "page":
+            self._page = content
+        else:
+            for name, field_content in content["set"].items():
+                self._set_at(name, field_content)
+            for name, end in content["ends"].items():
+                self._set_at(name, [*self._list_at(name)[end["drop"] :][: end["from"]], *end["items"]])
+        self.id = id
+        return msgspec.json.encode(self._page)
+
+    def _list_at(self, name: str) -> list[Any]:
+        """Returns the list named `FIELD` or `experiment.FIELD`."""
+        holder, field = self._holder(name)
+        elements: list[Any] = holder[field]
+        return elements
+
+    def _set_at(self, name: str, field_content: Any) -> None:
+        """Replaces a part named `FIELD` or `experiment.FIELD`."""
+        holder, field = self._holder(name)
+        holder[field] = field_content
+
+    def _holder(self, name: str) -> tuple[dict[str, Any], str]:
+        """Returns the mapping with a part named `FIELD` or `experiment.FIELD`, and the field."""
+        outer, _, inner = name.partition(".")
+        return (self._page[outer], inner) if inner else (self._page, outer)
+
+
+R = TypeVar("R", bound=msgspec.Struct)
+"""Type of the view answered by a read or command."""
+B = TypeVar("B", bound=msgspec.Struct)
+"""Type of a command's body."""
+
+_BUSY_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+"""Statuses of a daemon that wants to be asked again later."""
 
 
 class DaemonConnection:
@@ -50,10 +92,14 @@ class DaemonConnection:
         self._settings = settings
         self._environ = environ
         self.address = find_address(settings, environ)
+        """Present address and token of the daemon."""
         self._timeout_s = settings.timeout_s
+        """Time-out of one request in seconds."""
         self._patience_s = patience_s
         self._answered = False
+        """True once the daemon has answered: later failures may be a restart."""
         self._ids = SystemIds(SystemClock())
+        """Source of request ids."""
         try:
             self._http = transport(self.address, settings.timeout_s)
         except httpx.InvalidURL as error:
@@ -108,7 +154,7 @@ class DaemonConnection:
 
     async def readiness(self) -> Readiness:
         """Returns the daemon's verdict on itself, without a token. Raises UnreachableError."""
-        answer = await self._sent(self._http.build("GET", "/readyz", params={"verbose": "1"}))
+        answer = await self._send_request(self._http.build("GET", "/readyz", params={"verbose": "1"}))
         try:
             verdict = json_decoder(Verdict).decode(answer.content)
         except UNREADABLE as error:
@@ -121,7 +167,7 @@ class DaemonConnection:
 
     async def metrics(self) -> str:
         """Returns the daemon's metrics in Prometheus format. Raises UnreachableError, UsageError (wrong token)."""
-        answer = await self._sent(self._http.build("GET", "/metrics"))
+        answer = await self._send_request(self._http.build("GET", "/metrics"))
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content, self.url)
         return answer.text
@@ -140,7 +186,7 @@ class DaemonConnection:
         request = self._http.build("GET", path, params=_set_parameters(query), timeout=timeout)
         if state.id:
             request.headers["Last-Event-ID"] = state.id
-        answer = await self._sent(request, stream=True)
+        answer = await self._send_request(request, stream=True)
         try:
             if answer.status_code >= 400:
                 raise error_of(answer.status_code, await self._http.read(answer), self.url)
@@ -213,7 +259,7 @@ class DaemonConnection:
             failures += 1
             await self._http.pause(_backoff_s(failures))
             if away_s is not None:
-                self._look_again()
+                self._refresh_address()
 
     async def bytes_of(self, download: FileRoute, first: int, last: int, **parameters: Parameter) -> bytes:
         """Returns the bytes `first` to `last` of a file, both included. Raises the errors of `ask`."""
@@ -229,6 +275,9 @@ class DaemonConnection:
         return answer.content
 
     async def _ask(self, build: Callable[[], httpx.Request], kind: type[R]) -> Answer[R]:
+        """Sends the request made by `build`, patiently, and returns the answer as a view. Raises the errors of the
+        answer.
+        """
         answer = await self._patiently(build)
         if answer.status_code >= 400:
             raise error_of(answer.status_code, answer.content, self.url)
@@ -244,24 +293,24 @@ class DaemonConnection:
         while True:
             pause_s = _backoff_s(failures + 1)
             try:
-                answer = await self._sent(build())
+                answer = await self._send_request(build())
             except UnreachableError as error:
                 # Before the first answer, an error is a wrong address or an absent daemon.
                 lost = self._answered and isinstance(error.__cause__, httpx.TransportError)
                 if not lost or isinstance(error, CertificateError) or time.monotonic() + pause_s > deadline_s:
                     raise
-                self._look_again()
+                self._refresh_address()
             else:
                 self._answered = True
-                if answer.status_code in _BUSY:
+                if answer.status_code in _BUSY_STATUSES:
                     pause_s = max(pause_s, _retry_after_s(answer))
-                if answer.status_code not in _BUSY or time.monotonic() + pause_s > deadline_s:
+                if answer.status_code not in _BUSY_STATUSES or time.monotonic() + pause_s > deadline_s:
                     return answer
             failures += 1
             await self._http.pause(pause_s)
 
-    def _look_again(self) -> None:
-        """Takes the present address of a daemon found by its folder."""
+    def _refresh_address(self) -> None:
+        """Finds the daemon's address anew and directs later requests there; without one, keeps the former address."""
         try:
             address = find_address(self._settings, self._environ)
         except RftdError:  # an absent daemon has no address; the former one is tried again
@@ -270,7 +319,10 @@ class DaemonConnection:
             self.address = address
             self._http.move(address)
 
-    async def _sent(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
+    async def _send_request(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
+        """Sends a request once, and returns the response. Raises UnreachableError, WaitTimeoutError, UsageError for an
+        impossible host name, or OtherDaemonError for another folder's daemon.
+        """
         try:
             response = await self._http.send(request, stream=stream)
         # Nothing was sent, so the command was not carried out; after any other time-out it may have been.
@@ -294,6 +346,7 @@ class DaemonConnection:
         return response
 
     def _unreachable(self, error: httpx.TransportError) -> UnreachableError:
+        """Returns the error for a failed connection: a refused certificate, or no daemon."""
         if isinstance(error, httpx.ConnectError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
             return CertificateError(str(error).partition(": ")[2] or str(error), where=self.url)
         return UnreachableError(
@@ -304,15 +357,18 @@ class DaemonConnection:
 
 
 def _backoff_s(failures: int) -> float:
+    """Returns the pause in seconds after this many consecutive failures."""
     return limits.RESTART_BACKOFF_S[min(failures, len(limits.RESTART_BACKOFF_S)) - 1]
 
 
 def _retry_after_s(answer: httpx.Response) -> float:
+    """Returns the seconds of the header Retry-After; 0 without the header, and for a date in it."""
     seconds: str = answer.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdigit() else 0.0
 
 
 def _set_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Returns the query parameters with a value, booleans as in JSON."""
     return {
         name: str(parameter).lower() if isinstance(parameter, bool) else parameter
         for name, parameter in parameters.items()

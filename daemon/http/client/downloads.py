@@ -64,5 +64,6 @@ async def _fetch(
 
 
 def _sha256_of(path: Path) -> str:
+    """Returns the sha256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

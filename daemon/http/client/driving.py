@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
+"""Parameters of the method."""
 T = TypeVar("T")
+"""Type of the outcome or element."""
+H = TypeVar("H")
+"""Class of a blocking handle."""
 
 
 def driven(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -33,19 +34,21 @@ def each_of(stream: AsyncGenerator[T, None]) -> Iterator[T]:
     try:
         while True:
             try:
-                element = driven(_next(stream))
+                element = driven(_next_element(stream))
             except StopAsyncIteration:
                 return
             yield element
     finally:
-        driven(_closed(stream))
+        driven(_close(stream))
 
 
-async def _next(stream: AsyncGenerator[T, None]) -> T:
+async def _next_element(stream: AsyncGenerator[T, None]) -> T:
+    """Returns the next element of a generator, as a coroutine to be driven."""
     return await stream.__anext__()
 
 
-async def _closed(stream: AsyncGenerator[Any, None]) -> None:
+async def _close(stream: AsyncGenerator[Any, None]) -> None:
+    """Closes a generator, as a coroutine to be driven."""
     await stream.aclose()
 
 
@@ -62,15 +65,12 @@ def blocking(
 
 
 def handled(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, AsyncRunHandle]],
-) -> Callable[Concatenate[Any, P], RunHandle]:
-    """Returns an asynchronous method that gives a run as a method of the blocking class, giving a `RunHandle`."""
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]], handle_of: Callable[[T], H]
+) -> Callable[Concatenate[Any, P], H]:
+    """Returns an asynchronous method as a method of the blocking class, its outcome converted by `handle_of`."""
 
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
-
-        outcome = driven(method(self._twin, *args, **kwargs))
-        return RunHandle(outcome) if isinstance(outcome, AsyncRunHandle) else outcome
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> H:
+        return handle_of(driven(method(self._twin, *args, **kwargs)))
 
     update_wrapper(call, method)
     return call

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rftd.daemon.http.views.commands import CheckReport
 
 _UNSEEN: Final = "models, datasets and folders were not looked at; `rftd doctor FILE` looks at them here"
+"""Clause added to a verdict without a daemon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,9 @@ class DryRun:
     """The daemon's verdict on a submission, or the reason for its absence."""
 
     url: str
+    """Address of the daemon; empty if the named folder has none."""
     report: CheckReport | None
+    """The daemon's report; None without an answer."""
     why: str = ""
     """Reason for the missing report."""
 
@@ -45,8 +48,11 @@ class Judged:
     """A submission with the daemon's verdict and all warnings, without duplicates."""
 
     submission: Submission
+    """The submission as loaded for its workers."""
     there: DryRun
+    """The daemon's verdict, or why there is none."""
     warnings: tuple[str, ...]
+    """Warnings of the file and of the daemon, without duplicates."""
 
 
 def judged(
@@ -79,6 +85,7 @@ def judged(
 
 
 def _judged_here(load: Callable[[Host, bool], Submission], verdict: DryRun) -> Judged:
+    """Returns the submission loaded for workers on this machine, beside a verdict without a report."""
     submission = load(find_host(), False)
     return Judged(submission, verdict, submission.warnings)
 
@@ -86,6 +93,9 @@ def _judged_here(load: Callable[[Host, bool], Submission], verdict: DryRun) -> J
 def _judged_by_daemon(
     settings: Settings, environ: Mapping[str, str], submission: Submission, labels: Mapping[str, str]
 ) -> DryRun:
+    """Returns the daemon's verdict, without a report if no daemon answers. Raises the errors of the submission, each
+    with its line in the file.
+    """
     from rftd.daemon.http.client.client import Client, nobody_listens
     from rftd.daemon.http.views import commands
 

@@ -21,24 +21,29 @@ _BY_STATUS: dict[int, type[RftdError]] = {
     503: UnreachableError,
     504: WaitTimeoutError,
 }
+"""Error class of HTTP statuses, for unknown codes."""
 
 
 class CertificateError(UnreachableError):
     """The daemon's certificate is not for this address, or nobody that this machine trusts signed it."""
 
     code = "RFTD-NET-002"
+    """Code of the error for an untrusted certificate."""
     remedy = (
         "Use the name that the certificate is for; for one that your own authority signed, set `SSL_CERT_FILE` to that "
         "authority's certificate."
     )
+    """Remedy for an untrusted certificate, shown to people."""
 
 
 class SeveralErrors(UsageError):
     """A request with more than one error; `errors` has each of them."""
 
     def __init__(self, message: str, errors: tuple[RftdError, ...]) -> None:
+        """`message` says how many errors there are, and `errors` has each of them."""
         super().__init__(message)
         self.errors = errors
+        """The errors of the request, each with its field and remedy."""
 
     def __str__(self) -> str:
         return "\n\n".join(str(error) for error in self.errors)

@@ -12,7 +12,9 @@ from typing import Any, Final
 from rftd.ops.errors import UsageError
 
 _FIX: Final = "write it inside the function, or submit a file: ./my_parts.py:NAME"
-_MARKS: Final = ("reward", "workflow")
+"""Remedy for a function that needs names of the program around it."""
+_DECORATORS: Final = ("reward", "workflow")
+"""Decorators of this package, dropped from the text."""
 _LAZY: Final = "from __future__ import annotations"
 """First line of each file: names in annotations need no import then."""
 
@@ -27,7 +29,7 @@ def function_source(function: Callable[..., Any]) -> str:
     if not name.isidentifier():
         raise UsageError(f"{function!r} has no name", fix="define it with def")
     try:
-        text = _unmarked(textwrap.dedent(inspect.getsource(function)))
+        text = _without_decorators(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError):
         problem = f"the source text of {name!r} is not known here"
         raise UsageError(problem, fix=f"write it into a file: ./my_parts.py:{name}") from None
@@ -40,12 +42,12 @@ def function_source(function: Callable[..., Any]) -> str:
     return text
 
 
-def _unmarked(text: str) -> str:
+def _without_decorators(text: str) -> str:
     """Returns a definition without the decorators `@rftd.reward` and `@rftd.workflow`, which need no import then."""
     [node] = ast.parse(text).body
     lines = text.splitlines(keepends=True)
     for decorator in getattr(node, "decorator_list", []):
-        if ast.unparse(decorator).rpartition(".")[2] in _MARKS:
+        if ast.unparse(decorator).rpartition(".")[2] in _DECORATORS:
             lines[decorator.lineno - 1] = ""
     return "".join(lines)
 

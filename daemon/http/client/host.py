@@ -27,6 +27,7 @@ ANSWER_S: Final = 10.0
 STOP_S: Final = 120.0
 """Time for the daemon to drain, much longer than its workers' time, so that no worker is left behind."""
 _POLL_S: Final = 0.05
+"""Seconds between two readiness checks."""
 
 
 class DaemonHost:
@@ -51,12 +52,17 @@ class DaemonHost:
         self._say = say
         self._check = check
         self._environ = {**os.environ, **(environ or {})}
+        """Environment of the daemon's process."""
         self._folder = DataFolder(data_folder)
+        """The daemon's data folder."""
         self._log_path = log_path
         self._options = tuple(options)
+        """Further options of `rftd serve`."""
         self._tied = tied
         self._process: subprocess.Popen[bytes] | None = None
+        """The daemon's process; None before the first start."""
         self.restarts = 0
+        """Number of restarts after a crash."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -131,8 +137,11 @@ class DaemonHost:
             raise
 
     def _wait_ready(self) -> None:
+        """Returns once the daemon accepts commands. Raises UnreachableError if the daemon, or a server needed by it,
+        has ended.
+        """
         wait = LivingWait("the daemon has not been ready", say=self._say)
-        while (missing := self._missing()) is not None:
+        while (missing := self._unready_reason()) is not None:
             self.check()
             wait.goes_on(self.pid, missing)
             time.sleep(_POLL_S)
@@ -148,20 +157,22 @@ class DaemonHost:
             )
         self._check()
 
-    def _missing(self) -> str | None:
-        """Returns the reason why the daemon does not accept commands yet; None if it does."""
+    def _unready_reason(self) -> str | None:
+        """Returns the reason why the daemon does not accept commands yet, empty if unknown; None if it accepts them."""
         try:
             url = self.url
             answer = httpx.get(f"{url}/readyz?verbose", timeout=ANSWER_S, verify=trusted_by(url), trust_env=False)
-            return _lacking(answer)
+            return _failing_checks(answer)
         except httpx.TimeoutException:
             return f"no answer within {ANSWER_S:g} s"
         except (OSError, httpx.HTTPError, msgspec.MsgspecError, UnicodeDecodeError):
             return ""
 
 
-def _lacking(answer: httpx.Response) -> str | None:
-    """Returns the failing checks preventing commands, ignoring a lack of disk space."""
+def _failing_checks(answer: httpx.Response) -> str | None:
+    """Returns the failing checks of a readiness answer in one line; None if commands are accepted, even if the disk is
+    nearly full.
+    """
     if answer.is_success:
         return None
     failing = [check for check in json_decoder(Verdict).decode(answer.content).checks if not check.ok]

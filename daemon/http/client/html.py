@@ -11,10 +11,13 @@ from typing import Final
 MOST_CHARACTERS: Final = 20_000
 """Maximum number of characters of one text on a page."""
 _VOID: Final = frozenset({"meta", "br", "hr"})
+"""Elements without an end tag."""
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
-"""Control characters, characters changing the direction of text, invisible ones, and halves of surrogate pairs."""
+"""Control characters except tab and newline, characters changing the direction of text, invisible ones, and halves of
+surrogate pairs.
+"""
 
 
 class Html(str):
@@ -24,7 +27,9 @@ class Html(str):
 
 
 def text(words: str, *, most: int = MOST_CHARACTERS) -> Html:
-    """Returns foreign text as HTML: escaped, hidden characters in Python's notation, cut after `most` characters."""
+    """Returns foreign text as HTML: escaped, with hidden characters in Python's notation, and cut after `most`
+    characters, followed by the number of characters left out.
+    """
     cut = words[:most]
     cut_off = len(words) - len(cut)
     visible = _HIDDEN.sub(lambda match: match[0].encode("unicode_escape", "backslashreplace").decode(), cut)
@@ -48,7 +53,9 @@ def tag(name: str, *children: str | None, **attributes: str | float | None) -> H
 
 
 def block(words: str, *, most: int = MOST_CHARACTERS) -> Html:
-    """Returns foreign text over several lines, broken anywhere if it has no blanks."""
+    """Returns foreign text as a monospaced block that keeps its line breaks, and breaks long lines anywhere if they
+    have no blanks; cut as by `text`.
+    """
     style = "white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;font-family:monospace;text-align:left"
     return tag("div", text(words, most=most), style=style)
 
@@ -67,9 +74,10 @@ def curve(
     width: int = 320,
     height: int = 80,
 ) -> Html:
-    """Returns points as an SVG curve with its range as text; non-finite points are gaps; empty without any point.
+    """Returns points (x, y), ascending by x, as an SVG curve with its ranges as text; empty without a finite point.
 
-    `band` has a lower and an upper end for positions, drawn below the curve.
+    Non-finite points are gaps. `band` has (x, lower end, upper end), ascending by x, filled behind the curve if at
+    least two are finite. `width` and `height` are pixels.
     """
     band = [(x, down, up) for x, down, up in band if math.isfinite(down) and math.isfinite(up)]
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
@@ -81,6 +89,7 @@ def curve(
     last = finite[-1][0]
 
     def at(x: float, y: float) -> str:
+        """Returns the SVG coordinates `x,y` of a point; a range without extent puts it in the middle."""
         across = (x - first) / (last - first) if last > first else 0.5
         up = (y - low) / (high - low) if high > low else 0.5
         return f"{4 + (width - 8) * across:.1f},{height - 16 - (height - 32) * up:.1f}"
@@ -111,6 +120,7 @@ def curve(
 
 
 def _polyline(points: Sequence[str]) -> Html:
+    """Returns an SVG line through points given as coordinates `x,y`."""
     return tag(
         "polyline",
         points=" ".join(points),
@@ -123,4 +133,5 @@ def _polyline(points: Sequence[str]) -> Html:
 
 
 def _caption(words: str, y: float) -> Html:
+    """Returns a small text at the left edge, `y` pixels from the top."""
     return tag("text", words, x=4, y=y, font_size=10, fill="currentColor")

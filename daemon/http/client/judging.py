@@ -27,30 +27,39 @@ from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
 from rftd.workers.workflows.source import source_name
 
 _PAGE: Final = 100
+"""Number of answers requested at once."""
 _RESAMPLES: Final = 2000
+"""Number of resamples of the bootstrap."""
 
 
 class JudgedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer with its new reward beside the recorded one."""
 
     answer: AnswerView
+    """The answer as recorded by the evaluation."""
     reward: float
+    """Reward of the answer by the other reward function."""
     parts: dict[str, float]
+    """Named parts of the new reward."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """The recorded answers of one evaluation by another reward."""
 
     evaluation: EvalRow
+    """The evaluation whose answers are judged."""
     reward: str
+    """Name of the reward function that judges the answers."""
     answers: int
     """Number of answers in the evaluation."""
     judged: int
+    """Number of answers judged by the other reward function."""
     score: float | None
     """Mean new reward of the judged answers; None if none was judged."""
     low: float | None
     """Lower end of the score's 95 % interval, by a bootstrap over the rows; `high` is the upper end."""
     high: float | None
+    """Upper end of the score's 95 % interval."""
     recorded: float | None
     """Mean recorded reward of the same answers."""
     parts: dict[str, float]
@@ -58,7 +67,9 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     won: int
     """Number of rows with a higher mean by the new reward than by the recorded one."""
     lost: int
+    """Number of rows with a lower mean by the new reward."""
     same: int
+    """Number of rows with equal means."""
     p: float
     """Probability of such an uneven division of won and lost rows by chance alone (sign test, two-sided)."""
     items: list[JudgedAnswer]
@@ -87,15 +98,15 @@ def judged(
     row = pages[0].evaluation
     notes = list(pages[0].notes)
     answers = [pair.answer for page in pages for pair in page.items]
-    whole = [answer for answer in answers if _is_whole(answer)]
+    whole = [answer for answer in answers if _is_complete(answer)]
     with ExitStack() as stack:
-        rows = _rows(specification(client, name), row, stack)
+        rows = _open_rows(specification(client, name), row, stack)
         if rows is None:
             notes.append("the rows are not here, so the reward sees their prompts and truths alone")
-        judged_answers = asyncio.run(_scored(scorer, row, whole, rows, notes))
+        judged_answers = asyncio.run(_score_answers(scorer, row, whole, rows, notes))
     if left_out := len(answers) - len(whole):
         notes.append(f"{left_out} of {len(answers)} answers have no text, or not all of it: they were not judged")
-    return _judgement(row, reward, len(answers), judged_answers, notes)
+    return _judgement_of(row, reward, len(answers), judged_answers, notes)
 
 
 def source_text(file: str) -> str:
@@ -107,6 +118,7 @@ def source_text(file: str) -> str:
 
 
 def _pages(client: Client, name: str, version: int, taskset: str | None) -> Iterator[EvaluationPage]:
+    """Yields the pages of an evaluation's answers."""
     offset: int | None = 0
     while offset is not None:
         page = client.ask(evaluation, name=name, version=version, taskset=taskset, limit=_PAGE, offset=offset).value
@@ -114,12 +126,13 @@ def _pages(client: Client, name: str, version: int, taskset: str | None) -> Iter
         offset = page.next
 
 
-def _is_whole(answer: AnswerView) -> bool:
+def _is_complete(answer: AnswerView) -> bool:
+    """True for an answer with its whole text and without an error."""
     return answer.kept and not answer.error and len(answer.text) == answer.chars
 
 
-def _rows(spec: ExperimentSpec | None, row: EvalRow, stack: ExitStack) -> TaskSource | None:
-    """Returns the rows of the held-out taskset as accepted; None if its files are not here."""
+def _open_rows(spec: ExperimentSpec | None, row: EvalRow, stack: ExitStack) -> TaskSource | None:
+    """Returns the rows of the held-out taskset; None if its files are not here, or differ from those accepted."""
     if spec is None or row.stage >= len(spec.stages):
         return None
     held_out = next((taskset for taskset in spec.stages[row.stage].evals if taskset.name == row.taskset), None)
@@ -133,9 +146,10 @@ def _rows(spec: ExperimentSpec | None, row: EvalRow, stack: ExitStack) -> TaskSo
     return None if held_out.digest and rows.digest != held_out.digest else rows
 
 
-async def _scored(
+async def _score_answers(
     scorer: Scorer, row: EvalRow, answers: Sequence[AnswerView], rows: TaskSource | None, notes: list[str]
 ) -> list[JudgedAnswer]:
+    """Returns the answers with their new rewards; all failures together add one note to `notes`."""
     judged_answers: list[JudgedAnswer] = []
     errors: list[RftdError] = []
     for answer in answers:
@@ -152,6 +166,7 @@ async def _scored(
 
 
 def _task(row: EvalRow, answer: AnswerView) -> Task:
+    """Returns a task made of the answer's prompt and truth, for rows that are not here."""
     return Task(
         taskset=row.taskset,
         row=answer.row,
@@ -163,9 +178,10 @@ def _task(row: EvalRow, answer: AnswerView) -> Task:
     )
 
 
-def _judgement(
+def _judgement_of(
     row: EvalRow, reward: str, answers: int, judged_answers: list[JudgedAnswer], notes: list[str]
 ) -> Judgement:
+    """Returns the judgement of an evaluation: means, interval, and rows won and lost by the new reward."""
     by_row: dict[int, list[JudgedAnswer]] = {}
     for judged_answer in judged_answers:
         by_row.setdefault(judged_answer.answer.row, []).append(judged_answer)
@@ -173,7 +189,7 @@ def _judgement(
     old = [_mean([judged_answer.answer.reward for judged_answer in judged_row]) for judged_row in by_row.values()]
     won = sum(new_mean > old_mean for new_mean, old_mean in zip(new, old, strict=True))
     lost = sum(new_mean < old_mean for new_mean, old_mean in zip(new, old, strict=True))
-    low, high = _interval(new) if new else (None, None)
+    low, high = _bootstrap_interval(new) if new else (None, None)
     names = sorted({name for judged_answer in judged_answers for name in judged_answer.parts})
     return Judgement(
         evaluation=row,
@@ -198,11 +214,12 @@ def _judgement(
 
 
 def _mean(rewards: Sequence[float]) -> float:
+    """Returns the mean of at least one reward."""
     return sum(rewards) / len(rewards)
 
 
-def _interval(means: Sequence[float]) -> tuple[float, float]:
-    """Returns the 95 % interval of the mean over rows, equal for every call."""
+def _bootstrap_interval(means: Sequence[float]) -> tuple[float, float]:
+    """Returns the 95 % interval of the mean over rows, by a bootstrap with a fixed seed."""
     row_means = np.asarray(means, dtype="f8")
     indices = np.random.Generator(np.random.PCG64(0)).integers(0, len(row_means), (_RESAMPLES, len(row_means)))
     return bootstrap(row_means, indices)

@@ -79,6 +79,7 @@ class LiveCell:
     """A cell with one run; `update` redraws the cell."""
 
     def __init__(self, widget: Any) -> None:
+        """`widget` is the displayed anywidget."""
         self._widget = widget
 
     @classmethod

@@ -1,16 +1,18 @@
-"""`LocalClient`, `AsyncLocalClient`: clients with a daemon of their own on a folder, ended with the client."""
+"""`FolderDaemon`: the daemon of `Client.local` on a folder, ended with the client."""
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rftd.daemon.http.client.client import AsyncClient, Client
+from rftd.daemon.cli.settings import Settings
+from rftd.daemon.http.client.connection import DaemonConnection
+from rftd.daemon.http.client.driving import driven
 from rftd.daemon.http.client.host import DaemonHost
+from rftd.daemon.http.client.transport import BlockingTransport
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import UnreachableError
 
@@ -21,7 +23,9 @@ class FolderDaemon:
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         """`options` are those of `rftd serve`. Raises UnreachableError for a daemon failing to start."""
         self._host: DaemonHost | None = None
+        """The daemon started here; None if one served the folder already."""
         self.folder = folder.absolute()
+        """Absolute path of the data folder."""
         if not _serves(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             log = self.folder / "local.log"
@@ -38,44 +42,16 @@ class FolderDaemon:
             host.stop()
 
 
-class LocalClient(Client):
-    """A client starting a daemon on its folder, unless one serves the folder already.
-
-    The daemon ends with `close`, at the end of a `with` block, with the program, and with a killed program too.
-    """
-
-    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        """See `FolderDaemon`."""
-        self._daemon = FolderDaemon(folder, options)
-        super().__init__(data=self._daemon.folder)
-
-    def close(self) -> None:
-        """Closes all connections, and ends the daemon if this client started one."""
-        super().close()
-        self._daemon.stop()
-
-
-class AsyncLocalClient(AsyncClient):
-    """The asynchronous client of a daemon on its folder; see `LocalClient`."""
-
-    def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
-        """See `FolderDaemon`."""
-        self._daemon = FolderDaemon(folder, options)
-        super().__init__(data=self._daemon.folder)
-
-    async def close(self) -> None:
-        """Closes all connections, and ends the daemon if this client started one."""
-        await super().close()
-        await asyncio.to_thread(self._daemon.stop)
-
-
 def _serves(folder: Path) -> bool:
     """True if a daemon answers for this folder."""
     if not DataFolder(folder).endpoint.is_file():
         return False
     try:
-        with Client(data=folder, patience_s=0.0) as client:
-            client.readiness()
+        connection = DaemonConnection(Settings(data=str(folder)), os.environ, BlockingTransport)
+        try:
+            driven(connection.readiness())
+        finally:
+            driven(connection.close())
     except UnreachableError:
         return False
     return True

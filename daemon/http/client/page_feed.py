@@ -13,9 +13,10 @@ from rftd.daemon.http.client.client import Answer, Client, follow
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.ops.errors import UnreachableError
 
-_KEPT: Final = 4
-"""Number of pages waiting to be shown. The daemon sends at most two a second, and the reader waits for the display."""
+_MAX_WAITING_PAGES: Final = 4
+"""Maximum number of news waiting to be shown: the reader of the pages waits for the display."""
 _TURN_S: Final = 0.2
+"""Seconds after which a reader waiting for room looks again whether the feed was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +24,34 @@ class Away:
     """No daemon answers: the pages continue once one does."""
 
     error: UnreachableError
+    """Why the daemon is out of reach."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _FeedEnd:
+    """The last element of a feed, with the error that ended it."""
+
     error: BaseException | None = None
+    """Error of the reader; None after the experiment's end."""
 
 
 News = Answer[ExperimentPage] | Away
+"""A page, or the notice that no daemon answers."""
 
 
 class PageFeed:
     """The news of one experiment until its end. A context manager: leaving it ends the thread."""
 
     def __init__(self, client: Client, name: str, *, after: str | None, patience_s: float) -> None:
-        self._news: Queue[News | _Ended] = Queue(_KEPT)
+        """`after` is a position to be visible in the first page; `patience_s` is the longest tolerated absence of the
+        daemon.
+        """
+        self._news: Queue[News | _FeedEnd] = Queue(_MAX_WAITING_PAGES)
+        """Queue of news not shown yet, ended by a `_FeedEnd`."""
         self._closed = Event()
-        self._thread = Thread(target=self._read, args=(client, name, after, patience_s), daemon=True)
+        """Event set when the feed's block has ended: nobody shows news any more."""
+        self._thread = Thread(target=self._read_pages, args=(client, name, after, patience_s), daemon=True)
+        """Thread that reads the pages."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -59,14 +71,15 @@ class PageFeed:
             except Empty:
                 yield None
                 continue
-            if isinstance(news, _Ended):
+            if isinstance(news, _FeedEnd):
                 if news.error is not None:
                     raise news.error
                 return
             yield news
 
-    def _read(self, client: Client, name: str, after: str | None, patience_s: float) -> None:
-        ended = _Ended()
+    def _read_pages(self, client: Client, name: str, after: str | None, patience_s: float) -> None:
+        """Reads pages until the experiment's end, an error or the end of the feed's block; the body of the thread."""
+        ended = _FeedEnd()
         try:
             pages = follow(
                 client, name, after=after, patience_s=patience_s, on_away=lambda error: self._put(Away(error))
@@ -76,13 +89,15 @@ class PageFeed:
                 if self._closed.is_set():
                     return
         except BaseException as error:  # raised again in `each`
-            ended = _Ended(error)
+            ended = _FeedEnd(error)
         self._put(ended)
 
-    def _away(self, error: UnreachableError) -> None:
+    def _put_away(self, error: UnreachableError) -> None:
+        """Adds the notice of an absent daemon."""
         self._put(Away(error))
 
-    def _put(self, news: News | _Ended) -> None:
+    def _put(self, news: News | _FeedEnd) -> None:
+        """Adds news, waiting for room; drops them once the feed is closed."""
         while not self._closed.is_set():
             try:
                 self._news.put(news, timeout=_TURN_S)

@@ -16,6 +16,7 @@ class WaitProgress:
     def __init__(self, *, show: bool) -> None:
         """Shows nothing unless `show`."""
         self._enabled = show
+        """True if progress is shown at all."""
         self._last_state = ""
         """State shown last; empty at first."""
         self._last_line = ""

@@ -1,4 +1,4 @@
-"""`Pulling`: fetches models and datasets of the Hugging Face hub missing in a daemon's cache, from its client."""
+"""`pull` fetches the models and datasets of the Hugging Face hub that are missing in a daemon's cache."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from huggingface_hub import DryRunFileInfo
 
 _PACKAGE: Final = "huggingface_hub"
-_OF_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Package of the hub's Python client."""
+_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Error numbers of a disk that cannot be written to."""
 
 
 def pull(config: dict[str, Any], daemons: HubFolder, tell: Callable[[str], None], *, bars: bool) -> None:
-    """Fetches the configuration's models and datasets missing in the daemon's cache; `tell` is called for each file.
+    """Fetches the configuration's models and datasets missing in the daemon's cache; `tell` receives a line for each
+    file.
 
     With `bars`, progress bars are shown on standard error.
 
@@ -37,17 +40,19 @@ def pull(config: dict[str, Any], daemons: HubFolder, tell: Callable[[str], None]
     if not names:
         tell("nothing to fetch: the file names nothing on the Hugging Face hub")
         return
-    cache = HubCache(_shared(daemons))
-    if lacking := [name for name in names if not _is_whole(cache, name)]:
+    cache = HubCache(_daemon_cache(daemons))
+    if lacking := [name for name in names if not _is_complete(cache, name)]:
         if find_spec(_PACKAGE) is None:
             raise not_installed(DATA, "rftd submit --pull", [_PACKAGE])
         for name in lacking:
-            with _named(name):
+            with _translated_errors(name):
                 _fetch(name, cache.root, tell, bars=bars)
 
 
-def _shared(daemons: HubFolder) -> Path:
-    """Returns the daemon's cache, created if missing. Raises UsageError if it is on another machine."""
+def _daemon_cache(daemons: HubFolder) -> Path:
+    """Returns the daemon's cache folder, created if the daemon has none. Raises UsageError if it is on another machine,
+    and OutputError if it cannot be created.
+    """
     folder = Path(daemons.folder)
     if daemons.inode is None:
         try:
@@ -66,8 +71,8 @@ def _shared(daemons: HubFolder) -> Path:
     return folder
 
 
-def _is_whole(cache: HubCache, name: HubName) -> bool:
-    """True if no file of a name is missing."""
+def _is_complete(cache: HubCache, name: HubName) -> bool:
+    """True if the cache has every file of the model or dataset that rftd reads."""
     snapshot = cache.snapshot(name.id, name.kind)
     if snapshot is None:
         return False
@@ -79,7 +84,7 @@ def _is_whole(cache: HubCache, name: HubName) -> bool:
 
 
 def _fetch(name: HubName, root: Path, tell: Callable[[str], None], *, bars: bool) -> None:
-    """Fetches the files of a name one after another, and finally points its revision to them."""
+    """Fetches the files of a model or dataset one by one, and finally points its revision in the cache to them."""
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
 
@@ -119,6 +124,7 @@ def _check_weights(name: HubName, files: Sequence[DryRunFileInfo]) -> None:
 
 
 def _check_room(root: Path, wanted_bytes: int) -> None:
+    """Raises OutputError if the disk of `root` has less than `wanted_bytes` free."""
     free_bytes = shutil.disk_usage(root).free
     if wanted_bytes > free_bytes:
         raise OutputError(
@@ -129,7 +135,7 @@ def _check_room(root: Path, wanted_bytes: int) -> None:
 
 
 @contextmanager
-def _named(name: HubName) -> Iterator[None]:
+def _translated_errors(name: HubName) -> Iterator[None]:
     """Translates errors of the hub and of the disk into rftd's."""
     from httpx import HTTPError
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -144,7 +150,7 @@ def _named(name: HubName) -> Iterator[None]:
     except GatedRepoError:
         fix = "accept its terms on its page there, and sign in: hf auth login"
         raise DataError(
-            f"the hub gives the {subject} to those alone who accepted its terms", field=field, fix=fix
+            f"the hub gives the {subject} only to users who accepted its terms", field=field, fix=fix
         ) from None
     except RepositoryNotFoundError:
         fix = "correct the name; if it is a private one, sign in: hf auth login"
@@ -153,7 +159,7 @@ def _named(name: HubName) -> Iterator[None]:
         fix = f"name another revision, or none for the newest: {name.id.repository}"
         raise DataError(f"the {subject} has no revision {name.id.revision!r}", field=field, fix=fix) from None
     except (HTTPError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in _OF_DISK:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise OutputError(
                 f"the {subject} cannot be written: {error.strerror}",
                 where=str(error.filename or ""),
@@ -163,5 +169,5 @@ def _named(name: HubName) -> Iterator[None]:
         raise UnreachableError(
             f"the {subject} cannot be fetched: {cause or type(error).__name__}",
             field=field,
-            fix="repeat the command, which goes on where it stopped; or set HF_ENDPOINT to a mirror of the hub",
+            fix="repeat the command, which continues where it stopped; or set HF_ENDPOINT to a mirror of the hub",
         ) from None

@@ -29,32 +29,45 @@ from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
 from rftd.workers.workflows.source import source_name
 
 _CHARS: Final = 10_000_000
+"""Maximum characters of a text requested: more than any has."""
 _PAGE: Final = 100
+"""Default maximum number of judged rollouts of a step."""
 
 
 class JudgedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded rollout with its new reward beside the recorded one."""
 
     experience: str
+    """Id of the experience."""
     row: int | None
+    """Row of the task; None if unknown."""
     prompt: str
+    """Prompt of the rollout's task."""
     response: str
     """The last answer, as scored."""
     truth: str
+    """Right answer in the task's row; empty if there is none."""
     recorded: float
+    """Reward recorded for the rollout."""
     recorded_parts: dict[str, float]
+    """Named parts of the recorded reward."""
     reward: float | None
     """New reward; None where the reward failed."""
     parts: dict[str, float]
+    """Named parts of the new reward."""
     extracted: str | None
+    """Answer extracted by the new reward; None if it extracts none."""
     error: str = ""
+    """Why the reward failed; empty if it did not."""
 
 
 class JudgedRollouts(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded rollouts by another reward."""
 
     reward: str
+    """Name of the reward function that judges the rollouts."""
     items: list[JudgedRollout]
+    """The rollouts, each with its recorded and its new reward."""
     recorded: float | None
     """Mean recorded reward of the judged rollouts; None if none was judged."""
     judged: float | None
@@ -83,7 +96,7 @@ def judged_rollouts(
     if scorer.asks_models:
         problem = f"reward {reward!r} asks auxiliary models, which only a run has"
         raise UsageError(problem, field="--reward", fix="try it on a task: rftd try FILE --reward")
-    ids = [experience] if experience is not None else _of_step(client, name, step or 0, limit)
+    ids = [experience] if experience is not None else _ids_of_step(client, name, step or 0, limit)
     notes: list[str] = []
     with ExitStack() as stack:
         rows = RecordedTasks(specification(client, name), stack, notes)
@@ -95,7 +108,7 @@ def judged_rollouts(
                 shown.append((view, text))
             else:
                 notes += [one_line(note) for note in text.rollout.notes or ["no text"]]
-        judged = asyncio.run(_scored(scorer, rows, shown))
+        judged = asyncio.run(_score_rollouts(scorer, rows, shown))
     scored = [(rollout.recorded, rollout.reward) for rollout in judged if rollout.reward is not None]
     return JudgedRollouts(
         reward=reward,
@@ -106,7 +119,8 @@ def judged_rollouts(
     )
 
 
-def _of_step(client: Client, name: str, step: int, limit: int) -> list[str]:
+def _ids_of_step(client: Client, name: str, step: int, limit: int) -> list[str]:
+    """Returns the ids of experiences trained in a step, at most `limit`. Raises NotFoundError if there is none."""
     page = client.ask(experiences.experiences, name=name, first_step=step, last_step=step, limit=limit).value
     if not page.items:
         raise NotFoundError(f"no experience was trained in step {step}", fix=f"see rftd steps {name}")
@@ -122,6 +136,7 @@ class RecordedTasks:
         self._stack = stack
         self._notes = notes
         self._opened: dict[tuple[int, int], TaskSource | None] = {}
+        """Rows of each stage's taskset by (stage, number); None where the accepted rows are not here."""
 
     def task(self, text: ExperienceText) -> Task:
         """Returns the task of a rollout. Raises DataError for an unreadable row."""
@@ -129,7 +144,7 @@ class RecordedTasks:
         stage_number = text.rollout.experience.stage
         if row is not None and self._spec is not None and tasksets_of(self._spec.stages[stage_number]):
             row_of_taskset = task_place(self._spec.stages[stage_number], row.row)
-            rows = self._rows(self._spec, stage_number, row_of_taskset.taskset)
+            rows = self._open_rows(self._spec, stage_number, row_of_taskset.taskset)
             if rows is not None:
                 return rows.task(row_of_taskset.row, row.epoch)
         turns = text.rollout.turns
@@ -144,7 +159,8 @@ class RecordedTasks:
             workflow="",
         )
 
-    def _rows(self, spec: ExperimentSpec, stage: int, number: int) -> TaskSource | None:
+    def _open_rows(self, spec: ExperimentSpec, stage: int, number: int) -> TaskSource | None:
+        """Opens the rows of a taskset, if unchanged since the acceptance; else returns None, with a note."""
         if (stage, number) not in self._opened:
             taskset = tasksets_of(spec.stages[stage])[number]
             rows: TaskSource | None = None
@@ -160,11 +176,14 @@ class RecordedTasks:
         return self._opened[stage, number]
 
 
-async def _scored(
+async def _score_rollouts(
     scorer: Scorer,
     rows: RecordedTasks,
     shown: Sequence[tuple[ExperienceView, ExperienceText]],
 ) -> list[JudgedRollout]:
+    """Returns the rollouts with their new rewards; a failing reward leaves its error. Raises DataError for an
+    unreadable row.
+    """
     judged: list[JudgedRollout] = []
     for view, text in shown:
         task = rows.task(text)

@@ -16,18 +16,26 @@ from rftd.workers.datasets.stage_tokenizer import stage_tokenizer
 from rftd.workers.datasets.tokenizer import Tokenizer
 
 SEVERAL: Final = "a rollout of several turns, or with words of its workflow"
+"""Reason for no row: the rollout has several turns, or words of its workflow."""
 UNREADABLE: Final = "without a text"
+"""Reason for no row: the rollout has no text."""
 EMPTY: Final = "without a prompt or an answer"
+"""Reason for no row: the prompt or the answer is empty."""
 OTHERWISE: Final = "text that the tokenizer reads as other tokens"
+"""Reason for no row: the tokenizer reads the text as other tokens than those of the rollout."""
 
 
 class RecordedRow(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt as seen by the model, chat template included, and the answer: a row of `prompt_type: raw`."""
 
     prompt: str
+    """Prompt as seen by the model."""
     response: str
+    """Answer of the model."""
     reward: float | None
+    """Reward of the experience; None without one."""
     experience: str
+    """Id of the experience."""
     version: int
     """Oldest weight version that sampled a token of the answer."""
 
@@ -36,6 +44,7 @@ class RolloutRow(RecordedRollout, frozen=True, kw_only=True):
     """A recorded rollout as a row of `schema_type: experience`, with its origin."""
 
     experience: str
+    """Id of the experience."""
     version: int
     """Oldest weight version that sampled a token of the answer."""
 
@@ -86,6 +95,7 @@ class RecordedRows:
             raise NotFoundError("the log keeps no specification of this experiment", fix="restore the whole log")
         self._spec = spec
         self._tokenizers: dict[int, Tokenizer] = {}
+        """Tokenizer of each stage opened so far."""
         self.left_out: dict[str, int] = {}
         """Number of experiences without a row, by reason."""
 
@@ -99,8 +109,8 @@ class RecordedRows:
             answer = turns[0].answer
             if prompt and answer:
                 why = OTHERWISE
-                for raw_prompt in self._prompts(shown.experience.stage, prompt):
-                    if self._reads(shown, raw_prompt, answer):
+                for raw_prompt in self._prompt_forms(shown.experience.stage, prompt):
+                    if self._is_equivalent(shown, raw_prompt, answer):
                         return RecordedRow(
                             prompt=raw_prompt,
                             response=answer,
@@ -112,18 +122,21 @@ class RecordedRows:
         return None
 
     def _tokenizer(self, stage: int) -> Tokenizer:
+        """Returns the tokenizer of a stage, opened once."""
         if stage not in self._tokenizers:
             self._tokenizers[stage] = stage_tokenizer(self._spec.stages[stage])
         return self._tokenizers[stage]
 
-    def _prompts(self, stage: int, prompt: str) -> list[str]:
-        """Returns the prompt with and without the tokens prepended by the tokenizer to any text."""
+    def _prompt_forms(self, stage: int, prompt: str) -> list[str]:
+        """Returns the prompt, and a second time without the text that the tokenizer puts before any text, if the prompt
+        begins so.
+        """
         tokenizer = self._tokenizer(stage)
         opening = tokenizer.decode(tokenizer.encode("", special=True), special=True)
         return [prompt, prompt.removeprefix(opening)] if opening and prompt.startswith(opening) else [prompt]
 
-    def _reads(self, shown: ExperienceView, prompt: str, answer: str) -> bool:
-        """True if training on the row learns the sampled tokens, and their end."""
+    def _is_equivalent(self, shown: ExperienceView, prompt: str, answer: str) -> bool:
+        """True if the tokenizer reads prompt and answer as the rollout's own tokens, except for the mark of the end."""
         tokenizer = self._tokenizer(shown.experience.stage)
         tokens = shown.tokens or []
         middle = shown.experience.prompt_tokens

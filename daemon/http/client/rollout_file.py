@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH: Final = 1000
+"""Number of rows collected before they are written together."""
 
 
 class RolloutFile:
@@ -25,12 +26,17 @@ class RolloutFile:
         """Raises NotInstalledError without pyarrow, and OutputError for an existing file."""
         check_extra(DATA, "rftd experiences export")
         self._path = Path(path)
+        """Final path of the file, absent until the file is complete."""
         if self._path.exists():
             raise OutputError("exists already", where=path, fix="name a new file")
         self._unfinished = self._path.with_name(f"{self._path.name}.unfinished")
+        """Path of the file until it is complete."""
         self._rows: list[dict[str, Any]] = []
+        """Rows added and not written to the file yet."""
         self._writer: Any = None
+        """Parquet writer of pyarrow; None before the block begins."""
         self.count = 0
+        """Number of rollouts added to the file."""
         self.notes: Counter[str] = Counter()
         """Number of rollouts without text, by reason."""
 
@@ -48,7 +54,7 @@ class RolloutFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._write()
+            self._write_batch()
         self._writer.close()
         if kind is None:
             os.replace(self._unfinished, self._path)
@@ -62,9 +68,10 @@ class RolloutFile:
         if rollout.answer is None:
             self.notes[rollout.notes[0] if rollout.notes else "no tokenizer"] += 1
         if len(self._rows) >= _BATCH:
-            self._write()
+            self._write_batch()
 
-    def _write(self) -> None:
+    def _write_batch(self) -> None:
+        """Writes the rows added since the last call."""
         import pyarrow as pa
 
         if self._rows:

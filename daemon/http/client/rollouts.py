@@ -17,8 +17,10 @@ class TextRollout(RowDict):
     """One rollout as text: columns of the experience, with prompt, answer and truth."""
 
     view: ExperienceText
+    """The rollout as answered by the API."""
 
     def __init__(self, view: ExperienceText) -> None:
+        """Takes the columns from `view`."""
         turns = view.rollout.turns
         super().__init__(
             view.rollout.experience,
@@ -64,6 +66,7 @@ class TextRollout(RowDict):
         return f"<rollout {self.id[:8]} reward {self.reward}: {(self.answer or '')[:200]!r}>"
 
     def _repr_html_(self) -> str:
+        """Returns the rollout as a card, for notebooks."""
         return rollout_card(self, labelled_texts(self))
 
 
@@ -71,7 +74,9 @@ class TextGroup:
     """The rollouts of one group as text, side by side."""
 
     def __init__(self, view: GroupText) -> None:
+        """Takes the rollouts from `view`."""
         self.view = view
+        """The group as answered by the API."""
         self.rollouts: RowList[TextRollout] = RowList(
             TextRollout(
                 ExperienceText(
@@ -80,6 +85,7 @@ class TextGroup:
             )
             for rollout in view.items
         )
+        """The rollouts of the group."""
 
     @property
     def id(self) -> str:
@@ -95,10 +101,11 @@ class TextGroup:
         return f"<group {self.id[:8]} of {len(self.rollouts)} rollouts, rewards {self.rewards}>"
 
     def _repr_html_(self) -> str:
+        """Returns the rollouts side by side below their prompt, for notebooks."""
         head = self.rollouts[0].view if self.rollouts else None
-        texts = _prompt(head) if head is not None else []
+        texts = _prompt_texts(head) if head is not None else []
         failed = [("failed", f"{row.code}: {row.reason}") for row in self.view.failed]
-        cards = [rollout_card(rollout, list(_answers(rollout))) for rollout in self.rollouts]
+        cards = [rollout_card(rollout, list(_answer_texts(rollout))) for rollout in self.rollouts]
         return group_card(f"group {self.id[:8]}", [*texts, *failed], cards)
 
 
@@ -108,43 +115,77 @@ class TokenFigures(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     """Number of the token, prompt included, from 0."""
     id: int
+    """Id of the token in the tokenizer."""
     text: str | None
     """Text added by the token; None without a tokenizer."""
     step: int
+    """Number of the token's sequence, from 0, in a rollout of several."""
     response: bool
+    """True for a token of a response, False for the prompt."""
     drawn: bool
+    """True for a token sampled by the model."""
     mask: int
     """1 for a trained token, else 0."""
     logprob: float | None
     """Log-probability under the weights that drew the token."""
     version: int | None
+    """Weight version that sampled the token."""
     advantage: float | None
+    """Advantage of the token's rollout or step; None for an untrained token."""
+    ratio: float | None = None
+    """Probability of the token under the weights before the step, divided by its probability when drawn; None until
+    recomputed, as are the figures below.
+    """
+    kl: float | None = None
+    """Estimated KL divergence from the reference policy at the token."""
+    policy_term: float | None = None
+    entropy_term: float | None = None
+    kl_term: float | None = None
+    objective: float | None = None
+    """Sum of the token's terms in the step's objective."""
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
     """A figure of one run in one bucket of a series."""
 
     run: str
+    """Name of the run whose figure this is."""
     metric: str
+    """Name of the figure."""
     at: float
     """End of the bucket in steps, tokens or seconds."""
     mean: float | None
+    """Mean in the bucket; None without a finite figure, as below."""
     min: float | None
+    """Minimum in the bucket."""
     max: float | None
+    """Maximum in the bucket."""
     p10: float | None
+    """10th percentile in the bucket."""
     p50: float | None
+    """Median in the bucket."""
     p90: float | None
+    """90th percentile in the bucket."""
     count: int
     """Number of finite figures in the bucket."""
 
 
 def labelled_texts(rollout: TextRollout) -> list[tuple[str, str]]:
     """Returns the texts of a rollout, each with its writer: messages, answer, truth, judges and notes."""
-    return [*_prompt(rollout.view), *_answers(rollout)]
+    return [*_prompt_texts(rollout.view), *_answer_texts(rollout)]
 
 
 def token_rows(window: TokenWindow) -> Iterator[TokenFigures]:
     """Yields the tokens of a window as rows."""
+    columns: dict[str, list[float | None]] = {
+        "ratio": window.ratios,
+        "kl": window.kls,
+        "policy_term": window.policy_terms,
+        "entropy_term": window.entropy_terms,
+        "kl_term": window.kl_terms,
+        "objective": window.objectives,
+    }
+    terms = {name: column for name, column in columns.items() if column}
     for index, token in enumerate(window.ids):
         yield TokenFigures(
             position=window.first + index,
@@ -157,6 +198,7 @@ def token_rows(window: TokenWindow) -> Iterator[TokenFigures]:
             logprob=window.logprobs[index],
             version=window.versions[index],
             advantage=window.advantages[index] if window.advantages else None,
+            **{name: column[index] for name, column in terms.items()},
         )
 
 
@@ -180,24 +222,30 @@ def series_points(series: Series) -> Iterator[SeriesPoint]:
                 )
 
 
-def _prompt(view: ExperienceText) -> list[tuple[str, str]]:
+def _prompt_texts(view: ExperienceText) -> list[tuple[str, str]]:
+    """Returns the messages by role, or the prompt of the first turn if there are no messages."""
     if view.messages:
-        return [(message.role, _content(message)) for message in view.messages]
+        return [(message.role, _message_text(message)) for message in view.messages]
     return [("prompt", turn.bare_prompt) for turn in view.rollout.turns[:1]]
 
 
-def _content(message: MessageText) -> str:
+def _message_text(message: MessageText) -> str:
+    """Returns a message's text with its further fields below."""
     return f"{message.content}\n{message.extra}" if message.extra else message.content
 
 
-def _answers(rollout: TextRollout) -> Iterator[tuple[str, str]]:
-    yield from _parts(rollout.view.rollout)
+def _answer_texts(rollout: TextRollout) -> Iterator[tuple[str, str]]:
+    """Yields answers of the model and of judges, truth and notes of a rollout, each with its label."""
+    yield from _part_texts(rollout.view.rollout)
     if rollout.truth is not None:
         yield "truth", rollout.truth
     yield from (("note", note) for note in rollout.notes)
 
 
-def _parts(rollout: RolloutText) -> Iterator[tuple[str, str]]:
+def _part_texts(rollout: RolloutText) -> Iterator[tuple[str, str]]:
+    """Yields the answers of all turns, in parts by author where others than the model wrote, and the judges'
+    answers.
+    """
     for turn in rollout.turns:
         written: Sequence[str] = [passage.by for passage in turn.parts]
         if set(written) <= {"model"}:

@@ -14,13 +14,16 @@ from rftd.daemon.http.views.wire import wire_name
 from rftd.ops.errors import UsageError
 
 R = TypeVar("R")
+"""Type of a view."""
 
 _FIGURES: Final = ("metrics", "figures")
 """Fields spread into columns under the names of their figures; other mappings keep the field's name as a prefix."""
 _NAMES: Final = ("step", "version", "stage", "taskset")
 """Fields that name a row of figures."""
 _SHOWN_ROWS: Final = 50
+"""Maximum number of rows drawn in a notebook."""
 _SHOWN_CHARACTERS: Final = 200
+"""Maximum characters of a cell drawn in a notebook."""
 
 
 class RowDict(dict[str, Any]):
@@ -30,7 +33,7 @@ class RowDict(dict[str, Any]):
 
     def __init__(self, view: msgspec.Struct, *, metrics: Sequence[str] | None = None, **more: Any) -> None:
         """Builds a row of the named figures if `metrics` are given, with the columns of `more` in front."""
-        columns = dict(_columns(view, metrics))
+        columns = dict(_flat_columns(view, metrics))
         if metrics is not None:
             columns = {name: columns[name] for name in (*_NAMES, *metrics) if name in columns}
         super().__init__(more, **columns)
@@ -56,9 +59,9 @@ class RowList(list[R]):
         """Returns the rows of views, which are structs. Raises UsageError for a metric missing in every row."""
         views = list(views)
         if metrics is not None and views:
-            known = {name for view in views for name in _figures(cast("msgspec.Struct", view))}
-            if unknown := next((name for name in metrics if name not in known), None):
-                near = difflib.get_close_matches(unknown, known, n=3)
+            metric_names = {name for view in views for name in _figure_names(cast("msgspec.Struct", view))}
+            if unknown := next((name for name in metrics if name not in metric_names), None):
+                near = difflib.get_close_matches(unknown, metric_names, n=3)
                 fix = f"did you mean {', '.join(near)}?" if near else "leave `metrics` out to get all"
                 raise UsageError(f"no metric {unknown!r}", field="metrics", fix=fix)
         return cls(cast(R, RowDict(cast("msgspec.Struct", view), metrics=metrics)) for view in views)
@@ -88,6 +91,7 @@ class RowList(list[R]):
         return [dict(cast("RowDict", row)) for row in self]
 
     def _repr_html_(self) -> str:
+        """Returns the first rows as a table, or as the rows draw themselves, for notebooks."""
         from rftd.daemon.http.client.html import Html, tag, text
 
         if self and hasattr(self[0], "_repr_html_"):
@@ -95,20 +99,21 @@ class RowList(list[R]):
         columns = self.columns
         head = tag("tr", *(tag("th", text(name)) for name in columns))
         lines = [
-            tag("tr", *(tag("td", text(_cell(row.get(name)), most=_SHOWN_CHARACTERS)) for name in columns))
+            tag("tr", *(tag("td", text(_cell_text(row.get(name)), most=_SHOWN_CHARACTERS)) for name in columns))
             for row in self[:_SHOWN_ROWS].to_dicts()
         ]
         more = f"{len(self)} rows" + (f", the first {_SHOWN_ROWS} shown" if len(self) > _SHOWN_ROWS else "")
         return tag("div", tag("table", head, *lines), tag("p", html.escape(more)), style="overflow-x:auto")
 
 
-def _columns(view: msgspec.Struct, metrics: Sequence[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat_columns(view: msgspec.Struct, metrics: Sequence[str] | None, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields name and content of each column of a view; nested fields get names with dots."""
     for name in view.__struct_fields__:
         field = getattr(view, name)
         if name.endswith("_ns"):
-            yield prefix + wire_name(name), _time(field)
+            yield prefix + wire_name(name), _datetime_of(field)
         elif isinstance(field, msgspec.Struct):
-            yield from _columns(field, metrics, f"{prefix}{name}.")
+            yield from _flat_columns(field, metrics, f"{prefix}{name}.")
         elif name in _FIGURES and isinstance(field, dict):
             names = field if metrics is None else metrics
             taken = view.__struct_fields__
@@ -119,16 +124,19 @@ def _columns(view: msgspec.Struct, metrics: Sequence[str] | None, prefix: str = 
             yield prefix + name, msgspec.to_builtins(field)
 
 
-def _figures(view: msgspec.Struct) -> Iterator[str]:
+def _figure_names(view: msgspec.Struct) -> Iterator[str]:
+    """Yields the names of a view's figures."""
     for name in _FIGURES:
         yield from getattr(view, name, ())
 
 
-def _time(time_ns: int | None) -> datetime | None:
+def _datetime_of(time_ns: int | None) -> datetime | None:
+    """Returns a time as a datetime in UTC; None for None."""
     return None if time_ns is None else datetime.fromtimestamp(time_ns / 1e9, UTC)
 
 
-def _cell(field: Any) -> str:
+def _cell_text(field: Any) -> str:
+    """Returns a cell as text; empty for None."""
     if field is None:
         return ""
     if isinstance(field, float):

@@ -18,6 +18,7 @@ from rftd.daemon.http.client.downloads import download_checkpoint
 from rftd.daemon.http.client.driving import blocking, handled, yielding
 from rftd.daemon.http.client.live_cell import LiveCell
 from rftd.daemon.http.client.progress import WaitProgress
+from rftd.daemon.http.client.recomputing import recomputed
 from rftd.daemon.http.client.rollouts import (
     SeriesPoint,
     TextGroup,
@@ -45,6 +46,7 @@ from rftd.daemon.http.views.moment import ENDED, Moment
 from rftd.daemon.http.views.route import ReadRoute
 from rftd.daemon.http.views.series import SeriesBasis
 from rftd.daemon.http.views.timeline import Timeline
+from rftd.daemon.run.recomputation import Recomputation
 from rftd.daemon.run.why.wait import Why
 from rftd.ops.errors import UnreachableError, WaitTimeoutError
 from rftd.storage.queries.drops import Drops
@@ -59,25 +61,21 @@ if TYPE_CHECKING:
     from rftd.daemon.http.client.connection import DaemonConnection
 
 _PAGE: Final = 1000
+"""Maximum number of elements requested at once."""
 _WINDOW: Final = 4096
 """Number of tokens of one request."""
 _PATIENCE_S: Final = 3600.0
 """Longest absence of a daemon during `wait`: a machine may be restarted below it."""
 _FIRST_PAUSE_S: Final = 0.1
+"""First pause in seconds between two reads of the summary."""
 _LONGEST_PAUSE_S: Final = 2.0
+"""Longest pause in seconds between two reads of the summary."""
 Steps = int | tuple[int | None, int | None] | None
 """One step, or the first and the last one, each None if open."""
 
 
 class AsyncRunHandle(SteeredRun):
     """One experiment; each call asks the daemon anew."""
-
-    def __init__(self, connection: DaemonConnection, id: str, name: str, *, position: str | None = None) -> None:
-        """`position` is the record of the experiment's submission, awaited by the first reads."""
-        self._connection = connection
-        self.id = id
-        self.name = name
-        self._position = position
 
     def __repr__(self) -> str:
         return f"<run {self.name} ({self.id}) at {self._connection.url}>"
@@ -156,12 +154,12 @@ class AsyncRunHandle(SteeredRun):
         `series` has the course of a figure over many steps in a few points.
         """
         chosen = None if metrics is None else list(metrics)
-        rows = await self._all(history.steps, "first", None, first=first, last=last, metrics=chosen)
+        rows = await self._all_pages(history.steps, "first", None, first=first, last=last, metrics=chosen)
         return RowList.of(rows, metrics=metrics)
 
     async def evals(self, taskset: str | None = None) -> RowList[EvalRow]:
         """Returns the evaluations in the order of weight versions."""
-        return RowList.of(await self._all(history.evals, "cursor", None, taskset=taskset))
+        return RowList.of(await self._all_pages(history.evals, "cursor", None, taskset=taskset))
 
     async def experiences(
         self,
@@ -179,8 +177,8 @@ class AsyncRunHandle(SteeredRun):
 
         With `text`, rows have prompt, answer and truth too, see `rollouts`.
         """
-        first, last = _bounds(step)
-        rows = await self._all(
+        first, last = _step_bounds(step)
+        rows = await self._all_pages(
             experiences.experiences,
             "cursor",
             limit,
@@ -234,10 +232,17 @@ class AsyncRunHandle(SteeredRun):
         self, *, order: Literal["newest", "oldest"] = "newest", limit: int | None = 50
     ) -> RowList[GroupRow]:
         """Returns the tasks with a closed group, at most `limit`, None for all: row, rollouts, mean reward."""
-        return RowList.of(await self._all(group_views.groups, "cursor", limit, order=order))
+        return RowList.of(await self._all_pages(group_views.groups, "cursor", limit, order=order))
 
-    async def tokens(self, id: str, *, first: int = 0, n: int | None = None) -> RowList[TokenFigures]:
-        """Returns the tokens of an experience from `first` on, `n` of them or all: text, log-probability, advantage."""
+    async def tokens(
+        self, id: str, *, first: int = 0, n: int | None = None, recompute: bool = False
+    ) -> RowList[TokenFigures]:
+        """Returns the tokens of an experience from `first` on, `n` of them or all: text, log-probability, advantage.
+
+        With `recompute`, ratio, KL and terms of the objective too; a replay up to the step is waited for.
+        """
+        if recompute:
+            await self.recompute(id)
         rows: list[TokenFigures] = []
         start: int | None = first
         while start is not None and (n is None or len(rows) < n):
@@ -248,6 +253,13 @@ class AsyncRunHandle(SteeredRun):
             rows += token_rows(window)
             start = window.next
         return RowList.of(rows)
+
+    async def recompute(self, id: str, *, show: Callable[[str], None] | None = None) -> Recomputation:
+        """Requests ratio, KL and terms of the objective at each token of an experience's step, and waits for them.
+
+        The daemon replays the training up to the step, once no run needs the memory; `show` receives the progress.
+        """
+        return await recomputed(self._connection, self.id, id, show=show)
 
     async def series(
         self, *metrics: str, by: SeriesBasis = "step", points: int = 300, beside: Sequence[RunHandle] = ()
@@ -273,7 +285,12 @@ class AsyncRunHandle(SteeredRun):
         Times without a time zone are UTC; without a moment, the experiment's start and end.
         """
         answer = await self._connection.ask(
-            timeline_views.timeline, name=self.id, from_=_iso(begin), to=_iso(end), points=points, after=self._position
+            timeline_views.timeline,
+            name=self.id,
+            from_=_iso_text(begin),
+            to=_iso_text(end),
+            points=points,
+            after=self._position,
         )
         return answer.value
 
@@ -296,7 +313,7 @@ class AsyncRunHandle(SteeredRun):
 
     async def checkpoints(self, *, limit: int | None = None) -> RowList[CheckpointRow]:
         """Returns the existing checkpoints, newest first, at most `limit`."""
-        return RowList.of(await self._all(checkpoint_views.checkpoints, "cursor", limit))
+        return RowList.of(await self._all_pages(checkpoint_views.checkpoints, "cursor", limit))
 
     async def download(self, step: int, to: str | os.PathLike[str]) -> Path:
         """Downloads the checkpoint of a step into a folder and checks its files; needs a token of role admin.
@@ -342,7 +359,9 @@ class AsyncRunHandle(SteeredRun):
                 members[row.id] = await self.rollout(row.id)
         return RowList(members[row.id] for row in rows)
 
-    async def _all(self, read: ReadRoute[Any], start: str, most: int | None, **parameters: Parameter) -> list[Any]:
+    async def _all_pages(
+        self, read: ReadRoute[Any], start: str, most: int | None, **parameters: Parameter
+    ) -> list[Any]:
         """Returns the items of all pages of a list up to `most`; `start` names the parameter of the next page."""
         items: list[Any] = []
         while most is None or len(items) < most:
@@ -360,6 +379,7 @@ class RunHandle:
     """One experiment; each call asks the daemon anew, and blocks until the answer."""
 
     def __init__(self, twin: AsyncRunHandle) -> None:
+        """`twin` is the asynchronous handle whose methods are driven."""
         self._twin = twin
 
     @property
@@ -376,6 +396,7 @@ class RunHandle:
         return repr(self._twin)
 
     def _repr_html_(self) -> str:
+        """Returns the run's page as a card, for notebooks."""
         from rftd.daemon.http.client.cards import run_card
 
         return run_card(self.page())
@@ -396,6 +417,7 @@ class RunHandle:
     tasks = blocking(AsyncRunHandle.tasks)
     group = blocking(AsyncRunHandle.group)
     tokens = blocking(AsyncRunHandle.tokens)
+    recompute = blocking(AsyncRunHandle.recompute)
     series = blocking(AsyncRunHandle.series)
     timeline = blocking(AsyncRunHandle.timeline)
     drops = blocking(AsyncRunHandle.drops)
@@ -415,9 +437,14 @@ class RunHandle:
     notes = blocking(AsyncRunHandle.notes)
     add_tasks = blocking(AsyncRunHandle.add_tasks)
     end_tasks = blocking(AsyncRunHandle.end_tasks)
-    fork = handled(AsyncRunHandle.fork)
+    fork = handled(AsyncRunHandle.fork, lambda run: blocking_run(run))
     texts = blocking(AsyncRunHandle.texts)
     each_rollout = yielding(AsyncRunHandle.each_rollout)
+
+
+def blocking_run(outcome: AsyncRunHandle) -> RunHandle:
+    """Returns a run as a blocking handle; the consequence of a dry run unchanged."""
+    return RunHandle(outcome) if isinstance(outcome, AsyncRunHandle) else outcome
 
 
 async def compared(
@@ -433,11 +460,13 @@ async def compared(
     return rows
 
 
-def _iso(moment: datetime | None) -> str | None:
+def _iso_text(moment: datetime | None) -> str | None:
+    """Returns a moment in ISO 8601, in UTC if it has no zone; None for None."""
     if moment is None:
         return None
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).isoformat()
 
 
-def _bounds(step: Steps) -> tuple[int | None, int | None]:
+def _step_bounds(step: Steps) -> tuple[int | None, int | None]:
+    """Returns the first and the last step of a range; None for an open end."""
     return step if isinstance(step, tuple) else (step, step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -19,18 +19,24 @@ from rftd.daemon.run.consequence import Consequence
 
 if TYPE_CHECKING:
     from rftd.daemon.http.client.connection import DaemonConnection
-    from rftd.daemon.http.client.run import AsyncRunHandle
 
 B = TypeVar("B", bound=msgspec.Struct)
+"""Type of a command's body."""
 
 
 class SteeredRun:
     """The commands to an experiment; with `dry_run` nothing is recorded, and the consequence is returned."""
 
-    id: str
-    _connection: DaemonConnection
-    _position: str | None
-    """Record of the experiment's submission, awaited by the first reads."""
+    def __init__(self, connection: DaemonConnection, id: str, name: str, *, position: str | None = None) -> None:
+        """`position` is the record of the experiment's submission in the log; reads wait until the tables have it."""
+        self._connection = connection
+        """Connection to the daemon."""
+        self.id = id
+        """Id of the experiment."""
+        self.name = name
+        """Name of the experiment."""
+        self._position = position
+        """Record of the experiment's submission in the log, awaited by reads; None if unknown."""
 
     async def pause(self, *, reason: str = "", dry_run: bool = False) -> Receipt | Consequence:
         """Pauses the experiment."""
@@ -106,7 +112,7 @@ class SteeredRun:
         labels: Mapping[str, str] | None = None,
         dry_run: Literal[False] = False,
         **fields: Any,
-    ) -> AsyncRunHandle: ...
+    ) -> Self: ...
 
     @overload
     async def fork(
@@ -129,10 +135,9 @@ class SteeredRun:
         labels: Mapping[str, str] | None = None,
         dry_run: bool = False,
         **fields: Any,
-    ) -> AsyncRunHandle | Consequence:
+    ) -> Self | Consequence:
         """Starts a new experiment from a step of this one; `fields` as in `Client.submit`."""
         from rftd.daemon.config.loading import portable_overrides
-        from rftd.daemon.http.client.run import AsyncRunHandle
 
         page = await self._connection.ask(experiments.one, name=self.id, after=self._position)
         config = page.value.experiment.config
@@ -141,7 +146,7 @@ class SteeredRun:
         if dry_run:
             return (await self._connection.rehearse(commands.fork, body, name=self.id)).value
         receipt = (await self._connection.send(commands.fork, body, name=self.id)).value
-        return AsyncRunHandle(self._connection, receipt.id, receipt.name, position=receipt.position)
+        return type(self)(self._connection, receipt.id, receipt.name, position=receipt.position)
 
     async def _send(self, command: CommandRoute[B, Receipt], body: B, dry_run: bool) -> Receipt | Consequence:
         """Sends a command; returns its receipt, or its consequence in a dry run."""

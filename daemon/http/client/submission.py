@@ -43,16 +43,19 @@ def submission_of(
     overrides = overrides_of(fields)
     if reward is not None or workflow is not None:
         tree = parse_yaml(text, origin)[0]
-        overrides += _parts(tree if isinstance(tree, dict) else {}, {_REWARD: reward, _WORKFLOW: workflow})
+        overrides += _part_overrides(tree if isinstance(tree, dict) else {}, {_REWARD: reward, _WORKFLOW: workflow})
     return load_text(text, origin, overrides=overrides, host=ANY_HOST, drafts=True)
 
 
 _REWARD: Final = "default_reward_fn_type"
+"""Name of the field with a taskset's reward."""
 _WORKFLOW: Final = "default_workflow_type"
+"""Name of the field with a taskset's workflow."""
 _INPUT: Final = "buffer.explorer_input"
+"""Path of the section with the tasksets."""
 
 
-def _parts(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
+def _part_overrides(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
     """Returns overrides setting a reward or workflow for all tasksets, with the source of each function."""
     from rftd.daemon.http.client.function_source import function_source
     from rftd.workers.workflows.marks import check_mark
@@ -73,11 +76,11 @@ def _parts(tree: dict[str, Any], parts: Mapping[str, Part | None]) -> list[str]:
         setting = msgspec.json.encode(name).decode()
         overrides.append(f"{_INPUT}.{field}={setting}")
         # The name of a taskset, or of a stage's, would otherwise win.
-        overrides += [f"{path}={setting}" for path in _written(tree, "", field) if path != f"{_INPUT}.{field}"]
+        overrides += [f"{path}={setting}" for path in _paths_of_field(tree, "", field) if path != f"{_INPUT}.{field}"]
     return [*overrides, f"sources={msgspec.json.encode(sources).decode()}"] if sources else overrides
 
 
-def _written(node: Any, path: str, field: str) -> Iterator[str]:
+def _paths_of_field(node: Any, path: str, field: str) -> Iterator[str]:
     """Yields the paths at which a field is written."""
     for key, below in node.items() if isinstance(node, dict) else ():
         here = f"{path}.{key}".lstrip(".")
@@ -85,20 +88,21 @@ def _written(node: Any, path: str, field: str) -> Iterator[str]:
             yield here
         elif isinstance(below, list):
             for number, section in enumerate(below):
-                yield from _written(section, f"{here}[{number}]", field)
+                yield from _paths_of_field(section, f"{here}[{number}]", field)
         else:
-            yield from _written(below, here, field)
+            yield from _paths_of_field(below, here, field)
 
 
 def overrides_of(fields: Mapping[str, Any]) -> list[str]:
     """Returns fields as `-s` overrides: `buffer__batch_size=8`, `buffer={"batch_size": 8}` or a dotted key."""
-    return [f"{path}={msgspec.json.encode(setting).decode()}" for path, setting in _leaves("", fields)]
+    return [f"{path}={msgspec.json.encode(setting).decode()}" for path, setting in _flat_fields("", fields)]
 
 
-def _leaves(prefix: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _flat_fields(prefix: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the dotted path and the content of each field, nested mappings included."""
     for key, setting in fields.items():
         path = prefix + key.replace("__", ".")
         if isinstance(setting, Mapping) and setting:
-            yield from _leaves(f"{path}.", setting)
+            yield from _flat_fields(f"{path}.", setting)
         else:
             yield path, setting

@@ -12,7 +12,8 @@ marked_text texts in pieces: the answer read by the reward, words of one answer 
 history     events by subject: a task, a step, an evaluation, a worker
 timeline    the shares of training and of each wait, in words
 configuration fields of the resolved file in sections, filtered by words and origin
-assets      scripts, styles and their digests; other projects' are in vendor/, with licences
+assets      scripts and styles with their digests: those of `static/`, and other projects' in `vendor/`, with licences
+templates/  the HTML of each page
 
 Templates read the structs of `rftd.daemon.http.views` and nothing else; routes are in `rftd.daemon.http.api.pages` and
 `run_pages`, `record_pages`.

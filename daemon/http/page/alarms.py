@@ -65,6 +65,6 @@ def system_alarms_of(system: SystemView) -> list[Alarm]:
     alarms = [Alarm(f"{check.name} fails", check.reason, True) for check in system.checks if not check.ok]
     if system.disk is not None and system.disk.free_bytes < _FULL * system.disk.size_bytes:
         free = 100 * system.disk.free_bytes / system.disk.size_bytes
-        remedy = "rftd gc --dry-run says what can go; runs pause before the disk is full"
+        remedy = "rftd gc --dry-run lists what can be deleted; runs pause before the disk is full"
         alarms.append(Alarm(f"{free:.1f} % of the disk are free", remedy, False))
     return alarms

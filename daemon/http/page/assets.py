@@ -48,6 +48,13 @@ def address_of(name: str) -> str:
     return f"/static/{name}?v={assets()[name].digest}"
 
 
+@cache
+def release() -> str:
+    """Returns a digest of all files of the page: a tab of other scripts is one of another release."""
+    digests = "".join(asset.digest for asset in assets().values())
+    return hashlib.sha256(digests.encode()).hexdigest()[:_DIGEST_DIGITS]
+
+
 def _addressed(path: Path) -> bytes:
     """Returns the name of an imported module with its digest."""
     return f"{path.name}?v={_asset(path).digest}".encode()

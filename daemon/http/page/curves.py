@@ -26,13 +26,13 @@ class Curve(NamedTuple):
     """Form of the band around the line."""
     log: bool = False
     """True for a logarithmic scale."""
-    is_split: bool = False
-    """True for a line of each figure with the prefix, at most five."""
+    many: Literal["", "split", "stack"] = ""
+    """Figures with the prefix, at most five: a line for each (`split`), or shares on top of each other (`stack`)."""
 
 
 CURATED: Final = (
     Curve("Reward", "10 to 90 % of rollouts", "Rising means learning", ("reward",), band="quantiles"),
-    Curve("Reward parts", "means", "", ("reward/",), band="none", is_split=True),
+    Curve("Reward parts", "means", "", ("reward/",), band="none", many="split"),
     Curve("Held out", "score", "Rising with the reward: not only the training rows", ("held-out/",), "s3", "none"),
     Curve(
         "Loss",
@@ -61,6 +61,7 @@ CURATED: Final = (
         "s5",
     ),
     Curve("Trained tokens", "a second", "Dips are checkpoints, publications or waits", ("tokens_per_s",), "s3"),
+    Curve("Trainer's time", "shares between steps", "", ("time/",), band="none", many="stack"),
 )
 """The curves in reading order."""
 

@@ -21,7 +21,7 @@ _WARNS: Final = frozenset(
 """Types of events shown as warnings."""
 _BROKEN: Final = frozenset(("experiment.failed", "experiment.rejected", "record.dead_lettered", "worker.lost"))
 """Types of events shown as failures."""
-_OF_STEPS: Final = ("batch.", "step.", "checkpoint.", "weights.", "signal.")
+_STEP_EVENT_PREFIXES: Final = ("batch.", "step.", "checkpoint.", "weights.", "signal.")
 """Beginnings of the types of events about a step or a weight version."""
 _SHOWN_FIGURES: Final = 6
 """Maximum number of figures in the line of an event."""
@@ -148,7 +148,7 @@ def _subject_of(event: EventView, run: str, leases: Mapping[str, _Subject]) -> _
         title = f"Evaluation at version {payload.get('version')}"
         return _Subject(("eval", payload["eval"]), title, payload["eval"])
     step = payload.get("step", payload.get("version"))
-    if event.type.startswith(_OF_STEPS) and isinstance(step, int):
+    if event.type.startswith(_STEP_EVENT_PREFIXES) and isinstance(step, int):
         lineage = f"{run}/weights/{step}" if event.type.startswith("weights.") else f"{run}/step/{step}"
         return _Subject(("step", step), f"Step {step:,}" if step else "Base weights", lineage if step else None)
     if (subject := leases.get(str(payload.get("lease")))) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,7 +14,7 @@ from markupsafe import Markup
 from rftd.daemon.cli.output.quantity import age, size
 from rftd.daemon.http.page import formats
 from rftd.daemon.http.page.alarms import is_off_policy
-from rftd.daemon.http.page.assets import FOLDER, address_of
+from rftd.daemon.http.page.assets import FOLDER, address_of, release
 from rftd.ops.clock import Clock, iso
 
 _HIDDEN: Final = re.compile(
@@ -52,7 +53,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    environment.globals |= {"static": address_of, "is_off_policy": is_off_policy}
+    environment.globals |= {"static": address_of, "release": release, "is_off_policy": is_off_policy}
     environment.filters |= {
         "fixed": formats.fixed,
         "signed": formats.signed,
@@ -65,6 +66,7 @@ def _environment() -> Environment:
         "spark_points": formats.spark_points,
         "iso": iso,
         "segment": _segment,
+        "shell": shlex.quote,
     }
     return environment
 

@@ -41,7 +41,29 @@ trainer: {save_interval: 50}
 """
 """Experiment file of a supervised run, with `???` for the paths of model and rows."""
 
-STARTS: Final = {"a model and tasks of your own, by GRPO": OWN_MODEL, "rows of your own, by SFT": SUPERVISED}
+PREFERENCES: Final = """\
+project: first
+name: mine-dpo
+mode: train
+algorithm: {algorithm_type: dpo, optimizer: {lr: 1.0e-6}}
+model: {model_path: "???", max_model_len: 2048}
+buffer:
+  train_batch_size: 8
+  total_steps: 100
+  trainer_input:
+    experience_buffer:
+      name: preferences
+      path: "???"
+      format: {prompt_type: plaintext, prompt_key: prompt, chosen_key: chosen, rejected_key: rejected}
+trainer: {save_interval: 50}
+"""
+"""Experiment file of a DPO run, with `???` for the paths of model and preferences."""
+
+STARTS: Final = {
+    "a model and tasks of your own, by GRPO": OWN_MODEL,
+    "rows of your own, by SFT": SUPERVISED,
+    "preferences of your own, by DPO": PREFERENCES,
+}
 """Experiment files offered as a start, by title."""
 
 ESSENTIAL: Final = {

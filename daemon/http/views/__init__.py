@@ -9,6 +9,7 @@ ended_pages   pages of ended experiments, kept in memory
 sweeps        several experiments of one file: submit, cancel; the list, and the table of one
 commands      submit, fork, pause, resume, cancel, prioritize, archive, restore, remove
 drafts        a draft of an experiment file with changes, as YAML and checked
+trials        a veRL script as a file, first rows and prompt, a tried rollout; all before a submission
 history       steps, batches, evaluations; the origin of a thing, and its fate
 comparison    several experiments at equal steps, tokens or time
 differences   the fields that differ between the resolved files of several experiments
@@ -37,5 +38,6 @@ version       of the daemon
 system        workers, streams and their lag, the machine and the checks
 
 A new read needs its query in `rftd.storage.queries`, with the declared row; a function here, marked `read`; and a verb,
-with its line in `rftd.daemon.cli.cli`. Route and document are derived from the function.
+with its line in `rftd.daemon.cli.cli`. `rftd.daemon.http.api.routes` collects the reads of all files here; then
+tests/golden/make_openapi.py, and the help in tests/golden/cli.
 """

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
+from msgspec import Meta
 
 from rftd.daemon.http.views.route import Daemon, command, read
 from rftd.daemon.trust.asker import AccessRole
 
 _TAG = "access"
 """Chapter of the OpenAPI document with these routes."""
+FILE_CHARACTERS: Final = 1 << 20
+"""Maximum number of characters in an experiment file for the studio: 1 Mi."""
 
 
 class NewLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /v1/login-links, which has no fields."""
+    """The body of POST /v1/login-links: optionally an experiment file for the studio."""
+
+    file: Annotated[str, Meta(max_length=FILE_CHARACTERS)] = ""
+    """Experiment file as YAML, kept in memory for five minutes and opened by `/studio?opened=ID`; empty: none."""
+    name: Annotated[str, Meta(max_length=200)] = ""
+    """Name of the file, shown in the studio."""
 
 
 class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,24 +32,35 @@ class LoginLink(msgspec.Struct, frozen=True, kw_only=True):
     """Path at this daemon's address. A secret: the first user of the link has the rights of the token."""
     role: str
     """Role of the browser after signing in."""
+    opened: str = ""
+    """Id of the file in the studio; empty without a file."""
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """One named token: its limits and their present use. None: only the daemon's general limits apply."""
 
     name: str
+    """Name of the token, under which its commands are recorded."""
     role: str
+    """Role of the token: `read`, `submit` or `admin`."""
     expires_ns: int | None
+    """Time of expiry, in nanoseconds since 1970; null for a token that does not expire."""
     submissions_per_hour: int | None
+    """Maximum number of submissions within an hour; null if only the daemon's general limit applies."""
     submitted: int
     """Number of submissions within the last hour."""
     queued: int | None
+    """Maximum number of experiments in the queue; null if only the daemon's general limit applies."""
     waiting: int
     """Number of experiments in the queue."""
     connections: int | None
+    """Maximum number of requests under way at once; null if only the daemon's general limit applies."""
     connected: int
+    """Number of requests under way."""
     streams: int | None
+    """Maximum number of open event streams; null if only the daemon's general limit applies."""
     streaming: int
+    """Number of open event streams."""
 
 
 class TokenList(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +69,9 @@ class TokenList(msgspec.Struct, frozen=True, kw_only=True):
     asker: str
     """Name of the requesting token, or `owner`."""
     role: str
+    """Role of the requesting token."""
     items: list[TokenView]
+    """The named tokens visible to the asker."""
 
 
 class AllowList(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +89,14 @@ class AllowLists(msgspec.Struct, frozen=True, kw_only=True):
     """The names allowed in submissions of everybody but the owner."""
 
     items: list[AllowList]
+    """The lines of the daemon's allow-list configuration."""
 
 
 @command("/v1/login-links", NewLink, LoginLink, tag=_TAG, optional=True, dry=True, role=AccessRole.READ)
 async def new_link(daemon: Daemon, body: NewLink) -> LoginLink:
     """Makes a one-time link for a browser, with the rights of the requesting token."""
-    return LoginLink(path=daemon.login_path(), role=daemon.asker.role.label)
+    opened = daemon.open_file(body.name, body.file) if body.file else ""
+    return LoginLink(path=daemon.login_path(), role=daemon.asker.role.label, opened=opened)
 
 
 @read("/v1/tokens", TokenList, tag=_TAG)

@@ -46,6 +46,7 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     config: dict[str, Any]
     """The experiment file, normalised by the client: `${...}` resolved there, absolute paths, no secret as a value."""
     labels: dict[str, str] = {}
+    """Labels of the experiment, added to those of the file."""
 
 
 class Fork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,13 +66,16 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The optional body of pause, resume and cancel: a reason kept with the event."""
 
     reason: Text = ""
+    """Reason of the command in words, recorded with its event."""
 
 
 class Prioritize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of prioritize: the new priority, and a reason kept with the event."""
 
     priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+    """The new priority; the highest starts first."""
     reason: Text = ""
+    """Reason of the command in words, recorded with its event."""
 
 
 class To(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,6 +96,7 @@ class Remove(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The optional body of remove: the reason, and whether to archive first."""
 
     reason: Text = ""
+    """Reason of the command in words, recorded with its event."""
     archive: bool = False
     """True: the experiment is archived before its removal."""
 
@@ -108,6 +113,7 @@ class SubmitReceipt(msgspec.Struct, frozen=True, kw_only=True):
     position: str
     """Position for `?after=`, for reads that must see the experiment."""
     warnings: list[str]
+    """Warnings about the experiment file."""
 
 
 class StageCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +134,7 @@ class StageCost(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     """Checkpoints saved; fewer are kept at a time if the file says so."""
     checkpoints_kept: int
+    """Number of checkpoints kept at a time."""
     weights_bytes: int | None
     """Size of the trained weights in memory; null if unknown."""
     checkpoints_bytes: int | None
@@ -185,12 +192,15 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Name of the experiment; with a time stamp if its folder is in use and the file allows another one."""
     job_dir: str
+    """Folder that the experiment would get, on the daemon's machine."""
     warnings: list[str]
+    """Warnings about the experiment file."""
     memory: list[MemoryRow]
     """Expected memory of workers on their devices, with the longest texts."""
     resolved: dict[str, Any]
     """The effective experiment: every default and argument, and the figures derived from them under `derived`."""
     cost: list[StageCost]
+    """Work of each stage, if no task is repeated and none is left out."""
 
 
 class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
@@ -199,6 +209,7 @@ class ForkReceipt(SubmitReceipt, frozen=True, kw_only=True):
     parent: str
     """The experiment sharing its history with the fork."""
     at_step: int
+    """Weight version at which the fork continues."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,7 +218,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Id of the experiment."""
     event: str
+    """Id of the event written for the command."""
     position: str
+    """Position for `?after=`, for reads that must see the effect."""
 
 
 def receipt_of(experiment: UUID, done: Done) -> Receipt:
@@ -333,5 +346,7 @@ def _checked_path(path: str, field: str) -> str:
     absolute = PurePosixPath(path).is_absolute() or "/" not in path
     plain = absolute and "\0" not in path and ".." not in PurePosixPath(path).parts
     if path and not plain:
-        raise UsageError(f"{path[:200]!r} is no absolute path", field=field, fix="give one of the daemon's machine")
+        raise UsageError(
+            f"{path[:200]!r} is no absolute path", field=field, fix="name a folder on the daemon's machine"
+        )
     return path

@@ -35,7 +35,9 @@ class ComparedStep(msgspec.Struct, frozen=True, kw_only=True):
     """One experiment at one point: its newest step trained by then."""
 
     step: int
+    """Number of steps trained by then."""
     tokens: int
+    """Number of tokens trained by then."""
     time_s: float
     """Seconds since the experiment was started."""
     figures: dict[str, float | None]
@@ -55,6 +57,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Experiments at equal steps, tokens or time, up to what all of them have reached."""
 
     by: str
+    """Measure that is equal for all experiments at a point."""
     items: list[ExperimentSummary]
     """The experiments, in the requested order."""
     points: list[ComparedPoint]

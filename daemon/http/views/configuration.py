@@ -19,7 +19,9 @@ class ResolvedField(msgspec.Struct, frozen=True, kw_only=True):
     field: str
     """Path of the field: `stages[1].buffer.total_steps`."""
     value: Any
+    """Content of the field in the resolved file."""
     origin: Origin
+    """Setter of the field: the file, a flag, a default, or other fields."""
     text: str
     """The origin in words; of a field with another text in the file, that text."""
 
@@ -47,7 +49,7 @@ async def config(daemon: Daemon, name: Name, after: After = None) -> Configurati
     id = await daemon.find(name, after)
     origin = await daemon.operations.text_origin(id)
     if origin is None:
-        raise NotFoundError(f"no submission of {name!r} is known", field="name")
+        raise NotFoundError(f"the submission of {name!r} is unknown", field="name")
     spec = origin.spec
     view = effective_config(spec)
     texts = origins(view, spec.config, submitted_source(spec.config))

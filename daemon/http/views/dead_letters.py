@@ -39,6 +39,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     id: Said
     """Id of the dead letter, as accepted by GET /v1/dead-letters/one."""
     reason: Text = ""
+    """Reason of the verdict in words, recorded with its event."""
     by: Text = ""
     """Author of the verdict, recorded with the event."""
 

@@ -44,6 +44,7 @@ class DraftedFile(msgspec.Struct, frozen=True, kw_only=True):
     """A draft with its changes: as configuration, as YAML, and as judged by the checks of a submission."""
 
     config: dict[str, Any]
+    """Configuration of the draft with the changes applied."""
     text: str
     """The file as YAML, each field with its effect as a comment."""
     errors: list[ProblemPart]
@@ -75,7 +76,7 @@ async def draft(daemon: Daemon, body: FileDraft) -> DraftedFile:
 def _edited(body: FileDraft) -> tuple[dict[str, Any], list[ProblemPart]]:
     """Returns the draft with its changes in current names, and the errors of text and changes."""
     from rftd.daemon.config.field_path import parse
-    from rftd.daemon.config.issue import ConfigErrors, report
+    from rftd.daemon.config.issue import ConfigErrors, Issue, SyntaxIssue, report
     from rftd.daemon.config.loading import apply_overrides
     from rftd.daemon.config.normalise import current_name, normalise
     from rftd.daemon.config.plain import check_plain
@@ -96,7 +97,11 @@ def _edited(body: FileDraft) -> tuple[dict[str, Any], list[ProblemPart]]:
         tree, issues, _ = normalise(tree, source)
         issues += apply_overrides(tree, body.set, source)
         for name in body.unset:
-            _remove(tree, current_name(parse(name) or ()))
+            if path := parse(name):
+                _remove(tree, current_name(path))
+            else:
+                fix = "write the path of a field, for example buffer.batch_size"
+                issues.append(Issue((), f"{name[:120]!r} is not a field's path", fix, SyntaxIssue))
     return tree, _parts(report(issues, source)) if issues else []
 
 

@@ -4,59 +4,63 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from rftd.daemon.http.views.wire import encode
 
-if TYPE_CHECKING:
-    from rftd.daemon.http.views.experiments import ExperimentPage
+PageT = TypeVar("PageT", bound=msgspec.Struct)
+"""Struct of an experiment's page."""
+CACHED_PAGES: Final = 64
+"""Maximum number of cached pages, some 100 KB each; beyond it, the page unread for the longest time is dropped."""
 
-KEPT_PAGES: Final = 64
-"""Maximum number of kept pages, some 100 KB each; beyond it, the page unread for the longest time is dropped."""
 
-
-class _KeptPage:
+class _CachedPage(Generic[PageT]):
     """A page, with the number of applied records of each experiment in its history, and its JSON once encoded."""
 
-    def __init__(self, page: ExperimentPage, counts: Mapping[UUID, int]) -> None:
+    def __init__(self, page: PageT, counts: Mapping[UUID, int]) -> None:
         self.page = page
         self.counts = counts
         self.body: bytes | None = None
 
 
-class EndedPages:
+class EndedPages(Generic[PageT]):
     """Pages of ended experiments, read and encoded once."""
 
-    def __init__(self, most: int = KEPT_PAGES) -> None:
-        self._pages: OrderedDict[UUID, _KeptPage] = OrderedDict()
+    def __init__(self, most: int = CACHED_PAGES) -> None:
+        self._pages: OrderedDict[UUID, _CachedPage[PageT]] = OrderedDict()
+        """Kept pages by experiment, the one unread for the longest time first."""
         self._most = most
 
-    def of(self, experiment: UUID, applied: Callable[[UUID], int]) -> ExperimentPage | None:
-        """Returns the kept page; None without one, or after new records. `applied` counts applied records."""
-        kept_page = self._pages.get(experiment)
-        if kept_page is None or any(applied(id) != count for id, count in kept_page.counts.items()):
+    def of(self, experiment: UUID, applied: Callable[[UUID], int]) -> PageT | None:
+        """Returns the cached page; None without one, or after new records. `applied` returns an experiment's number of
+        applied records.
+        """
+        cached_page = self._pages.get(experiment)
+        if cached_page is None or any(applied(id) != count for id, count in cached_page.counts.items()):
             return None
         self._pages.move_to_end(experiment)
-        return kept_page.page
+        return cached_page.page
 
-    def keep(self, experiment: UUID, page: ExperimentPage, counts: Mapping[UUID, int]) -> None:
+    def keep(self, experiment: UUID, page: PageT, counts: Mapping[UUID, int]) -> None:
         """Keeps a page read after `counts`, the applied records of the experiment and of its ancestors."""
-        self._pages[experiment] = _KeptPage(page, counts)
+        self._pages[experiment] = _CachedPage(page, counts)
         self._pages.move_to_end(experiment)
         while len(self._pages) > self._most:
             self._pages.popitem(last=False)
 
-    def renew(self, experiment: UUID, page: ExperimentPage) -> None:
-        """Replaces a kept page after a change outside the tables."""
+    def renew(self, experiment: UUID, page: PageT) -> None:
+        """Replaces a cached page after a change outside the tables."""
         if experiment in self._pages:
             self.keep(experiment, page, self._pages[experiment].counts)
 
-    def body_of(self, page: ExperimentPage) -> bytes:
-        """Returns the JSON of a page; of a kept page encoded only once."""
-        kept_page = self._pages.get(UUID(page.experiment.summary.id))
-        if kept_page is None or kept_page.page is not page:
+    def body_of(self, experiment: UUID, page: PageT) -> bytes:
+        """Returns the JSON of an experiment's page; of a cached page encoded only once."""
+        cached_page = self._pages.get(experiment)
+        if cached_page is None or cached_page.page is not page:
             return encode(page)
-        if kept_page.body is None:
-            kept_page.body = encode(page)
-        return kept_page.body
+        if cached_page.body is None:
+            cached_page.body = encode(page)
+        return cached_page.body

@@ -69,7 +69,9 @@ class PairedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer, and the answer of the compared version to the same row."""
 
     answer: AnswerView
+    """Answer of the evaluated version."""
     before: AnswerView | None
+    """Answer of the compared version to the same row; null without one."""
 
 
 class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +82,9 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
     won: int
     """Number of rows with a higher mean reward than before."""
     lost: int
+    """Number of rows with a lower mean reward than before."""
     same: int
+    """Number of rows with the same mean reward as before."""
     difference: float
     """Mean change of a row's reward."""
     p: float
@@ -91,12 +95,15 @@ class EvaluationPage(msgspec.Struct, frozen=True, kw_only=True):
     """One evaluation with some of its answers, and the comparison with another version."""
 
     evaluation: EvalRow
+    """The evaluation whose answers are listed."""
     comparison: VersionComparison | None
+    """Comparison with the version named in the request; null without such a version."""
     answers: int
     """Number of all answers."""
     kept: int
     """Number of answers with kept texts."""
     items: list[PairedAnswer]
+    """Answers on this page, each with the answer of the compared version."""
     next: int | None
     """`offset` of the next page; null at the end."""
     notes: list[str]

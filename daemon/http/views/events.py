@@ -25,7 +25,7 @@ MOST_NEWEST: Final = 10_000
 async def events(
     daemon: Daemon,
     name: Name,
-    type: Annotated[list[str] | None, Meta(description="A type, or the beginning of some: `experiment`.")] = None,
+    type: Annotated[list[str] | None, Meta(description="A type, or a prefix of types: `experiment`.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S, description="Wait for a first event.")] = 0.0,

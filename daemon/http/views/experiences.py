@@ -91,6 +91,7 @@ class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of an auxiliary model during the rollout, with its token counts."""
 
     model: str
+    """Name of the auxiliary model."""
     asked: str
     """Digest of the question."""
     text: str
@@ -98,7 +99,9 @@ class AuxiliaryTurnView(msgspec.Struct, frozen=True, kw_only=True):
     chars: int
     """Length of the whole answer in characters."""
     prompt_tokens: int
+    """Number of tokens of the prompt."""
     tokens: int
+    """Number of tokens of the answer."""
 
 
 class SpanView(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +155,9 @@ class Tag(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The body of an experience's prioritize: the new tag, and a reason kept with the event."""
 
     priority: Annotated[float, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)]
+    """The new priority of the experience's group; the highest is trained first."""
     reason: Text = ""
+    """Reason of the command in words, recorded with its event."""
 
 
 @read("/v1/experiments/{name}/experiences", ExperienceList, tag="experiences")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Protocol
 from uuid import UUID
 
 import msgspec
@@ -58,8 +58,8 @@ from rftd.storage.queries.weights import (
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from rftd.daemon.http.views.ended_pages import EndedPages
     from rftd.streams.folds.spine import Status
-
 
 CURVE_POINTS: Final = 200
 """Maximum number of points of a curve on a page; of a longer curve, neighbours are averaged."""
@@ -79,6 +79,7 @@ class ExperimentList(msgspec.Struct, frozen=True, kw_only=True):
     """Some experiments in order, with the cursor of the next page."""
 
     items: list[ExperimentSummary]
+    """Experiments of the page, in order."""
     next: str | None
     """`cursor` of the next page; null at the end."""
     states: dict[str, int] = {}
@@ -89,9 +90,11 @@ class ExperimentPage(msgspec.Struct, frozen=True, kw_only=True):
     """Everything shown on the page of one experiment, read within one transaction."""
 
     experiment: ExperimentDetail
+    """State, progress and settings of the experiment."""
     reward_curve: list[RewardPoint]
     """The curve in at most 200 points; neighbours are averaged."""
     evals: list[EvalRow]
+    """The newest evaluations of the experiment, at most 100."""
     weights: list[WeightRow]
     """The newest weight versions."""
     overdue: list[OverdueRow]
@@ -162,20 +165,29 @@ async def listed(
     return ExperimentList(items=page.items, next=page.next, states=states)
 
 
+class PageCachingDaemon(Daemon, Protocol):
+    """The daemon from the perspective of the page of one experiment."""
+
+    @property
+    def pages(self) -> EndedPages[ExperimentPage]:
+        """Pages of ended experiments, cached."""
+        ...
+
+
 @read("/v1/experiments/{name}", ExperimentPage, tag="experiments")
-async def one(daemon: Daemon, name: Name, after: After = None) -> ExperimentPage:
+async def one(daemon: PageCachingDaemon, name: Name, after: After = None) -> ExperimentPage:
     """The complete page of one experiment, by its name, `name@2`, its id or a unique beginning of its id."""
     history: list[UUID] = []
     async with daemon.read(after) as connection:
         id = await daemon.resolve(connection, name)
-        kept_page = daemon.pages.of(id, daemon.applied_of)
-        page = kept_page or await _present(daemon, connection, id)
-        if kept_page is None and page.experiment.summary.state in ENDED:
+        cached_page = daemon.pages.of(id, daemon.applied_of)
+        page = cached_page or await _present(daemon, connection, id)
+        if cached_page is None and page.experiment.summary.state in ENDED:
             history = [share.experiment for share in await shares_of(connection, id)]
-    if kept_page is not None:
-        return await _renewed(daemon, id, kept_page)
+    if cached_page is not None:
+        return await _renewed(daemon, id, cached_page)
     if history:
-        # Read again, after the records were counted: a page without the newest counted records would be kept.
+        # Read again, after the records were counted: a page without the newest counted records would be cached.
         counts = {experiment: daemon.applied_of(experiment) for experiment in history}
         async with daemon.read() as connection:
             page = await _present(daemon, connection, id)
@@ -198,8 +210,8 @@ async def _present(daemon: Daemon, connection: AsyncConnection, experiment: UUID
     return await with_moment(daemon, connection, page)
 
 
-async def _renewed(daemon: Daemon, experiment: UUID, page: ExperimentPage) -> ExperimentPage:
-    """Returns a kept page with the trackers and the moment of now."""
+async def _renewed(daemon: PageCachingDaemon, experiment: UUID, page: ExperimentPage) -> ExperimentPage:
+    """Returns a cached page with the trackers and the moment of now."""
     detail = page.experiment
     now = last_moment(daemon, experiment, detail.summary, stages=detail.stages, memory=page.memory)
     trackers = await daemon.trackers(experiment)

@@ -23,6 +23,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
     """Some tasks with their closed groups, in the requested order."""
 
     items: list[GroupRow]
+    """The groups on this page, in the requested order."""
     next: str | None
     """`cursor` of the next page; null at the end."""
 
@@ -48,18 +49,22 @@ class GroupPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """The task of a group: its row, and the beginning of the last message of the row's conversation."""
 
     group: str
+    """Id of the group whose task this is."""
     row: int
     """The row number over all tasksets of the stage."""
     epoch: int
+    """Epoch of the dataset in which the row was drawn."""
     prompt: str
     """Empty if the row cannot be read."""
     truth: str | None
+    """Reference answer of the row, cut as the prompt is; null without one."""
 
 
 class PromptList(msgspec.Struct, frozen=True, kw_only=True):
     """The tasks of the requested groups, in the same order; unknown groups are left out."""
 
     items: list[GroupPrompt]
+    """The tasks of the requested groups, in the order of the request."""
     notes: list[str]
     """Reasons for missing prompts."""
 

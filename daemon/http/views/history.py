@@ -108,7 +108,9 @@ async def lineage(
     id: Annotated[str, Meta(min_length=1, max_length=500, description=f"What: {FORMS}.")],
     direction: Literal["both", "up", "down"] = "both",
     depth: Annotated[int, Meta(ge=0, le=MOST_DEPTH)] = DEPTH,
-    children: Annotated[int, Meta(ge=1, le=MOST_CHILDREN, description="Most of a kind below one thing.")] = CHILDREN,
+    children: Annotated[
+        int, Meta(ge=1, le=MOST_CHILDREN, description="Maximum number of nodes of a kind under one node.")
+    ] = CHILDREN,
     after: After = None,
 ) -> LineageGraph:
     """The origin of a thing (`up`) and its fate (`down`), as nodes and links."""

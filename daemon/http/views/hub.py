@@ -14,6 +14,7 @@ class HubFolder(msgspec.Struct, frozen=True, kw_only=True):
     """The folder searched by the daemon for models and datasets named as on the hub."""
 
     folder: str
+    """Path of the cache folder on the daemon's machine."""
     inode: int | None
     """Number of the folder on its disk, for recognition by a client; None if the folder does not exist yet."""
 

@@ -17,10 +17,13 @@ class MemoryRow(msgspec.Struct, frozen=True, kw_only=True):
     """The workers of a stage on one device: expected and measured memory."""
 
     role: str
+    """Role of the workers that share the device."""
     stage: str
+    """Name of the stage for which the workers run."""
     workers: int
     """Number of workers sharing the device."""
     device: str
+    """Name of the device that the workers share."""
     device_bytes: int
     """Memory of the whole device."""
     size_bytes: int

@@ -13,17 +13,24 @@ class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True):
     place: str
     """Position of the record: `stream/partition@offset`."""
     type: str
+    """Type of the request, as its record says."""
     source: str
+    """Source of the request, as its record says."""
     id: str
+    """Id of the request, given by its source."""
     code: str
+    """Error code of the refusal."""
     reason: str
+    """Reason of the refusal, in words."""
     refused_ns: int
+    """Time of the refusal, in nanoseconds since 1970."""
 
 
 class RefusedRequests(msgspec.Struct, frozen=True, kw_only=True):
     """The newest refused requests of other programs, newest first."""
 
     items: list[RefusedRequest]
+    """The refused requests, newest first."""
 
 
 @read("/v1/requests/refused", RefusedRequests, tag="requests")

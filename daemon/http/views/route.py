@@ -23,20 +23,22 @@ from rftd.daemon.http.views.problem import Problem
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.ops.clock import time_ns_of
 from rftd.ops.errors import UsageError
-from rftd.ops.health import Verdict
+from rftd.ops.health import Diagnosis, Verdict
 from rftd.ops.ids import Ids
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
+    from rftd.daemon.http.views.alerts import AlertList
     from rftd.daemon.http.views.budgets import BudgetRow
-    from rftd.daemon.http.views.ended_pages import EndedPages
     from rftd.daemon.http.views.memory import MemoryRow
     from rftd.daemon.http.views.trackers import TrackerRow
     from rftd.daemon.run.operations import Operations
+    from rftd.daemon.run.supervisor.recomputing import Recomputations
     from rftd.daemon.run.why.wait import Wait
     from rftd.daemon.text.texts import Texts
+    from rftd.daemon.text.trials import Trials
     from rftd.daemon.text.word_index import WordIndex
     from rftd.daemon.trust.token_holder import TokenHolder
     from rftd.ops.clock import Clock
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from rftd.storage.queries.step_columns import StepColumns
     from rftd.streams.log.log import EventLog
     from rftd.streams.log.topics import Partition
+    from rftd.workers.devices.host import Host
 
 R = TypeVar("R", bound=msgspec.Struct)
 """Struct answered by a route."""
@@ -107,6 +110,18 @@ class Commanded(Protocol):
         ...
 
 
+class MachineAbilities(Protocol):
+    """The checks of engines and sandboxes on the machine of a daemon."""
+
+    async def engines(self, host: Host) -> list[Diagnosis]:
+        """Returns the findings about engines and launchers on the workers' machine."""
+        ...
+
+    async def sandboxes(self) -> list[Diagnosis]:
+        """Returns the findings about sandboxes on the daemon's machine."""
+        ...
+
+
 class Daemon(Protocol):
     """The daemon from the perspective of reads and commands."""
 
@@ -131,18 +146,23 @@ class Daemon(Protocol):
         ...
 
     @property
-    def pages(self) -> EndedPages:
-        """Pages of ended experiments, cached."""
-        ...
-
-    @property
     def texts(self) -> Texts:
         """Decoder of token ids into texts."""
         ...
 
     @property
+    def trials(self) -> Trials:
+        """Runner of first rows and tried rollouts."""
+        ...
+
+    @property
     def words(self) -> WordIndex:
         """Index of the words of answers."""
+        ...
+
+    @property
+    def recomputations(self) -> Recomputations | None:
+        """Terms of objectives recomputed by replays; None for a daemon without decisions."""
         ...
 
     @property
@@ -182,6 +202,10 @@ class Daemon(Protocol):
         """Returns the path of a one-time link, with the rights of the asker."""
         ...
 
+    def open_file(self, name: str, text: str) -> str:
+        """Keeps an experiment file for the asker's studio, and returns the id of the file."""
+        ...
+
     def holders(self) -> tuple[TokenHolder, ...]:
         """Returns the named tokens visible to the asker: all for an admin, else the asker's own."""
         ...
@@ -215,6 +239,15 @@ class Daemon(Protocol):
 
     def strangers(self, experiment: UUID) -> list[Wait]:
         """Returns a wait about records naming the experiment but written by a foreign program; empty without any."""
+        ...
+
+    def alerts(self) -> AlertList:
+        """Returns the newest alerts, and the receivers of alerts."""
+        ...
+
+    @property
+    def abilities(self) -> MachineAbilities:
+        """The engines and sandboxes that the machine can run."""
         ...
 
     def memory(self, experiment: UUID) -> list[MemoryRow]:
@@ -291,7 +324,7 @@ class CommandRoute(Route[R], Generic[B, R]):
     dry: bool = False
     """True: nothing is appended, so there is no key, and `work` is called without one."""
     submits: bool = False
-    """True if the command creates an experiment, and so counts as a submission of its asker."""
+    """True if the command counts as a submission of its asker."""
 
 
 def time_of(text: str | None, field: str) -> int | None:

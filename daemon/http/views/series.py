@@ -91,6 +91,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of several experiments in buckets shared by all lines."""
 
     by: str
+    """Measure on the horizontal axis: `step`, `tokens` or `time`."""
     at: list[float]
     """End of each bucket in steps, tokens or seconds: the last step inside, or the border."""
     runs: list[SeriesRun]
@@ -144,7 +145,7 @@ def _chosen(courses: Sequence[Course], texts: Sequence[str]) -> list[str]:
         if name not in available and any(len(course.table.step) for course in courses):
             near = difflib.get_close_matches(name, available, n=3)
             fix = f"did you mean {', '.join(near)}?" if near else "see `metrics` of the runs in an answer"
-            raise UsageError(f"{name!r} is no figure of these experiments", field="metrics", fix=fix)
+            raise UsageError(f"{name!r} is not a figure of these experiments", field="metrics", fix=fix)
     return chosen
 
 

@@ -28,7 +28,7 @@ _TAG: Final = "sweeps"
 """Chapter of the OpenAPI document with these routes."""
 _ACCURACY: Final = "accuracy/mean"
 """Name of an evaluation's figure of accuracy."""
-TO_COME: Final = "to come"
+NOT_SUBMITTED: Final = "to come"
 """State of a run not submitted yet."""
 REFUSED: Final = "refused"
 """State of a point of a sweep without an experiment, refused at submission."""
@@ -48,6 +48,7 @@ class SweptField(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     path: Annotated[list[str | int], Meta(max_length=64)]
     """Keys and indices leading to the field."""
     value: Any
+    """Content of the field in this run."""
 
 
 class SweptPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +59,7 @@ class SweptPoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     seed: Annotated[int, Meta(ge=-(1 << 53), le=1 << 53)] = 42
     """Seed of the run's file, for the table; `changes` set it."""
     changes: list[SweptField] = []
+    """Fields in which the run differs from the sweep's file."""
 
 
 class HalveSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,52 +83,73 @@ class SubmitSweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     at_once: Annotated[int, Meta(ge=1, le=MOST_RUNS)] | None = None
     """Maximum number of runs under way; default: the daemon's number of slots."""
     halving: HalveSweep | None = None
+    """Rule by which the worse half of the experiments is stopped; null without one."""
 
 
 class SweepReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """The sweep is in the log, with a name for each run."""
 
     id: str
+    """Id of the sweep."""
     name: str
+    """Name of the sweep."""
     event: str
+    """Id of the event written for the command."""
     position: str
+    """Position for `?after=`, for reads that must see the sweep."""
     runs: int
+    """Number of runs of the sweep."""
     at_once: int
+    """Maximum number of experiments running at once."""
 
 
 class SweepSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list of sweeps, with the states of the runs."""
 
     id: str
+    """Id of the sweep."""
     name: str
+    """Name of the sweep."""
     submitted_ns: int
+    """Time of the submission, in nanoseconds since 1970."""
     runs: int
+    """Number of runs of the sweep."""
     at_once: int
+    """Maximum number of experiments running at once."""
     states: dict[str, int]
     """Number of runs in each state."""
     over: bool
+    """True if each run of the sweep has ended, was refused, or will never be submitted."""
     cancelled: bool
+    """True if the sweep was cancelled."""
 
 
 class SweepList(msgspec.Struct, frozen=True, kw_only=True):
     """Every sweep, newest first."""
 
     items: list[SweepSummary]
+    """All sweeps, newest first."""
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a sweep, with its state and its figures so far."""
 
     name: str
+    """Name of the experiment."""
     settings: dict[str, str]
+    """Swept settings of the experiment, as text."""
     seed: int
+    """Seed of the experiment."""
     state: str
     """State of the run's experiment, or `to come`, `refused`, `skipped`, `stopped`."""
     reason: str | None
+    """Reason of the state, in words; null without one."""
     experiment: str | None
     """Id of the run's experiment, once submitted."""
     step: int
+    """Number of steps trained so far."""
     total_steps: int
+    """Number of steps of all stages; 0 before the run is submitted."""
     figures: dict[str, float | None]
     """Mean reward of the newest experiences, and the newest score of each held-out taskset."""
 
@@ -137,27 +160,37 @@ class SeedSpread(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     """Number of runs with the figure."""
     mean: float
+    """Mean of the figure over the seeds."""
     deviation: float | None
     """Standard deviation of the runs; null for one run."""
     best: float
+    """Highest figure over the seeds."""
     worst: float
+    """Lowest figure over the seeds."""
 
 
 class SweepCell(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of equal settings, with each figure's spread over the seeds."""
 
     settings: dict[str, str]
+    """Settings common to the experiments, as text."""
     runs: int
+    """Number of runs with the settings, usually one for each seed."""
     states: dict[str, int]
+    """Number of runs in each state."""
     figures: dict[str, SeedSpread]
+    """Spread of each figure over the seeds, by the figure's name."""
 
 
 class SweepPage(msgspec.Struct, frozen=True, kw_only=True):
     """The table of one sweep, complete or while it runs."""
 
     sweep: SweepSummary
+    """The sweep, with the states of its runs."""
     cells: list[SweepCell]
+    """Runs with equal settings, summarised over their seeds."""
     runs: list[SweepRun]
+    """The runs of the sweep, in starting order."""
 
 
 @command("/v1/sweeps", SubmitSweep, SweepReceipt, tag=_TAG, timeout_s=KEEPING_TIMEOUT_S, submits=True, name="submit")
@@ -265,7 +298,7 @@ def _states(standing: StandingSweep) -> list[str]:
         run.point: STOPPED if run.point in stopped and run.status.value == "cancelled" else run.status.value
         for run in standing.runs
     }
-    waiting = TO_COME if standing.sweep.cancelled is None else SKIPPED
+    waiting = NOT_SUBMITTED if standing.sweep.cancelled is None else SKIPPED
     refused = standing.sweep.refused
     return [
         submitted.get(number, REFUSED if number in refused else waiting) for number in range(len(standing.sweep.points))

@@ -28,9 +28,11 @@ class QueueState(msgspec.Struct, frozen=True, kw_only=True):
     """The task queue of one stage: tasks added and tried, and whether it has ended."""
 
     stage: int
+    """Index of the stage with the queue, from 0."""
     name: str
     """Name of the stage."""
     added: int
+    """Number of tasks added so far."""
     requests: int
     """Number of requests that added tasks."""
     tried: int
@@ -43,6 +45,7 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
     """The queues of an experiment; empty if it has none."""
 
     items: list[QueueState]
+    """The queues of the experiment."""
 
 
 @read("/v1/experiments/{name}/tasks", QueueList, tag=_TAG)

@@ -46,7 +46,9 @@ class MessageText(msgspec.Struct, frozen=True, kw_only=True):
     """A message of the row's conversation."""
 
     role: str
+    """Author of the message, such as `user` or `assistant`."""
     content: str
+    """Text of the message, cut at the requested length."""
     extra: str = ""
     """Other keys for templates (`tool_calls`, `name`, ...), as a JSON object; empty without any."""
 
@@ -83,13 +85,16 @@ class IdTurn(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt and its answer as token ids, in place of a text."""
 
     prompt: list[int]
+    """Token ids of the prompt."""
     answer: list[int]
+    """Token ids of the answer."""
 
 
 class RolloutText(msgspec.Struct, frozen=True, kw_only=True):
     """A rollout as text, with its reward and the weight versions behind its tokens."""
 
     experience: ExperienceRow
+    """Reward, versions and lengths of the rollout."""
     turns: list[TextTurn]
     """One turn, or one for each step of a rollout in several steps; empty without a text."""
     ids: list[IdTurn]
@@ -108,21 +113,28 @@ class ExperienceText(msgspec.Struct, frozen=True, kw_only=True):
     """One experience as text, with the task's messages and right answer."""
 
     task: TaskRow | None
+    """Number, row and epoch of the task; null if the tables have no lease of the task."""
     messages: list[MessageText]
     """The row's conversation; empty if the row cannot be read."""
     truth: str | None
     """The right answer in the row; null if it has none, or cannot be read."""
     rollout: RolloutText
+    """The rollout as text."""
     notes: list[str]
+    """Reasons for missing parts."""
 
 
 class GroupText(msgspec.Struct, frozen=True, kw_only=True):
     """The rollouts of one group as texts, side by side."""
 
     group: str
+    """Id of the group."""
     task: TaskRow | None
+    """Number, row and epoch of the task; null if the tables have no lease of the task."""
     messages: list[MessageText]
+    """The row's conversation; empty if the row cannot be read."""
     truth: str | None
+    """Reference answer of the row; null if the row has none or cannot be read."""
     items: list[RolloutText]
     """The experiences, by rollout."""
     failed: list[FailedRollout]
@@ -130,6 +142,7 @@ class GroupText(msgspec.Struct, frozen=True, kw_only=True):
     next: int | None
     """`first` of the next page; null at the end."""
     notes: list[str]
+    """Reasons for missing parts."""
 
 
 class RowText(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +151,15 @@ class RowText(msgspec.Struct, frozen=True, kw_only=True):
     row: int
     """The row number over all tasksets of its stage."""
     messages: list[MessageText]
+    """The row's conversation; empty if the row cannot be read."""
     truth: str | None
+    """Reference answer of the row; null if the row has none or cannot be read."""
     items: list[RolloutText]
     """The experiences, by their oldest weight version."""
     next: int | None
     """`offset` of the next page; null at the end."""
     notes: list[str]
+    """Reasons for missing parts."""
 
 
 @read("/v1/experiments/{name}/experiences/{experience}/text", ExperienceText, tag="experiences", name="experience_text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
@@ -10,13 +11,16 @@ import msgspec
 from msgspec import Meta
 
 from rftd.daemon.http.views.experiences import ExperienceId
-from rftd.daemon.http.views.route import After, Daemon, Name, Offset, read
+from rftd.daemon.http.views.route import After, Daemon, Name, Offset, command, read
+from rftd.daemon.run.recomputation import Recomputation
 from rftd.ops.errors import RftdError
 from rftd.storage.queries.experiences import ExperienceRow, find_experience, get_experience
-from rftd.storage.queries.rollout_rows import plan_of
+from rftd.storage.queries.rollout_rows import PlanPlace, plan_of
 
 if TYPE_CHECKING:
+    from rftd.daemon.run.supervisor.recomputing import PlannedStep, Recomputations
     from rftd.daemon.text.transcript import ReadRollout, TextTools
+    from rftd.workers.training.terms_file import ReadTerms
 
 WindowTokens = Annotated[int, Meta(ge=1, le=8192)]
 """Number of tokens in a window, from 1 to 8,192."""
@@ -59,6 +63,76 @@ class TokenWindow(msgspec.Struct, frozen=True, kw_only=True):
     """`first` of the next window; null at the end."""
     notes: list[str]
     """Reasons for missing columns."""
+    recomputation: Recomputation | None = None
+    """State of the step's terms, recomputed on request; null without a request."""
+    ratios: list[float | None] = []
+    """Probability under the weights before the step, over the one when drawn; empty until recomputed, as are the
+    columns below.
+    """
+    kls: list[float | None] = []
+    """Estimated KL to the reference policy; empty for an objective without one."""
+    policy_terms: list[float | None] = []
+    """Term of the policy loss in the step's objective, weighted."""
+    entropy_terms: list[float | None] = []
+    """Term of the entropy bonus, weighted; empty for an objective without one."""
+    kl_terms: list[float | None] = []
+    """Term of the KL loss, weighted; empty for an objective without one."""
+    objectives: list[float | None] = []
+    """Sum of the terms; over all tokens of an optimizer step, the loss."""
+
+
+class Recompute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The empty body of POST /v1/experiments/{name}/experiences/{experience}/recompute."""
+
+
+@command(
+    "/v1/experiments/{name}/experiences/{experience}/recompute",
+    Recompute,
+    Recomputation,
+    tag="experiences",
+    optional=True,
+    dry=True,
+)
+async def recompute(daemon: Daemon, body: Recompute, name: Name, experience: ExperienceId) -> Recomputation:
+    """Recompute ratio, KL and terms of the objective at each token of the experience's step, by a replay.
+
+    One step at a time, in a process beside no run of this daemon; the tokens then have the columns. Repeated, the
+    request changes nothing. Nothing is appended to the log.
+    """
+    import asyncio
+
+    from rftd.daemon.text.word_index import is_gone
+    from rftd.ops.errors import ConflictError
+    from rftd.streams.folds.spine import Kept
+
+    if daemon.recomputations is None:
+        raise ConflictError("this daemon decides nothing, and replays nothing", fix="ask the daemon that decides")
+    id = await daemon.find(name)
+    origin = await daemon.operations.text_origin(id)
+    async with daemon.read() as connection:
+        row = await get_experience(connection, await find_experience(connection, id, experience))
+        plan = await plan_of(connection, UUID(row.id))
+    if origin is None or origin.kept is not Kept.HERE:
+        if is_gone(origin):
+            await asyncio.to_thread(daemon.recomputations.forget, id)
+        raise ConflictError("the experiment's files are archived or removed", fix="restore them: rftd restore NAME")
+    if plan is None or not plan.executed:
+        raise ConflictError(
+            f"no step trained experience {row.id} yet" if row.state != "retired" else f"{row.id} was never trained",
+            fix="see its state in rftd experiences show",
+        )
+    if plan.step <= origin.payloads_dropped_through:
+        raise ConflictError(
+            f"the tokens of steps up to {origin.payloads_dropped_through} were dropped by the keeping rules",
+            fix="choose an experience of a later step",
+        )
+    return daemon.recomputations.request(_planned_step(id, plan))
+
+
+def _planned_step(id: UUID, plan: PlanPlace) -> PlannedStep:
+    from rftd.daemon.run.supervisor.recomputing import PlannedStep
+
+    return PlannedStep(id, plan.step, plan.partition, plan.offset)
 
 
 @read("/v1/experiments/{name}/experiences/{experience}/tokens", TokenWindow, tag="experiences", name="tokens")
@@ -80,7 +154,10 @@ async def tokens(
     pieces, notes = await _pieces(tools, rollout, first, n)
     advantages, note = await advantages_of_rollout(tools, rollout, plan_place)
     notes = [*rollout.notes, *notes, *([note] if note else [])]
-    return _window(rollout, first, n, pieces, advantages, notes)
+    window = _window(rollout, first, n, pieces, advantages, notes)
+    if daemon.recomputations is None or plan_place is None:
+        return window
+    return await _with_terms(daemon.recomputations, window, rollout, _planned_step(id, plan_place))
 
 
 async def _pieces(tools: TextTools, rollout: ReadRollout, first: int, n: int) -> tuple[list[str], list[str]]:
@@ -152,6 +229,57 @@ def _window(
         next=first + n if first + n < len(ids) else None,
         notes=notes,
     )
+
+
+async def _with_terms(
+    recomputations: Recomputations, window: TokenWindow, rollout: ReadRollout, step: PlannedStep
+) -> TokenWindow:
+    """Returns the window with the state of the step's terms and, once recomputed, their columns; a damaged file of
+    terms is deleted.
+    """
+    import asyncio
+
+    from rftd.workers.training.terms_file import read_terms
+
+    recomputation = recomputations.state(step)
+    if recomputation is None or recomputation.state != "done":
+        return msgspec.structs.replace(window, recomputation=recomputation)
+    terms = await asyncio.to_thread(read_terms, recomputations.path_of(step), UUID(rollout.row.id))
+    if terms is None:  # damaged, or removed a moment ago
+        await asyncio.to_thread(recomputations.path_of(step).unlink, missing_ok=True)
+        return window
+    columns = _term_columns(terms, window, rollout)
+    notes = [*window.notes, *terms.header.notes]
+    if not columns:
+        notes.append(f"no token of this experience was trained in step {step.step}")
+    return msgspec.structs.replace(window, recomputation=recomputation, notes=notes, **columns)
+
+
+def _term_columns(terms: ReadTerms, window: TokenWindow, rollout: ReadRollout) -> dict[str, list[float | None]]:
+    """Returns the columns of the window's tokens by name, with the sum of the terms; empty if no token was trained in
+    the step.
+    """
+    import numpy as np
+
+    if not terms.columns:
+        return {}
+    whole: dict[str, list[float]] = {name: [] for name in terms.columns}
+    response = 0
+    for turn in rollout.turns:
+        end = response + len(turn.answer)
+        for name, column in terms.columns.items():
+            whole[name] += [np.nan] * len(turn.prompt) + column[response:end].tolist()
+        response = end
+    last = window.first + len(window.ids)
+    columns = {name: np.array(column[window.first : last], np.float64) for name, column in whole.items()}
+    columns["objective"] = sum(
+        (columns[name] for name in ("policy_term", "entropy_term", "kl_term") if name in columns),
+        np.zeros(len(window.ids)),
+    )
+    return {
+        f"{name}s": [number if math.isfinite(number) else None for number in column.tolist()]
+        for name, column in columns.items()
+    }
 
 
 def _advantages(advantages: Sequence[float], steps: list[int], mask: list[int]) -> list[float | None]:

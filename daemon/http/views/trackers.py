@@ -15,6 +15,7 @@ class TrackerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One tracker of an experiment: its progress, or the reason for showing nothing."""
 
     kind: str
+    """Kind of the tracker, such as `tensorboard`."""
     points: int
     """Number of points shown by the tracker."""
     step: int

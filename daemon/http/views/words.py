@@ -17,7 +17,7 @@ from rftd.storage.queries.rollout_rows import experiences_with, rollouts_of_step
 if TYPE_CHECKING:
     from rftd.daemon.text.transcript import TextTools
 
-_BEFORE_CHARS: Final = 80
+_CHARS_BEFORE_MATCH: Final = 80
 """Number of characters of a passage before the first matching word."""
 _SNIPPET_CHARS: Final = 240
 """Maximum number of characters of a passage."""
@@ -43,6 +43,7 @@ class WordsFound(msgspec.Struct, frozen=True, kw_only=True):
     """Answers with the words, newest first; the index is filled by the requests."""
 
     items: list[AnswerWithWords]
+    """Matching answers of the page, newest first."""
     total: int
     """Number of answers with the words in the index, or in the step."""
     indexed: int
@@ -52,6 +53,7 @@ class WordsFound(msgspec.Struct, frozen=True, kw_only=True):
     next: int | None
     """`before` of the next page; null at the end."""
     notes: list[str]
+    """Reasons for missing answers."""
 
 
 @read("/v1/experiments/{name}/words", WordsFound, tag="experiences")
@@ -60,19 +62,20 @@ async def words(
 ) -> WordsFound:
     """Answers of an experiment with the words, or with `step` of one step; each request indexes for up to a second."""
     from rftd.daemon.text.transcript import NO_SPEC, TextTools
-    from rftd.daemon.text.word_index import is_gone, match_expression
+    from rftd.daemon.text.word_files import searched_phrases
+    from rftd.daemon.text.word_index import is_gone
 
-    expression = match_expression(q)
+    phrases = searched_phrases(q)
     id = await daemon.find(name, after)
     origin = await daemon.operations.text_origin(id)
     tools = TextTools(daemon.log, daemon.texts, origin)
     if step is not None:
-        return await _of_step(daemon, tools, id, q, expression, step, limit)
-    indices = daemon.words.present()
+        return await _of_step(daemon, tools, id, q, phrases, step, limit)
+    indices = await daemon.words.present()
     await daemon.words.forget([index for index in indices if is_gone(await daemon.operations.text_origin(index))])
     if origin is None or is_gone(origin):
         raise NotFoundError(NO_SPEC if origin is None else "the experiment's texts were removed or dropped")
-    matches, progress = await daemon.words.search(tools, id, expression, before=before, limit=limit + 1)
+    matches, progress = await daemon.words.search(tools, id, phrases, before=before, limit=limit + 1)
     shown = matches.places[:limit]
     async with daemon.read() as connection:
         rows = {row.id: row for row in await experiences_with(connection, id, [experience for _, experience in shown])}
@@ -89,17 +92,17 @@ async def words(
 
 
 async def _of_step(
-    daemon: Daemon, tools: TextTools, id: UUID, q: str, expression: str, step: int, limit: int
+    daemon: Daemon, tools: TextTools, id: UUID, q: str, phrases: Sequence[str], step: int, limit: int
 ) -> WordsFound:
     """Returns the answers trained in a step, decoded for the request."""
     import asyncio
 
-    from rftd.daemon.text.word_index import matching
+    from rftd.daemon.text.word_files import matching
 
     async with daemon.read() as connection:
         rows = await rollouts_of_step(connection, id, step)
     answers, notes = await _texts(tools, rows)
-    indices = await asyncio.to_thread(matching, expression, answers)
+    indices = await asyncio.to_thread(matching, phrases, answers)
     return WordsFound(
         items=[AnswerWithWords(experience=rows[n], passage=_passage(answers[n], q)) for n in indices[:limit]],
         total=len(indices),
@@ -141,5 +144,5 @@ def _passage(answer: str, q: str) -> str:
     lower = answer.casefold()
     places = [lower.find(word.strip('"').casefold()) for word in q.split()]
     first = min((place for place in places if place >= 0), default=0)
-    start = max(0, first - _BEFORE_CHARS)
+    start = max(0, first - _CHARS_BEFORE_MATCH)
     return answer[start : start + _SNIPPET_CHARS]

@@ -4,6 +4,8 @@ machine      python, packages, clock, limits
 folder       the data folder, the disk, artifacts, the log's socket
 access       files readable or replaceable by other users of the machine
 engines      devices, and the engines able to run on each device and to see it
+sandboxes    isolations of commands, tools and others' functions
+abilities    engines and sandboxes, for the API of a daemon
 cluster      a log and a database on servers
 daemon       the port, the expected daemon, token, metrics, keeping rules
 experiment   an experiment file: fields, model, tokenizer

@@ -11,7 +11,7 @@ from typing import Final
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.ops.errors import ConflictError
 from rftd.ops.health import Diagnosis
-from rftd.ops.own_folder import OTHERS, PASSAGE, check_own_folder
+from rftd.ops.own_folder import OTHER_USERS_MODE, PASSAGE, check_own_folder
 
 _RIGHTS_OF_OTHERS: Final = 0o007
 """Mode bits of users outside of the file's group."""
@@ -51,7 +51,7 @@ def _diagnose_folder(root: Path) -> Iterator[Diagnosis]:
     if status.st_uid != os.geteuid():
         problem = f"{root} belongs to user {status.st_uid}, not to this one: rftd cannot close it to others"
         yield Diagnosis("access", "warn", problem, "give --data a folder of the user that runs the daemon")
-    elif mode & OTHERS & ~PASSAGE:
+    elif mode & OTHER_USERS_MODE & ~PASSAGE:
         problem = f"{root} is open to other users (mode {mode:04o})"
         yield Diagnosis("access", "warn", problem, f"chmod 700 {root}; rftd serve does so when it starts")
     for above in root.parents:
@@ -67,7 +67,7 @@ def _diagnose_files(folder: DataFolder) -> Iterator[Diagnosis]:
     # The files of `rftd stack` belong to its servers.
     files = [path for path in (*folder.root.glob("*"), *folder.log.glob("*")) if path.name != "stack"]
     # With `--folders group` the group has rights to files protected by the closed folder.
-    rights = OTHERS if folder.root.stat().st_mode & OTHERS else _RIGHTS_OF_OTHERS
+    rights = OTHER_USERS_MODE if folder.root.stat().st_mode & OTHER_USERS_MODE else _RIGHTS_OF_OTHERS
     opened = [path for path in files if not path.is_symlink() and path.lstat().st_mode & rights]
     if opened:
         named = ", ".join(str(path) for path in sorted(opened)[:_MAX_NAMED])

@@ -18,11 +18,15 @@ from rftd.workers.conversion.hf_folder import dtype_of
 from rftd.workers.devices.device_memory import elements_of
 
 _FLOAT32_BYTES: Final = 4
+"""Bytes of a float32 number."""
 _MOMENTS: Final = 2
+"""Number of moments kept by Adam for each weight."""
 _VERSIONS: Final = 6
 """Approximate number of published weight versions existing at a time."""
 _SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
+"""Folder of files in memory."""
 _MEMORY: Final = "memory"
+"""Synchronisation method handing weights over in memory."""
 _HALF_AS_WIDE: Final = ("bfloat16", "float16")
 """Dtypes of a model with a transformers folder beside the trainer's float32 tensors."""
 
@@ -36,15 +40,16 @@ def check_checkpoints(spec: ExperimentSpec) -> Iterator[Diagnosis]:
         return
     trained = [stage for stage in spec.stages if _has_weights(stage)]
     checkpoint_bytes = max((_checkpoint_bytes(stage) for stage in trained), default=0)
-    count = sum(_checkpoints(stage) for stage in trained)
+    count = sum(_checkpoint_count(stage) for stage in trained)
     if checkpoint_bytes:
-        yield _of_room(job, checkpoint_bytes, count)
+        yield _room_finding(job, checkpoint_bytes, count)
     in_memory = [stage for stage in trained if stage.synchronizer.sync_method == _MEMORY]
     if in_memory:
-        yield _of_memory(in_memory)
+        yield _shared_memory_finding(in_memory)
 
 
 def _has_weights(stage: StageSpec) -> bool:
+    """True if the stage's trainer writes checkpoints of weights on this machine."""
     elsewhere = (SERVICE, "fake", "tinker", "external")
     return stage.kind != "explore" and stage.trainer.engine not in elsewhere and bool(stage.model.path)
 
@@ -60,7 +65,7 @@ def _checkpoint_bytes(stage: StageSpec) -> int:
     return _FLOAT32_BYTES * (weights + moments) + exported
 
 
-def _checkpoints(stage: StageSpec) -> int:
+def _checkpoint_count(stage: StageSpec) -> int:
     """Returns the number of a stage's checkpoints existing at once: all it makes, or the configured limit."""
     interval = stage.trainer.save_interval
     made_count = max(1, math.ceil(stage.total_steps / interval)) if interval else 1
@@ -68,7 +73,8 @@ def _checkpoints(stage: StageSpec) -> int:
     return min(made_count, most) if most else made_count
 
 
-def _of_room(job: Path, each_bytes: int, count: int) -> Diagnosis:
+def _room_finding(job: Path, each_bytes: int, count: int) -> Diagnosis:
+    """Returns the finding whether `count` checkpoints of `each_bytes` fit the volume of the folder."""
     volume = LocalDisk().volume(nearest(job))
     free_bytes = volume.free_bytes - DiskLimits().reserve_of(volume)
     needed = f"{count} checkpoint{'s' if count > 1 else ''} of {size(each_bytes)}"
@@ -81,7 +87,7 @@ def _of_room(job: Path, each_bytes: int, count: int) -> Diagnosis:
     return Diagnosis("checkpoints", "ok", f"there is room for {needed}: {available}")
 
 
-def _of_memory(stages: list[StageSpec]) -> Diagnosis:
+def _shared_memory_finding(stages: list[StageSpec]) -> Diagnosis:
     """Returns the finding about the shared-memory folder of the weights."""
     folder = Path(stages[0].synchronizer.memory_dir or _SHARED_MEMORY)
     need_bytes = _VERSIONS * max(_FLOAT32_BYTES * elements_of(Path(stage.model.path)) for stage in stages)

@@ -11,6 +11,7 @@ from rftd.ops.health import Diagnosis
 from rftd.streams.log.backend import LogUrl, backend_of
 
 _TIMEOUT_S: Final = 60.0
+"""Maximum seconds to wait for a server."""
 
 
 def check_log(url: LogUrl | None) -> list[Diagnosis]:
@@ -44,6 +45,7 @@ def check_postgres(url: str | None) -> list[Diagnosis]:
 
 
 async def _query_server(url: str) -> Diagnosis:
+    """Returns a finding with the server's version. Raises an error if rftd may not create tables there."""
     from sqlalchemy import text
 
     from rftd.storage.database.engine import open_database

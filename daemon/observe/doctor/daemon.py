@@ -26,12 +26,16 @@ from rftd.ops.health import Diagnosis, Finding
 from rftd.ops.releases import release_of
 
 _CHECK = "keeping"
+"""Name of the check of keeping rules."""
 
 _TIMEOUT_S: Final = 5.0
+"""Maximum seconds to wait for the daemon's answer."""
 SKEW_S: Final = 10.0
 """Tolerated clock difference in seconds: larger ones show confusing times; no decision depends on clocks."""
 _VARIABLE: Final = "RFTD_TOKEN"
-_REFUSED: Final = "RFTD-API-001"
+"""Environment variable with the token."""
+_UNAUTHENTICATED: Final = "RFTD-API-001"
+"""Error code of a refused token."""
 _MOST_EXPERIMENTS: Final = 20
 """Maximum number of running experiments whose trackers are checked, newest first."""
 _NAMED: Final = 8
@@ -44,7 +48,7 @@ def check_keeping(client: Client) -> Iterator[Diagnosis]:
         rules = client.ask(read_keeping).value
     except RftdError:  # a daemon of another release, reported separately
         return
-    yield Diagnosis(_CHECK, "ok", f"{_of_payloads(rules)}; {_of_files(rules)}")
+    yield Diagnosis(_CHECK, "ok", f"{_payload_rule(rules)}; {_archive_rule(rules)}")
     if rules.archives_lack_payloads:
         conflict = "tokens are dropped before archiving: archives lack them, and rftd restore cannot restore them"
         fix = "drop tokens later than --archive-after, or not at all: archiving removes them from the log"
@@ -56,7 +60,8 @@ def check_keeping(client: Client) -> Iterator[Diagnosis]:
         yield Diagnosis(_CHECK, "warn", conflict, fix)
 
 
-def _of_payloads(rules: KeepingRules) -> str:
+def _payload_rule(rules: KeepingRules) -> str:
+    """Returns in words when payloads are dropped from the log."""
     whens = []
     if rules.payloads == "until-trained":
         whens.append("once they are trained")
@@ -68,10 +73,11 @@ def _of_payloads(rules: KeepingRules) -> str:
         whens.append(f"while the log takes more than {size(rules.drop_payloads_above_bytes)}, longest ended first")
     if not whens:
         return "tokens stay in the log until their experiment is archived or removed"
-    return f"tokens leave the log {', and '.join(whens)}: those steps can then be neither replayed nor forked"
+    return f"tokens leave the log {', and '.join(whens)}: these steps can then be neither replayed nor forked"
 
 
-def _of_files(rules: KeepingRules) -> str:
+def _archive_rule(rules: KeepingRules) -> str:
+    """Returns in words when files of ended experiments are archived."""
     if rules.archive_after_s is None:
         return "files are archived only on request"
     return f"files are archived {lasting(rules.archive_after_s)} after the end of an experiment"
@@ -94,22 +100,22 @@ def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -
         try:
             readiness = client.readiness()
         except (UnreachableError, WaitTimeoutError) as error:
-            return list(_away(client.url, error))
+            return list(_absence_findings(client.url, error))
         return [
-            *_of_readiness(client.url, readiness.verdict.checks, ok=readiness.verdict.ok),
-            *_of_clock(client.url, readiness, clock),
-            *(_of_what_it_serves(client, environ) if readiness.verdict.ok else ()),
+            *_readiness_findings(client.url, readiness.verdict.checks, ok=readiness.verdict.ok),
+            *_clock_findings(client.url, readiness, clock),
+            *(_service_findings(client, environ) if readiness.verdict.ok else ()),
         ]
 
 
-def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
+def _absence_findings(url: str, error: RftdError) -> Iterator[Diagnosis]:
     """Yields the findings without a daemon: not started, or its port in use by another program."""
     if isinstance(error, OtherDaemonError):
         yield Diagnosis("daemon", "warn", error.what, error.fix or "")
         return
     if nobody_listens(error):
         yield Diagnosis("daemon", "warn", f"none answers at {url}: {error.what}", "start it: rftd serve")
-        yield Diagnosis("port", "ok", f"nobody listens at {url}")
+        yield Diagnosis("port", "ok", f"nothing listens at {url}")
         return
     if isinstance(error, WaitTimeoutError):
         problem = f"somebody listens at {url} and gives no answer: {error.what}"
@@ -119,7 +125,8 @@ def _away(url: str, error: RftdError) -> Iterator[Diagnosis]:
     yield Diagnosis("port", "fail", f"another program listens at {url}: {error.what}", fix)
 
 
-def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterator[Diagnosis]:
+def _readiness_findings(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterator[Diagnosis]:
+    """Yields the findings of a daemon's readiness checks; `ok`: the daemon is ready."""
     if ok:
         yield Diagnosis("daemon", "ok", f"{url} is ready")
     for check in checks:
@@ -128,10 +135,10 @@ def _of_readiness(url: str, checks: tuple[Finding, ...], *, ok: bool) -> Iterato
             waits = "it is not ready" if check.name == "daemon" else f"it is not ready and waits for its {check.name}"
             yield Diagnosis("daemon", "fail", f"{url} answers: {waits}: {reason}", fix or "see the daemon's log")
         elif reason:
-            yield Diagnosis("daemon", "warn", f"{url} says of its {check.name}: {reason}", fix)
+            yield Diagnosis("daemon", "warn", f"{url} reports its {check.name}: {reason}", fix)
 
 
-def _of_clock(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosis]:
+def _clock_findings(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosis]:
     """Yields the finding about the daemon's clock, possibly another machine's."""
     if readiness.clock_s is None:
         return
@@ -142,13 +149,13 @@ def _of_clock(url: str, readiness: Readiness, clock: Clock) -> Iterator[Diagnosi
         yield Diagnosis("clock", "warn", difference, "let both follow one time server (timedatectl set-ntp true)")
 
 
-def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+def _service_findings(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Yields the findings about a ready daemon: token, release, metrics, allow-lists and trackers."""
     try:
         release = client.ask(read_version).value.version
         metrics = client.metrics()
     except RftdError as error:
-        if error.code == _REFUSED:
+        if error.code == _UNAUTHENTICATED:
             token = environ.get(_VARIABLE)
             lack = "refuses the one in its folder" if client.has_token else f"{_VARIABLE} is not set"
             refusal = f"refuses the token in {_VARIABLE}" if token else f"asks for a token, and {lack}"
@@ -157,10 +164,10 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
         else:
             yield Diagnosis("daemon", "fail", f"{client.url} fails: {error.what}", error.fix or "see the daemon's log")
         return
-    yield from _of_tokens(client, environ)
-    yield from _of_allowances(client)
+    yield from _token_findings(client, environ)
+    yield from _allowance_findings(client)
     yield from check_keeping(client)
-    yield from _of_trackers(client)
+    yield from _tracker_findings(client)
     mine = release_of("rftd")
     if release != mine:
         mismatch = f"the daemon has release {release}, this program {mine}"
@@ -170,7 +177,7 @@ def _of_what_it_serves(client: Client, environ: Mapping[str, str]) -> Iterator[D
     yield Diagnosis("monitor", "ok", f"{client.url}/metrics has {series} series for Prometheus, {access}")
 
 
-def _of_trackers(client: Client) -> Iterator[Diagnosis]:
+def _tracker_findings(client: Client) -> Iterator[Diagnosis]:
     """Yields a warning, with the reason, for each tracker of a running experiment unable to write."""
     try:
         listed = client.ask(experiments.listed, state=["running", "paused"], limit=_MOST_EXPERIMENTS).value.items
@@ -187,7 +194,7 @@ def _of_trackers(client: Client) -> Iterator[Diagnosis]:
         yield Diagnosis("tracker", "ok", f"{count} follow{'s' if count == 1 else ''} the experiments under way")
 
 
-def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
+def _token_findings(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis]:
     """Yields the findings about the token in use, and about other tokens visible to it."""
     try:
         token_list = client.ask(read_tokens).value
@@ -209,7 +216,7 @@ def _of_tokens(client: Client, environ: Mapping[str, str]) -> Iterator[Diagnosis
         yield Diagnosis("tokens", "ok", f"{token.name}: {token.role}, {until}; {usage}")
 
 
-def _of_allowances(client: Client) -> Iterator[Diagnosis]:
+def _allowance_findings(client: Client) -> Iterator[Diagnosis]:
     """Yields the findings about the daemon's allow-lists: allowed names, and folders that are links or missing."""
     try:
         lists = client.ask(read_allowances).value.items

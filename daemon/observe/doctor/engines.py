@@ -22,18 +22,23 @@ from rftd.workers.engines.tinker.access import KEYS
 from rftd.workers.hosts.ray.open_cluster import open_defaults
 
 _GIB = 1024**3
+"""Bytes of a GiB."""
 TINKER: Final = "tinker"
+"""Name of the engine of the service Tinker."""
 _ASK_TORCH: Final = (
     "import json, torch; n = torch.cuda.device_count() if torch.cuda.is_available() else 0; "
     "print(json.dumps({'count': n, 'torch': torch.__version__, 'cuda': torch.version.cuda}))"
 )
+"""Program printing the GPUs that torch sees, as JSON."""
 _ASK_TIMEOUT_S: Final = 120.0
+"""Maximum seconds for the program that prints the GPUs seen by torch."""
 _RAY_TIMEOUT_S: Final = 5.0
+"""Maximum seconds to connect to a Ray cluster."""
 
 
 def check_devices(host: Host) -> list[Diagnosis]:
     """Returns a finding per device available to workers of this machine; without a GPU, also the reason."""
-    findings = [Diagnosis("device", "ok", _shown(device)) for device in host.devices]
+    findings = [Diagnosis("device", "ok", _device_words(device)) for device in host.devices]
     if not host.gpus:
         findings.append(Diagnosis("device", "ok", host.named()))
     return findings
@@ -42,10 +47,17 @@ def check_devices(host: Host) -> list[Diagnosis]:
 def check_engines(host: Host) -> list[Diagnosis]:
     """Returns one finding per engine: ready here, or the reason why not. A missing engine for a GPU is a warning."""
     where = "the GPUs, and deterministic experiments on the CPU" if host.gpus else "the CPU"
-    return [_torch(host, where), _vllm(host), _verl(host), _flash_attention(host), _megatron(host)]
+    return [
+        _torch_finding(host, where),
+        _vllm_finding(host),
+        _verl_finding(host),
+        _flash_attention_finding(host),
+        _megatron_finding(host),
+    ]
 
 
-def _torch(host: Host, where: str) -> Diagnosis:
+def _torch_finding(host: Host, where: str) -> Diagnosis:
+    """Returns the finding about the torch engine; `where` are the devices in words."""
     check = "engine torch"
     if missing := [name for name in PACKAGES[TORCH] if name not in host.packages]:
         verb = "are" if len(missing) > 1 else "is"
@@ -76,6 +88,7 @@ class SeenGpus(NamedTuple):
     """The number of GPUs that torch sees, or why it sees none."""
 
     number: int
+    """Number of GPUs."""
     why: str
     """Why torch sees no GPU; empty if it sees some."""
 
@@ -102,7 +115,7 @@ def ask_torch() -> SeenGpus:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        return SeenGpus(0, f"torch did not say within {_ASK_TIMEOUT_S:g} s")
+        return SeenGpus(0, f"torch did not answer within {_ASK_TIMEOUT_S:g} s")
     try:
         torch_info = json.loads(done.stdout)
         number = int(torch_info["count"])
@@ -116,6 +129,7 @@ def ask_torch() -> SeenGpus:
 
 
 def _gpu_finding(engine: str, host: Host, seen_gpus: SeenGpus) -> Diagnosis:
+    """Returns the finding whether an engine sees all GPUs of the workers."""
     gpu_count = len(host.gpus)
     finding = f"{engine} sees {seen_gpus.number} of {host.named()}"
     if seen_gpus.number >= gpu_count:
@@ -129,10 +143,13 @@ def check_ray(host: Host, address: str = "", environ: Mapping[str, str] | None =
     """Returns the findings about placing workers on a Ray cluster; the cluster at `address` is contacted."""
     defaults = open_defaults(environ or {}, address) if address else []
     warnings = [Diagnosis(f"ray {default.subject}", "warn", default.what, default.fix) for default in defaults]
-    return [_ray_package(host), *_ray_cluster(address), *warnings]
+    return [_ray_package_finding(host), *_ray_cluster_findings(address), *warnings]
 
 
-def _ray_cluster(address: str) -> list[Diagnosis]:
+def _ray_cluster_findings(address: str) -> list[Diagnosis]:
+    """Returns a finding whether somebody listens at the cluster's address; no finding for no address, `auto` and
+    `local`.
+    """
     if address in ("", "auto", "local"):
         return []
     url = address if "://" in address else f"ray://{address}"
@@ -145,12 +162,13 @@ def _ray_cluster(address: str) -> list[Diagnosis]:
         fix = "give --ray-address HOST:PORT, of ray start --head"
         return [Diagnosis(check, "fail", f"{address!r} is no address", fix)]
     if not somebody_listens(url, timeout_s=_RAY_TIMEOUT_S):
-        problem = f"nobody listens at {address}"
+        problem = f"nothing listens at {address}"
         return [Diagnosis(check, "fail", problem, "start it there: ray start --head; or correct --ray-address")]
     return [Diagnosis(check, "ok", f"somebody listens at {address}")]
 
 
-def _ray_package(host: Host) -> Diagnosis:
+def _ray_package_finding(host: Host) -> Diagnosis:
+    """Returns the finding about the package ray."""
     check = "launcher ray"
     version = host.packages.get(RAY)
     if version is None:
@@ -159,12 +177,14 @@ def _ray_package(host: Host) -> Diagnosis:
     return Diagnosis(check, "ok", f"ray {version} can place workers: rftd serve --workers ray")
 
 
-def _shown(device: Device) -> str:
+def _device_words(device: Device) -> str:
+    """Returns kind, index, name and memory of a device."""
     size = f", {device.memory_bytes / _GIB:.1f} GiB" if device.memory_bytes else ""
     return f"{device.kind} {device.index}: {device.name}{size}"
 
 
-def _vllm(host: Host) -> Diagnosis:
+def _vllm_finding(host: Host) -> Diagnosis:
+    """Returns the finding about the vLLM engine."""
     check = "engine vllm"
     build = vllm_build(host)
     if isinstance(build, NoBuild):
@@ -174,7 +194,8 @@ def _vllm(host: Host) -> Diagnosis:
     return Diagnosis(check, "ok", f"{build.package} {build.version} can generate on {where}")
 
 
-def _verl(host: Host) -> Diagnosis:
+def _verl_finding(host: Host) -> Diagnosis:
+    """Returns the finding about the veRL engine."""
     check = "engine verl"
     version = host.packages.get("verl")
     if version is None:
@@ -184,7 +205,8 @@ def _verl(host: Host) -> Diagnosis:
     return Diagnosis(check, "ok", f"verl {version} can train on {where}")
 
 
-def _flash_attention(host: Host) -> Diagnosis:
+def _flash_attention_finding(host: Host) -> Diagnosis:
+    """Returns the finding about the package flash-attn."""
     check = "kernels flash-attn"
     version = host.packages.get("flash-attn")
     for_what = "verl's texts without padding and sequences that ranks share"
@@ -197,7 +219,8 @@ def _flash_attention(host: Host) -> Diagnosis:
     return Diagnosis(check, "ok", f"flash-attn {version} is there for {for_what}")
 
 
-def _megatron(host: Host) -> Diagnosis:
+def _megatron_finding(host: Host) -> Diagnosis:
+    """Returns the finding about the packages of Megatron."""
     check = "strategy megatron"
     versions = {name: host.packages.get(name) for name in ("megatron-core", "mbridge")}
     if missing := [name for name, version in versions.items() if version is None]:

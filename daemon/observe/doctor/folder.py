@@ -21,12 +21,19 @@ from rftd.storage.files.disk import nearest
 from rftd.streams.sqlite.socket.address import check_path
 
 _GIB: Final = 1024**3
+"""Bytes of a GiB."""
 LOW_DISK_GIB: Final = 5.0
+"""Free GiB below which a warning is given."""
 NO_DISK_GIB: Final = 0.5
+"""Free GiB below which the check fails."""
 _SQLITE: Final = b"SQLite format 3\0"
+"""First bytes of a SQLite file."""
 _WRITABLE: Final = "set XDG_RUNTIME_DIR (or TMPDIR, its parent) to a short writable path"
+"""Fix for a socket folder with a too long or unwritable path."""
 _CLOCK_S: Final = 5.0
+"""Tolerated seconds between this clock and the file system's."""
 _PREFIX: Final = ".rftd-doctor-"
+"""Beginning of the names of trial files."""
 
 
 def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
@@ -49,10 +56,10 @@ def check_folder(folder: Path, clock: Clock) -> list[Diagnosis]:
     exists = "can be written" if folder.exists() else f"will be made in {home}"
     return [
         Diagnosis("folder", "ok", f"{folder} {exists}"),
-        *_of_time(home, stamped_s - written_s),
-        _disk(home),
+        *_clock_finding(home, stamped_s - written_s),
+        _disk_finding(home),
         check_store(home),
-        *_of_content(DataFolder(folder)),
+        *_content_findings(DataFolder(folder)),
     ]
 
 
@@ -87,7 +94,8 @@ def check_socket(folder: Path) -> list[Diagnosis]:
     return [Diagnosis("socket", "ok", f"workers will find the log at {path}")]
 
 
-def _of_time(home: Path, ahead_s: float) -> Iterator[Diagnosis]:
+def _clock_finding(home: Path, ahead_s: float) -> Iterator[Diagnosis]:
+    """Yields a warning if the file system's clock is `ahead_s` seconds away from this one."""
     if abs(ahead_s) > _CLOCK_S:
         difference = (
             f"the file system of {home} is {abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'} this clock"
@@ -96,7 +104,8 @@ def _of_time(home: Path, ahead_s: float) -> Iterator[Diagnosis]:
         yield Diagnosis("clock", "warn", difference, fix)
 
 
-def _disk(home: Path) -> Diagnosis:
+def _disk_finding(home: Path) -> Diagnosis:
+    """Returns the finding about free space."""
     free = shutil.disk_usage(home).free / _GIB
     free_space = f"{free:.1f} GiB free at {home}"
     if free < NO_DISK_GIB:
@@ -106,7 +115,7 @@ def _disk(home: Path) -> Diagnosis:
     return Diagnosis("disk", "ok", free_space)
 
 
-def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
+def _content_findings(folder: DataFolder) -> Iterator[Diagnosis]:
     """Yields the findings about folder contents preventing a daemon's start, or an experiment."""
     if folder.importing.exists():
         problem = f"{folder.importing}: an import was interrupted, and rftd serve refuses the folder"
@@ -114,14 +123,14 @@ def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
     if folder.unfinished.exists():
         problem = f"{folder.root} is an incomplete backup, and rftd serve refuses the folder"
         yield Diagnosis("backup", "fail", problem, "make another one: rftd backup")
-    yield from _of_backup(folder)
+    yield from _backup_finding(folder)
     if folder.losses.exists():
         problem = f"{folder.losses}: the log lost records that were acknowledged"
         fix = "rftd ls shows the waiting experiments; restore the newest log, or rftd serve --accept-loss NAME"
         yield Diagnosis("log", "warn", problem, fix)
     file = folder.log / "log.db"
     try:
-        head = _head(file)
+        head = _first_bytes(file)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -133,7 +142,7 @@ def _of_content(folder: DataFolder) -> Iterator[Diagnosis]:
         yield Diagnosis("log", "fail", problem, "restore the whole data folder from a backup, or give another --data")
 
 
-def _of_backup(folder: DataFolder) -> Iterator[Diagnosis]:
+def _backup_finding(folder: DataFolder) -> Iterator[Diagnosis]:
     """Yields the last backup of the folder, if there is one."""
     try:
         last = json_decoder(LastBackup).decode(folder.backed_up.read_bytes())
@@ -151,6 +160,7 @@ def _of_backup(folder: DataFolder) -> Iterator[Diagnosis]:
         yield Diagnosis("backup", "warn", state, "make another one: rftd backup TO")
 
 
-def _head(file: Path) -> bytes:
+def _first_bytes(file: Path) -> bytes:
+    """Returns the first bytes of a file, as many as a SQLite file's magic."""
     with file.open("rb") as opened:
         return opened.read(len(_SQLITE))

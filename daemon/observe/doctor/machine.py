@@ -13,10 +13,13 @@ from rftd.ops.clock import Clock, iso
 from rftd.ops.health import Diagnosis
 
 ROOMS: Final = ("daemon", "workers", "storage", "streams", "ops")
+"""Top-level packages inside `rftd`."""
 NEEDED: Final = ("apsw", "fastapi", "msgspec", "numpy", "sqlmodel", "uvicorn")
+"""Packages required by rftd."""
 _RELEASED_NS: Final = 1_735_689_600 * 10**9
 """2025-01-01: an earlier clock was never set."""
 _OPEN_FILES: Final = 1024
+"""Number of open files allowed to a process, below which a warning is given."""
 
 
 def check_python(version: tuple[int, int] | None = None, *, optimised: bool | None = None) -> list[Diagnosis]:

@@ -30,28 +30,35 @@ from rftd.streams.log.envelope import Position, Record
 from rftd.streams.log.log import EventLog
 from rftd.streams.log.topics import Partition
 
-LOOK_S: Final = 15.0
-"""Seconds between two updates of the gauge; the tables are queried only after new records."""
-_LOOKED_AT: Final = frozenset({topics.TASKS, topics.DEADLETTERS, topics.EXPERIMENTS})
+POLL_INTERVAL_S: Final = 15.0
+"""Seconds between two looks for new records; only after new ones are the open dead letters counted again."""
+_GAUGE_STREAMS: Final = frozenset({topics.TASKS, topics.DEADLETTERS, topics.EXPERIMENTS})
+"""Streams whose new records can change the number of open dead letters."""
 
 GiveOut = Callable[[FailedTask], Awaitable[KeyUse]]
 """Leases a failed task once more and returns the event recording the retry. Raises ConflictError."""
 
 
 class DeadLetterService:
-    """Reads dead letters, and records verdicts on them: each letter is retried or dropped at most once.
+    """Reads dead letters, and records people's verdicts on them in the log: retries and drops.
 
-    A verdict's event id is derived from the letter's position, and the first verdict of a kind counts.
+    A retry overrides a drop, and a retried letter cannot be dropped. Of verdicts of a kind on one letter the first
+    counts: their event id is derived from the letter's position.
     """
 
     def __init__(self, log: EventLog, writer: Writer, *, clock: Clock) -> None:
+        """`log` is read for letters and verdicts; `writer` makes the records of verdicts; `clock` paces appends to a
+        full log.
+        """
         self._log = log
         self._writer = writer
         self._clock = clock
         self._letters = Letters()
+        """Fold of the reported records, and of the verdicts on letters."""
         self.commands = self._letters.commands
-        """Fold of the verdicts by request key."""
+        """Uses of request keys for drops, by which a repeated request finds its first record."""
         self._reading = asyncio.Lock()
+        """Lock held by the one reader of the log."""
 
     async def dead(self, tasks: Sequence[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
         """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts."""
@@ -106,7 +113,7 @@ async def watch_dead_letters(
     counted_positions: object = None
     while True:
         positions = {
-            partition: next for partition, next in projector.positions.items() if partition.stream in _LOOKED_AT
+            partition: next for partition, next in projector.positions.items() if partition.stream in _GAUGE_STREAMS
         }
         if positions != counted_positions:
             try:
@@ -123,7 +130,7 @@ async def watch_dead_letters(
                         letter.letter.kind == kind and letter.letter.state is State.OPEN for letter in letters
                     )
                     metrics.dead_letters_open.labels(kind).set(open_count)
-        await clock.sleep(LOOK_S)
+        await clock.sleep(POLL_INTERVAL_S)
 
 
 async def dead_offline(log: EventLog) -> list[Dead]:
@@ -140,7 +147,7 @@ async def dead_offline(log: EventLog) -> list[Dead]:
 
 def gathered(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
     """Returns every dead letter, records and failed tasks together, newest first."""
-    letters_and_tasks = [*_records(letters), *_tasks(letters, tasks, experiments)]
+    letters_and_tasks = [*_dead_records(letters), *_dead_tasks(letters, tasks, experiments)]
     return sorted(letters_and_tasks, key=lambda dead: (dead.letter.found_ns, dead.place), reverse=True)
 
 
@@ -150,11 +157,12 @@ async def record_at(log: EventLog, record_place: RecordPlace) -> Record | None:
     return records[0] if records and records[0].offset == record_place.offset else None
 
 
-def _records(letters: Letters) -> Iterator[Dead]:
+def _dead_records(letters: Letters) -> Iterator[Dead]:
+    """Yields a dead letter for each record reported as unusable in this log."""
     for record_place, pointer in letters.letters.items():
         if record_place.offset < 0:  # from another log, whose experiment was imported without the record
             continue
-        state, by, verdict, decided_ns = _verdict(letters, pointer.place)
+        state, by, verdict, decided_ns = _verdict_of(letters, pointer.place)
         yield Dead(
             letter=DeadLetter(
                 id=str(record_place),
@@ -176,13 +184,16 @@ def _records(letters: Letters) -> Iterator[Dead]:
         )
 
 
-def _tasks(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[UUID, Entry]) -> Iterator[Dead]:
+def _dead_tasks(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[UUID, Entry]) -> Iterator[Dead]:
+    """Yields a dead letter for each task with fewer members than its stage needs for training; skips tasks of unknown
+    experiments.
+    """
     for task in tasks:
         experiment = experiments.get(task.experiment)
         # A group with enough members was trained in spite of its failures and needs no decision.
         if experiment is None or task.members >= _members_needed(experiment, task):
             continue
-        state, by, verdict, decided_ns = _verdict(letters, task.place)
+        state, by, verdict, decided_ns = _verdict_of(letters, task.place)
         yield Dead(
             letter=DeadLetter(
                 id=str(task.place),
@@ -205,7 +216,9 @@ def _tasks(letters: Letters, tasks: Iterable[FailedTask], experiments: Mapping[U
 
 
 def _members_needed(experiment: Entry, task: FailedTask) -> int:
-    """Returns the smallest number of members for training a group."""
+    """Returns the smallest number of members with which the task's group is trained; 0 for an unknown stage, and for an
+    experiment without a specification.
+    """
     stages = experiment.spine.spec.stages if experiment.spine.spec is not None else ()
     if not 0 <= task.stage < len(stages):
         return 0
@@ -213,7 +226,10 @@ def _members_needed(experiment: Entry, task: FailedTask) -> int:
     return min(stage.policy.min_group_members, stage.algorithm.repeat_times)
 
 
-def _verdict(letters: Letters, record_place: RecordPlace) -> tuple[State, str, str, int | None]:
+def _verdict_of(letters: Letters, record_place: RecordPlace) -> tuple[State, str, str, int | None]:
+    """Returns state, author, reason and time of the verdict on the letter at this position; `State.OPEN` without a
+    verdict.
+    """
     verdict = letters.verdicts.get(record_place)
     if verdict is None:
         return State.OPEN, "", "", None

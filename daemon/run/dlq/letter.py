@@ -19,17 +19,24 @@ if TYPE_CHECKING:
     from rftd.streams.folds.letters import Letter, RecordPlace
 
 FORMS: Final = "an ID of rftd dlq ls, NAME/task/STAGE.SEQUENCE, or 8 or more hex digits of a group's id"
+"""Accepted forms of a dead letter's name, in words for errors and for the API's document."""
 _SHORTEST: Final = 8
+"""Minimum number of hex digits in an abbreviated group id."""
 _LIST: Final = "dead letters"
+"""Name of the list in its cursors: a cursor of another list is refused."""
 _ORDER: Final = "newest"
+"""Name of the list's only order in its cursors."""
 
 
 class State(StrEnum):
     """The state of a dead letter: open, retried or dropped."""
 
     OPEN = "open"
+    """State of a letter without a verdict."""
     RETRIED = "retried"
+    """State of a letter whose task was leased once more."""
     DROPPED = "dropped"
+    """State of a letter set aside for good, with a reason."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,15 +47,19 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """`record` or `task`."""
     state: State
+    """State of the letter: open, retried or dropped."""
     experiment: str | None
     """The experiment's id; None for an unreadable record."""
     task: str | None
     """NAME/task/STAGE.SEQUENCE."""
     group: str | None
+    """Id of the task's group; None for a record."""
     attempts: int
     """Number of leases of the task."""
     code: str
+    """Error code of the unusable record, or of the task's last failed rollout."""
     reason: str
+    """Text of the error named by `code`."""
     found_ns: int
     """Time of reading the record, or of closing the group."""
     by: str
@@ -56,12 +67,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """Reason for dropping the letter."""
     decided_ns: int | None
+    """Time of the verdict; None for an open letter."""
 
 
 class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of dead letters, newest first."""
 
     items: list[DeadLetter]
+    """The dead letters of this page."""
     open: int
     """Number of open letters, over all pages."""
     next: str | None
@@ -72,16 +85,22 @@ class TryView(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at the task: a lease with its worker and end."""
 
     attempt: int
+    """Number of the attempt among those at the task."""
     slot: int
+    """Slot of the explorer holding the lease."""
     worker: str
+    """Id of the worker in the slot."""
     leased_ns: int
+    """Time of the lease, in nanoseconds since 1970."""
     ended: str
+    """Reason for the lease's end without completion; empty if the lease did not expire."""
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
     """One dead letter with its attempts or its record."""
 
     letter: DeadLetter
+    """The dead letter, as in the list."""
     tries: list[TryView]
     """The attempts at a task; empty for a record."""
     record: dict[str, Any] | None
@@ -92,7 +111,9 @@ class DeadLetterReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Receipt of a verdict written to the log, or written earlier."""
 
     id: str
+    """Id of the dead letter."""
     state: State
+    """State of the letter after the command."""
     already: bool
     """True if the letter already had this verdict: nothing was written."""
     position: str | None
@@ -103,9 +124,13 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
     """A dead letter as shown to users, with its origin: the pointer to an unusable record, or the failed task."""
 
     letter: DeadLetter
+    """The dead letter as shown in lists."""
     place: RecordPlace
+    """Log position of the record, or of the task's group.closed."""
     pointer: Letter | None = None
+    """Report of the unusable record; None for a task."""
     task: FailedTask | None = None
+    """The task with too few successful rollouts; None for a record."""
 
 
 def listed(

@@ -19,7 +19,7 @@ from rftd.streams.log.deadletters import decode_ours
 from rftd.streams.log.envelope import Draft, Record
 from rftd.streams.spec.schedule import has_windows
 
-_OF_ROLES: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
+_LEASED_STREAMS: Final = frozenset({topics.EXPERIMENTS, topics.TASKS, topics.WEIGHTS, topics.CHECKPOINTS})
 """Streams written under leases: a record repeated there later would contradict decisions made meanwhile."""
 
 
@@ -50,7 +50,7 @@ def check_retry(state: RunState, event: TaskRetried) -> None:
         raise ConflictError(f"its experiment is {spine.status}", fix="fork it, or submit a new one")
     if spine.stage != event.stage or spine.stage_completed or spine.planned >= spine.last_version:
         raise ConflictError(
-            f"stage {event.stage} is over: nothing of it can be trained any more",
+            f"stage {event.stage} has ended: none of its experiences can be trained",
             fix="drop it with rftd dlq drop, or fork the experiment at an earlier step",
         )
 
@@ -61,8 +61,8 @@ def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictE
     """
     drop = "drop it with rftd dlq drop"
     if record is None:
-        return NotFoundError(f"the log holds nothing at {record_place} any more", fix=drop)
-    if record_place.stream in _OF_ROLES:
+        return NotFoundError(f"the log no longer has a record at {record_place}", fix=drop)
+    if record_place.stream in _LEASED_STREAMS:
         return ConflictError(
             f"{record_place.stream} is written by roles that decide on what they read; a record of it that takes "
             "effect late would contradict what was decided since",
@@ -76,7 +76,7 @@ def refuse_record(record: Record | None, record_place: RecordPlace) -> ConflictE
             f"it cannot be read: {error.what}", where=str(record_place), fix=f"let its writer repeat it; {drop}"
         )
     return ConflictError(
-        "it can be read, so its readers take it already",
+        "it can be read, so its readers have processed it already",
         where=str(record_place),
         fix=f"if only the tables could not, make them anew with rftd rebuild; {drop}",
     )

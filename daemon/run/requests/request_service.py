@@ -60,18 +60,26 @@ ROUTES: Final[Mapping[str, CommandRoute[Any, Any]]] = {
 }
 """Command route of each event type."""
 _JSON: Final = "application/json"
+"""Media type of JSON, the usual form of a command's body."""
 _NULL: Final = b"null"
+"""JSON value that counts as a missing body."""
 
-LOOK_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 """Seconds between two passes over the open requests."""
 LATER: Final = (UnreachableError, WaitTimeoutError, LogFullError, FencedError)
 """Errors of a log that is temporarily away or full: the request stays open."""
 _RETRY_S: Final = 2.0
+"""Pause in seconds after a `LATER` error."""
 _REASON_CHARS: Final = 4000
+"""Maximum number of characters in the recorded reason of a refusal."""
 _SHOWN_CHARS: Final = 200
-_OTHER: Final = "other"
+"""Maximum number of characters of a request's attribute in logs and refusals."""
+_UNKNOWN_TYPE_LABEL: Final = "other"
+"""Metric label of requests of unknown types."""
 _HEADER: Final = "Authorization"
+"""Name of the field in errors about the asker, dropped from refusals."""
 _BUG: Final = "this is a bug in rftd, not in the request; see the daemon's log"
+"""Reason recorded for an unexpected exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,9 @@ class RequestedCommand:
     """A request of another program, decoded into a command route of the API with body and path parameters."""
 
     route: CommandRoute[Any, Any]
+    """Route of the API carrying out the command."""
     body: Body[Any]
+    """Decoded body of the command, with line numbers of a YAML text."""
     parameters: Mapping[str, str]
     """Values of the route's path parameters, by name; empty for a route without parameters."""
 
@@ -100,13 +110,13 @@ def requested_command(event: CloudEvent) -> RequestedCommand:
         raise UsageError(f"{kind[:200]!r} is no request", field="type", fix=f"one of {', '.join(ROUTES)}")
     parameters = {"name": event.needed("subject")} if "{name}" in route.path else {}
     content_type = event.text("datacontenttype")
-    body_bytes = _data(event, content_type)
+    body_bytes = _body_of(event, content_type)
     if not body_bytes and not route.optional:
         raise UsageError("there is no data", field="data", fix=f"write the body of POST {route.path} there")
     return RequestedCommand(route, body_of(body_bytes, content_type, route, field="datacontenttype"), parameters)
 
 
-def _data(event: CloudEvent, content_type: str) -> bytes:
+def _body_of(event: CloudEvent, content_type: str) -> bytes:
     """Returns the event's body as bytes, decoded from `data` or `data_base64`; empty without either. Raises
     UsageError.
     """
@@ -129,6 +139,7 @@ def _data(event: CloudEvent, content_type: str) -> bytes:
 
 
 def _is_json(content_type: str) -> bool:
+    """True for a JSON content type, or an empty one."""
     media = content_type.partition(";")[0].strip().lower()
     return media in ("", _JSON) or media.endswith("+json")
 
@@ -157,6 +168,7 @@ class RequestService:
         PRODUCER.
         """
         self.operations = operations.for_asker(PRODUCER)
+        """Commands with the rights of other programs."""
         self._log = log
         self._caught_up = caught_up
         self._writer = writer
@@ -178,7 +190,7 @@ class RequestService:
             # outcome.
             if not await self.answer(registry):
                 await self._clock.sleep(_RETRY_S)
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(POLL_INTERVAL_S)
 
     async def resume(self, registry: Registry) -> None:
         """Repeats submissions interrupted by a crash between their two appends; repeating a completed one changes
@@ -268,12 +280,13 @@ class RequestService:
         return nullcontext() if span is None else span
 
     async def _answer_event(self, request: OpenRequest, event: CloudEvent, *, patient: bool) -> None:
+        """Carries out the command of a decoded request, or refuses the request; parameters as of `_answer`."""
         try:
             receipt = await self._carry_out(event)
         except TimeoutError:
             # The command was given up and will not be repeated: an event it wrote all the same answers the request.
             end_if_cancelled()
-            await self._refuse(request, event, _late())
+            await self._refuse(request, event, _timeout_error())
         except LATER:
             raise
         except Exception as error:
@@ -284,7 +297,7 @@ class RequestService:
         else:
             self._done.add(str(request.position))
             self._count(event, "accepted")
-            self._logger.info("request.accepted", **self._named(request, event), experiment=receipt)
+            self._logger.info("request.accepted", **self._log_fields(request, event), experiment=receipt)
 
     async def _carry_out(self, event: CloudEvent) -> str:
         """Carries out a command and returns its experiment's id. Raises the command's errors."""
@@ -296,6 +309,7 @@ class RequestService:
         return str(receipt.id)
 
     async def _refuse(self, request: OpenRequest, event: CloudEvent, error: Exception) -> None:
+        """Records a refusal with the error's code and reason, in the log, the metrics and the daemon's log."""
         if (span := current()) is not None:
             span.fail(error)
         rftd_error = next((leaf for leaf in leaves(error) if isinstance(leaf, RftdError)), None)
@@ -312,18 +326,23 @@ class RequestService:
         draft = self._writer.draft(rejected, experiment=nobody, id=id, correlation=request.key)
         await append_when_space(self._log, [draft], clock=self._clock)
         self._count(event, "refused")
-        self._logger.warning("request.refused", **self._named(request, event), code=code, reason=reason)
+        self._logger.warning("request.refused", **self._log_fields(request, event), code=code, reason=reason)
 
-    def _named(self, request: OpenRequest, event: CloudEvent) -> dict[str, str]:
+    def _log_fields(self, request: OpenRequest, event: CloudEvent) -> dict[str, str]:
+        """Returns position and attributes of a request for a line of the daemon's log, masked and shortened."""
         shown = {name: mask_text(event.shown(name))[:_SHOWN_CHARS] for name in ("type", "source", "id", "subject")}
         return {"position": str(request.position), **shown}
 
     def _count(self, event: CloudEvent, outcome: str) -> None:
+        """Counts a request in the metrics by type and `outcome`: `accepted` or `refused`."""
         kind = event.shown("type")
-        self._metrics.requests.labels(kind.removeprefix(TYPES) if kind in ROUTES else _OTHER, outcome).inc()
+        self._metrics.requests.labels(
+            kind.removeprefix(TYPES) if kind in ROUTES else _UNKNOWN_TYPE_LABEL, outcome
+        ).inc()
 
 
-def _late() -> RftdError:
+def _timeout_error() -> RftdError:
+    """Returns the error recorded for a command that timed out."""
     return UsageError("the command timed out", fix="send it again with another id")
 
 
@@ -339,4 +358,5 @@ def _text(error: RftdError) -> str:
 
 
 def _field_of(finding: RftdError) -> str:
+    """Returns the field of a finding with a colon, for a line of text; empty without a field."""
     return f"{finding.field}:" if finding.field and finding.field != _HEADER else ""

@@ -14,7 +14,7 @@ engine_packages  packages needed by engines, where workers run and where the dae
 stage_steps  number of steps made by the rows of a stage
 preflight    checks of models, rows, tasksets and digests, possible only in the daemon
 sql_tables   tables of databases, read once into files kept for the experiment
-agent_folders  folders of agents, copied once
+agent_folders  folders of agents and environments, copied once
 environment_tasks  rows of environments, read once into such files
 data_sections  the tasksets and row buffers of a file
 row_writer   one file of rows, named after its content
@@ -29,11 +29,13 @@ task_columns  the columns of tasksets with drawn rows, and the conditions on a s
 parts        permissions and third-party parts needed when a run is taken up
 disk_guard   pauses experiments before a disk is full
 berth        one wanted worker, and its process
-fleet        the worker processes of an experiment: start, adopt, restart with back-off, drain
+fleet        the worker processes of an experiment: start, adopt, notice the dead and the silent (worker.lost), restart
+             with back-off, drain
 worker_orders  the workers wanted by an experiment, with the arguments of each process
 orders       idempotent commands: key, verb and body become one event, and the log gives the answer; verdicts
              on dead letters are orders too
 inbox        the commands for an experiment under way, and those allowed in each state
+task_pipelines  the rows of task pipelines, made once at submission in a process beside the daemon
 queueing     the events adding tasks to a run, and the reasons for refusing tasks
 snapshotter  snapshots of a run's fold
 milestones   an experiment's milestones, as lines of the daemon's log
@@ -45,6 +47,7 @@ archiving    archives experiments long after their end, by rule
 payloads     drops token arrays not needed for further training
 collector    deletes files of ended experiments without an event naming them
 trackers     the processes following experiments for trackers
+recomputing  the terms of a step's objective at each token, recomputed by a process beside no run
 hosting      an experiment in a daemon starting its workers; workers of an experiment decided on by another daemon
 runs         the experiments under way, several at once
 sweeping     sweeps: submitted, and their runs begun one after the other; `asked_sweeps` has the commands

@@ -1,6 +1,6 @@
-"""`AgentFolders`: copies of agents' folders, made once at submission and named after their content.
+"""`AgentFolders`: copies of the folders of agents and environments, made at submission, named after their content.
 
-A folder changes while people work on an agent. Workers copy the kept folder for each rollout, so runs, resumptions and
+A folder changes while people work on a program. Workers copy the kept folder for each command, so runs, resumptions and
 forks have the files of their submission.
 """
 
@@ -26,16 +26,18 @@ from rftd.storage.files.table_files import agent_folder_name
 from rftd.workers.workflows.sandbox.run_folder import only_plain
 
 _ARGUMENTS = "workflow_args"
-_FOLDER = "agent_folder"
+"""Key of a workflow's arguments, at any depth of a configuration."""
+_FOLDERS = ("agent_folder", "environment_folder")
+"""Arguments that name a folder with a workflow's program."""
 
 
 def names_agent_folders(config: dict[str, Any]) -> bool:
-    """True if the configuration names the folder of an agent's files."""
+    """True if the configuration names the folder of an agent's or an environment's files."""
     return any(True for _ in _named(config, ()))
 
 
 class AgentFolders:
-    """Copies the folders of agents named in a submission, for its workers."""
+    """Copies the folders of agents and environments named in a submission, for its workers."""
 
     def __init__(self, judge: SubmissionJudge, kept: KeptTables) -> None:
         """`kept` decides where the copies go, under the checkpoint root; `judge` checks the asker's rights."""
@@ -51,14 +53,15 @@ class AgentFolders:
         """
         changed = copy.deepcopy(config)
         for path, arguments in _named(changed, ()):
-            folder = Path(arguments[_FOLDER])
+            field = str(path[-1])
+            folder = Path(arguments[field])
             self._judge.folder(path, str(folder))
             root = changed.get("checkpoint_root_dir")
             if not isinstance(root, str) or not root.startswith("/"):
-                raise ConfigError("is required: an agent's folder is kept below it", field="checkpoint_root_dir")
+                raise ConfigError(f"is required: {field} is kept below it", field="checkpoint_root_dir")
             self._judge.folder(("checkpoint_root_dir",), root)
             try:
-                copy_folder, digest = _kept_copy(folder, self._kept.folder(Path(root)))
+                copy_folder, digest = _kept_copy(field, folder, self._kept.folder(Path(root)))
             except RftdError as error:
                 error.field = show(path)
                 raise
@@ -66,25 +69,26 @@ class AgentFolders:
                 self.notes.append(
                     f"{show(path)}: {folder} is used as it is now ({digest[:12]}), and is kept in {copy_folder}"
                 )
-            arguments[_FOLDER] = str(copy_folder)
+            arguments[field] = str(copy_folder)
         return changed
 
 
 def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
-    """Yields each `agent_folder` of a workflow, with the arguments containing it."""
+    """Yields each folder of a workflow's program, with the arguments containing it."""
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, inner in children:
         below = (*path, key)
         if key == _ARGUMENTS and isinstance(inner, dict):
-            if isinstance(inner.get(_FOLDER), str) and inner[_FOLDER].startswith("/"):
-                yield (*below, _FOLDER), inner
+            for field in _FOLDERS:
+                if isinstance(inner.get(field), str) and inner[field].startswith("/"):
+                    yield (*below, field), inner
         else:
             yield from _named(inner, below)
 
 
-def _kept_copy(source: Path, home: Path) -> tuple[Path, str]:
+def _kept_copy(field: str, source: Path, home: Path) -> tuple[Path, str]:
     """Copies a folder into `home` unless an equal copy exists, and returns copy and digest."""
-    _check_size(source)
+    _check_size(field, source)
     make_durable_folder(home)
     with tempfile.TemporaryDirectory(dir=home, prefix=".agent-") as temporary:
         # The digest is that of the copy: the source may change meanwhile.
@@ -93,7 +97,7 @@ def _kept_copy(source: Path, home: Path) -> tuple[Path, str]:
             shutil.copytree(source, copied, symlinks=True, ignore=only_plain)
             digest = _digest(copied)
         except (OSError, shutil.Error) as error:
-            raise DataError(f"the agent's folder cannot be copied: {error}", where=str(source)) from error
+            raise DataError(f"{field} cannot be copied: {error}", where=str(source)) from error
         copy_folder = home / agent_folder_name(digest)
         if not copy_folder.exists():
             _sync(copied)
@@ -103,15 +107,15 @@ def _kept_copy(source: Path, home: Path) -> tuple[Path, str]:
     return copy_folder, digest
 
 
-def _check_size(source: Path) -> None:
+def _check_size(field: str, source: Path) -> None:
     if not source.is_dir():
-        raise ConfigError(f"agent_folder {str(source)!r} is no folder", fix="name a folder")
+        raise ConfigError(f"{field} {str(source)!r} is no folder", fix="name a folder")
     size_bytes = 0
     for file in source.rglob("*"):
         size_bytes += file.lstat().st_size
         if size_bytes > limits.SANDBOX_TASK_SIZE_BYTES:
             most = limits.SANDBOX_TASK_SIZE_BYTES // limits.MIB
-            raise ConfigError(f"agent_folder has more than {most} MiB", fix="name large folders as `readable`")
+            raise ConfigError(f"{field} has more than {most} MiB", fix="name large folders as `readable`")
 
 
 def _digest(folder: Path) -> str:

@@ -163,6 +163,7 @@ class Archiver:
         return Consequence(name=entry.name, sentence=sentence, figures={"files": len(files), "freed_bytes": freed})
 
     async def _check_archivable(self, entry: Entry) -> None:
+        """Raises ConflictError, OtherLogError or LogLossError if the experiment cannot be archived now."""
         self._check(entry, "archived", Kept.HERE)
         self._check_no_living_forks(entry)
         await self._check_owned(entry)
@@ -170,12 +171,16 @@ class Archiver:
             raise lost
 
     async def _restorable(self, entry: Entry) -> life.ExperimentArchived:
+        """Returns the event of the experiment's archiving. Raises ConflictError or OtherLogError if it cannot be
+        restored now.
+        """
         self._check(entry, "restored", Kept.ARCHIVED)
         await self._check_owned(entry)
         assert entry.spine.archive is not None
         return entry.spine.archive
 
     async def _check_removable(self, entry: Entry) -> None:
+        """Raises ConflictError or OtherLogError if the experiment cannot be removed now."""
         self._check(entry, "removed", Kept.HERE, Kept.ARCHIVED)
         self._check_no_living_forks(entry)
         await self._check_owned(entry)
@@ -215,6 +220,9 @@ class Archiver:
         )
 
     def _check(self, entry: Entry, verb: str, *allowed: Kept) -> None:
+        """Raises ConflictError unless the experiment has ended and its files are in one of the `allowed` states; `verb`
+        is the participle of the command for the message.
+        """
         if entry.status is None or not entry.status.ended:
             raise ConflictError(
                 f"{entry.name} is {entry.status}; only ended experiments can be {verb}",
@@ -241,5 +249,6 @@ class Archiver:
             )
 
     async def _append(self, entry: Entry, event: Event, id: UUID, key: UUID | None) -> Position:
+        """Appends an event of the experiment under the id `id`, recording the request `key`; returns its position."""
         draft = self._writer.draft(event, experiment=entry.id, id=id, correlation=key)
         return (await self._log.append([draft]))[0]

@@ -13,7 +13,7 @@ from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.streams.folds.spine import Kept, Status
 
-BY_RULE: Final = "--archive-after"
+ARCHIVE_RULE_AUTHOR: Final = "--archive-after"
 """Author of the `experiment.archived` events written by the rule."""
 EVERY_S: Final = 600.0
 """Seconds between two searches for experiments to archive, and before a failed archive is retried."""

@@ -15,7 +15,9 @@ class AskedSweeps(Rehearsals):
     """The sweep commands of `Operations`, for one asker, passed on to the daemon's SweepDriver."""
 
     _asker: Asker
+    """The person or program whose rights are checked."""
     _sweeping: SweepDriver
+    """The daemon's driver of all sweeps."""
 
     async def sweep(self, request: WantedSweep, *, request_id: UUID) -> SweepTaken:
         """Submits a sweep: every run is checked as by `submit`, and none begins if one is refused. See
@@ -44,4 +46,5 @@ class AskedSweeps(Rehearsals):
         return await self._sweeping.cancel(sweep, reason, request_id, asker=self._asker)
 
     def _check_decides(self) -> None:
+        """Raises ConflictError if this daemon decides about no experiment; implemented by AskedCommands."""
         raise NotImplementedError

@@ -28,7 +28,9 @@ from rftd.streams.spec.engines import SERVICE
 from rftd.streams.spec.spec import ExperimentSpec
 
 _STAGE: Final = "bench"
+"""Name of a bench experiment's last stage."""
 _LATEST: Final = "bench_on_latest_checkpoint"
+"""Field of `explorer` limiting a bench to the newest checkpoint."""
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +63,7 @@ async def checkpoints_to_measure(log: EventLog, experiments: Iterable[Entry], sp
             # version counts.
             measured_by_step[step] = Measured(step=step, parent=parent)
     measured = [measured_by_step[step] for step in sorted(measured_by_step)]
-    if _explorer(spec).get(_LATEST, False):
+    if _explorer_section(spec).get(_LATEST, False):
         if not measured:
             raise ConflictError(
                 f"{spec.job_dir} has no checkpoint of an experiment in this log",
@@ -72,11 +74,11 @@ async def checkpoints_to_measure(log: EventLog, experiments: Iterable[Entry], sp
     training = next((parent for parent in parents if not parent.spine.ended and not is_bench(parent.spec)), None)
     if training is not None and not measured:
         raise ConflictError(
-            f"{training.name} has no checkpoint yet: there is nothing to measure",
+            f"{training.name} has no checkpoint yet: nothing to measure",
             field="mode",
             fix="wait for its first checkpoint (trainer.save_interval), or give the bench another name",
         )
-    base = [Measured(step=0, parent=None)] if _explorer(spec).get("eval_on_startup", True) else []
+    base = [Measured(step=0, parent=None)] if _explorer_section(spec).get("eval_on_startup", True) else []
     return [*base, *measured] if measured else []
 
 
@@ -128,6 +130,7 @@ async def _steps(log: EventLog, parent: Entry) -> list[int]:
     ]
 
 
-def _explorer(spec: ExperimentSpec) -> Mapping[str, Any]:
+def _explorer_section(spec: ExperimentSpec) -> Mapping[str, Any]:
+    """Returns the `explorer` section of the submitted file; empty without one."""
     section: Any = spec.config.get("explorer")
     return section if isinstance(section, dict) else {}

@@ -14,6 +14,7 @@ class Berth(msgspec.Struct, kw_only=True):
     """One worker wanted by a fleet, with the state of its process and its restarts."""
 
     order: WorkerOrder
+    """Order for the worker: identity, resources, environment and log file."""
     handle: Handle | None = None
     """The worker's process; None before a start and after an end."""
     search: Search | None = None

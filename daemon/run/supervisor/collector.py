@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping
 from uuid import UUID
 
 from rftd.daemon.run.registry import Entry
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.ops.clock import Clock
 from rftd.ops.errors import RftdError
 from rftd.ops.logs import Logger
 from rftd.storage.files.checkpoints import mend_markers, misses_its_folder
 from rftd.storage.files.unreferenced import (
     GRACE_S,
-    LEFT_BEHIND,
+    TRANSIENT_KINDS,
     ours,
     referenced_by,
     referenced_in,
@@ -67,17 +67,22 @@ class Collector:
                     freed += await self._collect(entry, every=every)
                 # The log is away for all experiments: the caller waits and begins anew. Swallowed here, the error would
                 # recur for every folder.
-                except AWAY:
+                except UNREACHABLE_ERRORS:
                     raise
                 except (OSError, RftdError) as error:  # one unreadable folder does not prevent tidying the others
                     self._logger.warning("garbage.failed", name=entry.name, path=entry.job_dir, reason=str(error))
         return freed
 
     async def _collect(self, entry: Entry, *, every: bool) -> int:
+        """Deletes the unreferenced files of one experiment, and returns the freed bytes; unless `every`, only after an
+        interrupted clean-up.
+        """
         await asyncio.to_thread(remove_empty_memory, entry.spec)
         files = await asyncio.to_thread(ours, entry.spec)
         # A listing is cheap; reading the log for the names of artifacts costs every record of the experiment.
-        interrupted = any(file.kind in LEFT_BEHIND for file in files) or await asyncio.to_thread(_mismarked, entry.spec)
+        interrupted = any(file.kind in TRANSIENT_KINDS for file in files) or await asyncio.to_thread(
+            _mismarked, entry.spec
+        )
         if not files or not (every or interrupted):
             return 0
         referenced = await referenced_in(self._log, entry.id, artifacts=any(file.kind == "artifact" for file in files))
@@ -125,6 +130,7 @@ async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock
 
 
 def _mend_markers(spec: ExperimentSpec, checkpoints: Collection[str]) -> None:
+    """Points the markers of each stage's folder at existing checkpoints."""
     for folder in sorted(stage_folders(spec)):
         mend_markers(folder, checkpoints)
 

@@ -28,7 +28,7 @@ from rftd.daemon.run.why.answer import answer, blocked_log, silent_log
 from rftd.daemon.run.why.life import Line, broken_down, decided_elsewhere, entry_wait, lost_wait
 from rftd.daemon.run.why.wait import Wait, Why, worst_first
 from rftd.daemon.serve.keeping import Keeping
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import OWNER, AccessRole, Asker, NotAllowedError
 from rftd.ops.errors import ConflictError, LogFullError, NotFoundError, UnreachableError, UsageError
@@ -52,33 +52,51 @@ if TYPE_CHECKING:
 
 
 REFRESH_S: Final = 3.0
-"""Maximum seconds for which `why` waits for the log; then the answer comes from the records read before."""
+"""Maximum seconds for which `why` waits for the log; then it answers from earlier records, and says so."""
 _ARCHIVE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+"""Pattern of the archive names accepted from askers other than the owner: plain file names."""
 
 
 class AskedCommands(AskedSweeps, StandingReads):
-    """The `Operations` of a daemon, with the owner's rights, or with those of the asker after `for_asker`."""
+    """The `Operations` of a daemon, with the owner's rights, or with those of the asker after `for_asker`.
+
+    In a view made by `rehearsing`, a command passes all checks, then raises `Rehearsed` with its consequence in place
+    of acting.
+    """
 
     _allowances: Allowances
+    """Allow-lists applied to every asker except the owner."""
     _asker: Asker = OWNER
+    """Person or program whose rights are checked, and whose name is recorded."""
     _clock: Clock
+    """Clock of the times in answers."""
     _decides: bool
+    """False for a daemon that only starts explorers, while another one decides about the experiments."""
     _dead_letters: DeadLetterService
+    """Reader of the dead letters and of the verdicts on them."""
     _keeping: Keeping
+    """Rules for payloads and for the files of ended experiments."""
     _archiver: Archiver
+    """Archives, restores and removes the files of ended experiments."""
     _log: EventLog
+    """The daemon's log."""
     _one_submission: asyncio.Lock
+    """Held while an experiment's folder is taken or freed: for submitting, archiving, restoring and removing."""
     _orders: Orders
+    """Executor of idempotent commands, once for each request key."""
     _payloads: PayloadKeeper
+    """Drops payloads by the rules, and knows the bytes of the log above its limit."""
     _reading: asyncio.Lock
+    """Held by the one reader of the registry's records."""
     _submissions: Submissions
+    """Checks and appends of new experiments and forks."""
     _verdicts: Verdicts
+    """Retries and drops of dead letters, each taking effect once."""
     _writer: Writer
+    """Maker of records on the spine of an experiment without a run."""
 
     def for_asker(self, asker: Asker) -> Self:
-        """Returns a view of these commands that checks the asker's rights and records the asker's name in events. See
-        `Operations.for_asker`.
-        """
+        """Returns a view of these commands with the asker's rights, and name in events. See `Operations.for_asker`."""
         # All parts are shared: one supervisor has one queue for all askers.
         bound = copy.copy(self)
         bound._asker = asker
@@ -90,8 +108,8 @@ class AskedCommands(AskedSweeps, StandingReads):
         return self._registry
 
     async def submit(self, config: dict[str, Any], *, request_id: UUID) -> Accepted:
-        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event. See
-        `Operations.submit`.
+        """Submits an experiment: validates the configuration, inspects model and datasets, and appends the event, or
+        in a rehearsal raises `Rehearsed` instead. See `Operations.submit`.
         """
         if self._rehearses:
             self._end_rehearsal(self._new(await self.check(config)))
@@ -100,9 +118,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return accepted
 
     async def check(self, config: dict[str, Any]) -> ExperimentSpec:
-        """Returns the specification that `submit` would append, after the checks of `submit`; appends nothing. See
-        `Operations.check`.
-        """
+        """Returns the specification that `submit` would append, and appends nothing. See `Operations.check`."""
         return await self._submissions.check(config, asker=self._asker)
 
     async def fork(
@@ -115,8 +131,8 @@ class AskedCommands(AskedSweeps, StandingReads):
         labels: dict[str, str],
         request_id: UUID,
     ) -> Forked:
-        """Submits an experiment continuing from weight version `at_step` of another one, with changes. See
-        `Operations.fork`.
+        """Submits an experiment continuing from weight version `at_step` of another one, with changes, or in a
+        rehearsal raises `Rehearsed` instead. See `Operations.fork`.
         """
         await self._refresh()
         await self._loss_check.compare_idle_heads(self._entry(experiment))
@@ -144,9 +160,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._command(order_of(request_id, "cancel", experiment, reason), event)
 
     async def prioritize(self, experiment: UUID, *, priority: int, reason: str, request_id: UUID) -> Done:
-        """Changes the priority of an experiment before its end; the queue starts higher priorities first. See
-        `Operations.prioritize`.
-        """
+        """Changes an unended experiment's priority; higher ones start first. See `Operations.prioritize`."""
         event = life.ExperimentPrioritized(priority=priority, reason=reason, by=self._asker.name)
         return await self._command(order_of(request_id, "prioritize", experiment, priority, reason), event)
 
@@ -161,9 +175,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._ask(order_of(request_id, "tag", experiment, group, priority, reason), experiment, event)
 
     async def give_up(self, experiment: UUID, experience: UUID, *, reason: str, request_id: UUID) -> Done:
-        """Retires an experience with a permanently lost payload, and abandons a never-executed batch holding the
-        experience. See `Operations.give_up`.
-        """
+        """Retires an experience whose payload is lost, and abandons its unexecuted batch. See `Operations.give_up`."""
         event = ExperienceGivenUp(experience=experience, reason=reason, by=self._asker.name)
         return await self._ask(order_of(request_id, "give up", experiment, experience, reason), experiment, event)
 
@@ -182,17 +194,21 @@ class AskedCommands(AskedSweeps, StandingReads):
         return await self._ask(order, experiment, event, patient=True)
 
     async def _ask(self, order: Order, experiment: UUID, event: Event, *, patient: bool = False) -> Done:
-        """Executes an order that needs a running experiment; if `patient`, a run about to start leads to an error worth
-        a retry.
+        """Executes an order by appending `event` in the experiment's run here, or rehearses it.
+
+        Raises ConflictError without a run; if `patient`, the retryable UnreachableError for a run starting now, and
+        WaitTimeoutError for one still to come.
         """
         await self._check_concerned(order)
 
         def checked_run() -> Run:
+            """Returns the run for the event, or raises the errors of `_ask`."""
             if patient and self._decides and self.runs.of(experiment) is None:
                 check_begun(self._entry(experiment).spine)
             return self._run_under_way(experiment, fix="see its state with rftd get")
 
         async def write(id: UUID) -> Position:
+            """Appends the event under this id, in the run."""
             return await checked_run().command(event, Request(id, order.key, partial(self._orders.check, order)))
 
         if self._rehearses:
@@ -208,9 +224,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return answer(entry, [*late, *self._waits(entry)], live=True, clock=self._clock)
 
     async def waits(self, experiment: UUID) -> list[Wait]:
-        """Returns the waits of each role as of the records read by this daemon, without waiting for the log. See
-        `Operations.waits`.
-        """
+        """Returns the waits of each role from memory, without waiting for the log. See `Operations.waits`."""
         entry = self._registry.entries.get(experiment)
         # Known to the tables, but not yet read by this daemon.
         return [] if entry is None else worst_first(self._waits(entry))
@@ -231,24 +245,20 @@ class AskedCommands(AskedSweeps, StandingReads):
         return [*waits, *blocked_log(self._log)]
 
     async def _late(self) -> list[Wait]:
-        """Refreshes the registry; returns a wait for the log if the log does not answer."""
+        """Refreshes the registry; returns a wait for the log if it is away, or silent for `REFRESH_S`, else nothing."""
         try:
             async with asyncio.timeout(REFRESH_S):
                 await self._refresh()
-        except (TimeoutError, *AWAY) as error:
+        except (TimeoutError, *UNREACHABLE_ERRORS) as error:
             return [silent_log(f"within {REFRESH_S:g} s" if isinstance(error, TimeoutError) else error.what)]
         return []
 
     def named(self, name_or_id: str) -> UUID:
-        """Returns the id of the experiment with this name or id, as of the records read by this daemon. See
-        `Operations.named`.
-        """
+        """Returns the id of an experiment by name or id, as of the records read so far. See `Operations.named`."""
         return named_entry(self._registry, name_or_id).id
 
     def looked(self, name_or_id: str) -> None:
-        """Records the asker as a reader of an experiment, so that `limits.unseen_days` starts again. See
-        `Operations.looked`.
-        """
+        """Records the asker as a reader of an experiment with `limits.unseen_days`. See `Operations.looked`."""
         watched = [run for run in self.runs if isinstance(run, Run) and run.is_watched]
         # Few experiments use it, and a name lookup searches all experiments.
         if not watched:
@@ -262,8 +272,8 @@ class AskedCommands(AskedSweeps, StandingReads):
                 run.looked(self._asker.name)
 
     async def archive(self, experiment: UUID, *, to: str, request_id: UUID) -> Done:
-        """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder). See
-        `Operations.archive`.
+        """Moves the files of an ended experiment into a file (`to`, or a new file below the data folder), or in a
+        rehearsal raises `Rehearsed` instead. See `Operations.archive`.
         """
         to = self._kept_in(to, "to")
         by = self._asker.name
@@ -275,7 +285,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         )
 
     async def restore(self, experiment: UUID, *, source: str, request_id: UUID) -> Done:
-        """Puts archived files back, from `source` if the archive has moved. See `Operations.restore`."""
+        """Puts archived files back, from `source` if the archive moved; can be rehearsed. See `Operations.restore`."""
         source = self._kept_in(source, "source")
         by = self._asker.name
         order = order_of(request_id, "restore", experiment, source)
@@ -286,8 +296,8 @@ class AskedCommands(AskedSweeps, StandingReads):
         )
 
     async def remove(self, experiment: UUID, *, reason: str, archive: bool, request_id: UUID) -> Done:
-        """Deletes an ended experiment's files (moves the files into an archive first if `archive`) and frees the name.
-        See `Operations.remove`.
+        """Deletes an ended experiment's files (moves the files into an archive first if `archive`) and frees the
+        name, or in a rehearsal raises `Rehearsed` instead. See `Operations.remove`.
         """
         by = self._asker.name
         order = order_of(request_id, "remove", experiment, reason, archive)
@@ -303,9 +313,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         work: Callable[[Entry, UUID], Awaitable[Position]],
         foresee: Callable[[Entry], Awaitable[Consequence]] | None = None,
     ) -> Done:
+        """Executes an order on an ended experiment's files: `work` acts, `foresee` finds a rehearsal's consequence."""
         await self._check_concerned(order)
 
         async def write(id: UUID) -> Position:
+            """Does the work with its event under this id; in a rehearsal raises `Rehearsed` before."""
             assert order.experiment is not None
             async with self._one_submission:
                 await self._refresh()
@@ -330,9 +342,7 @@ class AskedCommands(AskedSweeps, StandingReads):
 
     @property
     def keeping(self) -> Keeping:
-        """Rules of the daemon for dropping payloads and archiving the files of ended experiments. See
-        `Operations.keeping`.
-        """
+        """Rules for dropping payloads and archiving files of ended experiments. See `Operations.keeping`."""
         return self._keeping
 
     @property
@@ -348,15 +358,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         return dict(Counter(entry.spine.submitted_by for entry in registered if entry.status is Status.QUEUED))
 
     async def refusals(self) -> list[Position]:
-        """Returns the log positions of the newest refused requests (requests sent as records by other programs), oldest
-        first. See `Operations.refusals`.
-        """
+        """Returns the positions of the newest refused request records, oldest first. See `Operations.refusals`."""
         return (await self.known()).requests.newest_refusals()
 
     async def dead_letters(self, tasks: Sequence[FailedTask]) -> list[Dead]:
-        """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts. See
-        `Operations.dead_letters`.
-        """
+        """Returns all dead letters, newest first; `tasks` are all failed tasks. See `Operations.dead_letters`."""
         await self._refresh()
         return await self._dead_letters.dead(tasks, self._registry.entries)
 
@@ -391,9 +397,11 @@ class AskedCommands(AskedSweeps, StandingReads):
         return by if self._asker.is_owner else self._asker.name
 
     async def _command(self, order: Order, event: Event) -> Done:
+        """Executes or rehearses an order by appending `event`: in the experiment's run, or on its spine without one."""
         await self._check_concerned(order)
 
         def checked_entry() -> Entry:
+            """Returns the entry, or raises the error for which no command can be appended."""
             assert order.experiment is not None
             entry = self._entry(order.experiment)
             self._check_decides()
@@ -408,6 +416,7 @@ class AskedCommands(AskedSweeps, StandingReads):
             await self._rehearse(checked_entry(), event)
 
         async def write(id: UUID) -> Position:
+            """Appends the event under this id, in the run if there is one, else on the spine."""
             entry = checked_entry()
             run = self.runs.of(entry.id)
             if isinstance(run, Run):
@@ -428,6 +437,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return _done(await self._orders.carry_out(order, write))
 
     def _new(self, spec: ExperimentSpec, history: str = "") -> Consequence:
+        """Returns the consequence of submitting `spec`; `history` names the steps shared with a parent."""
         line = self._current_line()
         return new_experiment(spec, line.entries, line.slots, history)
 
@@ -446,7 +456,9 @@ class AskedCommands(AskedSweeps, StandingReads):
         return entry
 
     def _run_under_way(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
-        """Returns this daemon's run of an experiment. Raises ConflictError if there is none."""
+        """Returns this daemon's run of an experiment. Raises ConflictError, with the advice `fix`, if there is none;
+        `whose` begins the error's sentence: `the` or `its` experiment.
+        """
         self._check_decides()
         run = self.runs.of(experiment)
         if isinstance(run, Run):
@@ -456,6 +468,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         raise ConflictError(f"{whose} experiment is {state}, and not under way", fix=fix)
 
     def _check_decides(self) -> None:
+        """Raises ConflictError if this daemon decides about no experiment."""
         if not self._decides:
             raise ConflictError(
                 "this daemon only starts explorers; another one on this log decides",
@@ -468,18 +481,19 @@ class AskedCommands(AskedSweeps, StandingReads):
         return Line(sorted(line, key=lambda entry: entry.id not in self.runs), self.runs.slots)
 
     async def _refresh(self, position: Position | None = None) -> None:
-        """Reads the registry up to the present end of the log, one reader at a time; the first call runs the loss
-        check.
+        """Reads the registry up to the log's present end, at least past `position`, one reader at a time; the first
+        call runs the loss check.
         """
         async with self._reading:
             await (self._registry.catch_up() if position is None else self._registry.reach(position))
             await self._loss_check.hear(self._registry.entries, self.runs.stop)
 
     async def _reach(self, position: Position | None) -> None:
-        """Brings all folds of the orders up to date."""
+        """Brings the orders' folds, registry and dead letters, to the log's present end, at least past `position`."""
         await self._refresh(position)
         await self._dead_letters.refresh()
 
 
 def _done(use: KeyUse) -> Done:
+    """Returns the receipt of a recorded command."""
     return Done(use.event, use.position)

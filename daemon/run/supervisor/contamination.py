@@ -13,7 +13,7 @@ from rftd.streams.spec.stage_tasks import tasksets_of
 from rftd.workers.datasets.task import make_task
 from rftd.workers.datasets.taskset import Taskset
 
-_HELD_OUT: Final = 10_000
+_MAX_HELD_OUT_ROWS: Final = 10_000
 """Maximum number of compared rows of a held-out taskset, spread evenly over a larger one."""
 _TRAINED: Final = 50_000
 """Maximum number of training rows for the comparison."""
@@ -23,9 +23,12 @@ class Contamination:
     """A comparison of held-out rows with training rows by digests of their prompts."""
 
     def __init__(self, spec: ExperimentSpec) -> None:
+        """Prepares the comparison of all held-out tasksets in `spec` with all its training data."""
         self._held_out = [taskset for stage in spec.stages for taskset in stage.evals]
+        """Held-out tasksets of all stages."""
         trained = [taskset for stage in spec.stages for taskset in (*tasksets_of(stage), stage.dataset)]
         self._trained = [taskset for taskset in trained if taskset is not None]
+        """Tasksets and datasets trained on, of all stages."""
         self._rows: dict[bytes, list[tuple[str, int]]] = {}
         """Held-out rows by the digest of their prompt."""
         self._sizes: dict[str, int] = {}
@@ -33,14 +36,16 @@ class Contamination:
         self._trained_rows: dict[bytes, tuple[str, int]] = {}
         """First training row of each prompt digest."""
         self._compared: list[TasksetSpec] = []
+        """Tasksets already added to the comparison."""
         self._sampled = False
+        """True if a taskset had more rows than were compared."""
 
     def look(self, spec: TasksetSpec, taskset: Taskset) -> None:
         """Adds the prompts of an open taskset to the comparison; reads rows, and so blocks."""
         if not self._held_out or not self._trained or spec in self._compared:
             return
         self._compared.append(spec)
-        for digest, row in self._digests(taskset, _HELD_OUT if spec in self._held_out else _TRAINED):
+        for digest, row in self._digests(taskset, _MAX_HELD_OUT_ROWS if spec in self._held_out else _TRAINED):
             if spec in self._held_out:
                 self._rows.setdefault(digest, []).append((spec.name, row))
             if spec in self._trained:
@@ -65,6 +70,7 @@ class Contamination:
             )
 
     def _digests(self, taskset: Taskset, most: int) -> Iterator[tuple[bytes, int]]:
+        """Yields the digest of each compared prompt with its row, for at most `most` evenly spread rows."""
         looks = min(most, len(taskset))
         self._sampled = self._sampled or looks < len(taskset)
         for number in range(looks):

@@ -66,11 +66,13 @@ async def continued(
     await fold_until(log, state, parent.id, {home: heads[home].next_offset})
     at_step = state.spine.furthest
     if at_step == 0:
-        return _warned(spec, f"{parent.name} ended before its first step, so this begins at the base model"), None
+        return _with_warning(spec, f"{parent.name} ended before its first step, so this begins at the base model"), None
     shared = await shared_history(log, parent.id, at_step)
     check_payloads(parent.name, shared.spine, at_step)
     spec = await asyncio.to_thread(continued_spec, spec, shared, host)
-    spec = _warned(spec, f"continue_from_checkpoint: goes on from step {at_step} of {parent.name}, in {spec.job_dir}")
+    spec = _with_warning(
+        spec, f"continue_from_checkpoint: continues from step {at_step} of {parent.name}, in {spec.job_dir}"
+    )
     return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
 
 
@@ -107,8 +109,10 @@ def stamped(name: str, now_ns: int) -> str:
 
 
 def _continues(spec: ExperimentSpec) -> bool:
+    """True if the experiment's file allows a continuation from checkpoints, as it does by default."""
     return bool(spec.config.get("continue_from_checkpoint", True))
 
 
-def _warned(spec: ExperimentSpec, text: str) -> ExperimentSpec:
+def _with_warning(spec: ExperimentSpec, text: str) -> ExperimentSpec:
+    """Returns the specification with one more warning."""
     return msgspec.structs.replace(spec, warnings=(*spec.warnings, text))

@@ -12,7 +12,9 @@ class DataSection(NamedTuple):
     """A taskset, or a buffer of rows, in an unchecked file."""
 
     path: FieldPath
+    """Path of the section in the file."""
     fields: dict[str, Any]
+    """The section itself; changes to it change the file."""
 
     @property
     def of_tasks(self) -> bool:
@@ -30,31 +32,37 @@ def _sections(node: object, path: FieldPath, mode: str) -> Iterator[DataSection]
     if not isinstance(node, dict):
         return
     mode = str(node.get("mode") or mode).lower()
-    for half, names in (("explorer_input", ("taskset", "tasksets", "eval_tasksets")), ("trainer_input", _rows(mode))):
+    for half, names in (
+        ("explorer_input", ("taskset", "tasksets", "eval_tasksets")),
+        ("trainer_input", _row_buffer_names(mode)),
+    ):
         for name in names:
-            yield from _named(_descend(node, "buffer", half, name), (*path, "buffer", half, name))
+            yield from _sections_below(_descend(node, "buffer", half, name), (*path, "buffer", half, name))
     stages = node.get("stages")
     for number, stage in enumerate(stages if isinstance(stages, list) else ()):
         yield from _sections(stage, (*path, "stages", number), mode)
 
 
 def _descend(node: Any, *names: str) -> Any:
+    """Returns the node below `node` at these nested keys; None if one is missing."""
     for name in names:
         node = node.get(name) if isinstance(node, dict) else None
     return node
 
 
-def _rows(mode: str) -> tuple[str, ...]:
+def _row_buffer_names(mode: str) -> tuple[str, ...]:
     # In an exploring stage, the experience buffer holds experiences, which are kept in the log.
+    """Returns the names of sections with rows in a stage of this mode."""
     return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
 
 
-def _named(node: Any, path: FieldPath) -> Iterator[DataSection]:
+def _sections_below(node: Any, path: FieldPath) -> Iterator[DataSection]:
+    """Yields the sections in a node: a mapping, a list of mappings, or named buffers."""
     if isinstance(node, list):
         for number, section in enumerate(node):
-            yield from _named(section, (*path, number))
+            yield from _sections_below(section, (*path, number))
     elif isinstance(node, dict) and path[-1] == "auxiliary_buffers":
         for name, section in node.items():
-            yield from _named(section, (*path, name))
+            yield from _sections_below(section, (*path, name))
     elif isinstance(node, dict):
         yield DataSection(path, node)

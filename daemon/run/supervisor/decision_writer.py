@@ -27,20 +27,24 @@ Roots: TypeAlias = Sequence[TraceContext | None]
 """Trace roots of a list of decisions, one each; None for a decision without a trace."""
 Drafted: TypeAlias = tuple[Sequence[Draft], Roots]
 """Decisions as records, with their trace roots."""
-_LIFE: Final[dict[type[Event], str]] = {
+_LIFE_SPANS: Final[dict[type[Event], str]] = {
     life.ExperimentPaused: names.PAUSE,
     life.ExperimentResumed: names.RESUME,
     life.ExperimentFailed: names.FAIL,
 }
+"""Span name of each life event that begins a trace."""
 
 
 class DecisionTraces:
     """Derives traces from decisions (a lease, a batch), and records a span for each append of a sampled one."""
 
     def __init__(self, tracer: Tracer, experiment: UUID) -> None:
+        """Records spans of one experiment's decisions with `tracer`."""
         self._tracer = tracer
         self._experiment = str(experiment)
+        """Id of the experiment, as a span attribute."""
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
+        """Partition of the experiment's life events."""
 
     def roots(self, decisions: Sequence[Decision]) -> Roots:
         """Returns the root of the trace started by each decision, sampled or not; None for decisions that start none.
@@ -57,31 +61,33 @@ class DecisionTraces:
                 self._record(event, root, began_ns)
 
     def _root(self, event: Event) -> TraceContext | None:
+        """Returns the root of the trace started by this event; None if the event starts none."""
         match event:
             case TaskLeased() | EvalLeased():
                 return self._tracer.root(event.lease, always=isinstance(event, EvalLeased))
             case BatchPlanned():
                 return self._tracer.root(event.batch, always=True)
-            case _ if type(event) in _LIFE:
+            case _ if type(event) in _LIFE_SPANS:
                 return self._tracer.root(always=True)
             case _:
                 return None
 
     def _record(self, event: Event, root: TraceContext, began_ns: int) -> None:
+        """Records the span of one appended decision, begun at `began_ns`."""
         error = ""
         about: dict[str, Attribute] = {}
         match event:
             case TaskLeased() | EvalLeased():
                 name = f"send {topics.TASKS}"
                 partition = slot_partition(event.slot)
-                about = _lease(event)
+                about = _lease_attributes(event)
             case BatchPlanned():
                 name = names.PLAN_BATCH
                 partition = self._spine
                 about = {names.BATCH_ID: str(event.batch), names.STEP: event.step, names.STAGE: event.stage}
                 about[names.ITEMS] = len(event.experiences) + len(event.rows)
             case _:
-                name = _LIFE[type(event)]
+                name = _LIFE_SPANS[type(event)]
                 partition = self._spine
                 if isinstance(event, life.ExperimentPaused):
                     about = {names.CAUSE: event.cause}
@@ -97,10 +103,12 @@ class DecisionTraces:
         )
 
     def _destination(self, partition: Partition) -> dict[str, Attribute]:
+        """Returns the span attributes naming partition and experiment."""
         return {**names.messaging("send", partition.stream, partition.number), names.EXPERIMENT_ID: self._experiment}
 
 
-def _lease(event: TaskLeased | EvalLeased) -> dict[str, Attribute]:
+def _lease_attributes(event: TaskLeased | EvalLeased) -> dict[str, Attribute]:
+    """Returns the span attributes of a lease: its id, stage, attempt, and the size of its work."""
     about: dict[str, Attribute] = {
         names.LEASE_ID: str(event.lease),
         names.STAGE: event.stage,
@@ -127,11 +135,14 @@ class DecisionWriter:
         """Monotonic time at which the current append started; 0 between appends."""
         self._experiment = experiment
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
+        """Partition of most decisions: the experiment's life events."""
         self._closed_groups = partition_of(topics.TASKS, experiment)
+        """Partition of `group.closed`."""
         self._clock = clock
         self._wall = wall
         self._logger = logger
         self._traces = None if tracer is None else DecisionTraces(tracer, experiment)
+        """Recorder of spans; None without tracing."""
 
     async def write(
         self, lease: RoleLease, role: str, decided: Sequence[Decision], drafted: Drafted | None = None
@@ -164,4 +175,5 @@ class DecisionWriter:
         ], roots
 
     def _home(self, event: Event) -> Partition:
+        """Returns the partition of a decision without a partition of its own."""
         return self._closed_groups if isinstance(event, GroupClosed) else self._spine

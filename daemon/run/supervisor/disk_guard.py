@@ -22,12 +22,15 @@ from rftd.storage.files.disk import Disk, Volume
 from rftd.workers.control.hold import DISK_BUDGET, DISK_FULL, Obstacle
 
 T = TypeVar("T")
+"""Type returned by a measurement."""
 
 # One statvfs per volume and look; the reserve has to last for everything written by all workers between two looks.
-LOOK_S: Final = 1.0
-LOOK_TIMEOUT_S: Final = 10.0
+POLL_INTERVAL_S: Final = 1.0
+"""Seconds between two measurements of free space."""
+MEASURE_TIMEOUT_S: Final = 10.0
 """Maximum seconds for one measurement of a file system; after that, the previous measurement is used."""
 COUNT_TIMEOUT_S: Final = 300.0
+"""Maximum seconds for counting the bytes of all files."""
 COUNT_SHARE: Final = 20
 """Counting a folder's files takes at most 1/20 of the time between two counts."""
 COLLECT_S: Final = 600.0
@@ -79,7 +82,7 @@ def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | N
             return Obstacle(
                 cause=DISK_FULL,
                 reason=f"{size(volume.free_bytes)} are free on the volume of {folder}; {size(reserve_bytes)} stay free"
-                f"{_need(reading)}",
+                f"{_checkpoint_words(reading)}",
                 fix=f"free {size(wanted_bytes - volume.free_bytes)} there, with rftd gc, rm or archive --to, or serve "
                 "with a smaller --disk-reserve; it continues automatically",
             )
@@ -91,13 +94,14 @@ def judge(reading: Reading, allowed: DiskLimits, *, short: bool) -> Obstacle | N
         return None
     return Obstacle(
         cause=DISK_BUDGET,
-        reason=f"{size(reading.used_bytes)} of the budget of {size(budget_bytes)} are used{_need(reading)}",
+        reason=f"{size(reading.used_bytes)} of the budget of {size(budget_bytes)} are used{_checkpoint_words(reading)}",
         fix=f"remove {size(wanted_bytes - budget_bytes)}, with rftd gc, rm or archive --to, or serve with a larger "
         "--disk-budget; it continues automatically",
     )
 
 
-def _need(reading: Reading) -> str:
+def _checkpoint_words(reading: Reading) -> str:
+    """Returns a clause with the bytes of the next checkpoint; empty if unknown."""
     return f", and the next checkpoint takes {size(reading.need_bytes)}" if reading.need_bytes else ""
 
 
@@ -118,21 +122,28 @@ class DiskGuard:
     ) -> None:
         """`data_folder` is the daemon's data folder."""
         self.shortage: Obstacle | None = None
+        """The latest verdict; None: enough space."""
         self.collect: Callable[[], Awaitable[None]] | None = None
         """Deletes unused files; set by the supervisor."""
         self.folders: Callable[[], Sequence[Path]] = tuple
         """Returns the folders of experiments with files here; set by the supervisor."""
         self._disk = disk
         self._data = data_folder
+        """The daemon's data folder."""
         self._allowed = allowed
         self._clock = clock
         self._logger = logger
         self._metrics = metrics
         self._jobs: dict[Path, Callable[[], int]] = {}
+        """Function of each running experiment returning the bytes about to be written, by the experiment's folder."""
         self._used_bytes = 0
+        """Bytes of all counted files at the last count."""
         self._count_at_s = 0.0
+        """Monotonic time of the next count."""
         self._collect_at_s = 0.0
+        """Earliest monotonic time of the next attempt to free space."""
         self._looking = asyncio.Lock()
+        """Lock held during one measurement."""
         self._measuring: dict[str, asyncio.Future[Any]] = {}
         """Measurements running in threads, by subject; one of a hanging file system stays here until it returns."""
 
@@ -154,7 +165,7 @@ class DiskGuard:
             # Judged before the run's first worker starts, so that an experiment without enough space pauses instead of
             # failing a write.
             await self.look()
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(POLL_INTERVAL_S)
 
     async def look(self) -> None:
         """Measures once; if space is short, deletes unused files and measures again. A disk that does not answer
@@ -163,7 +174,7 @@ class DiskGuard:
         # The loop and a starting run may look at once: two concurrent counts of a million files take twice as long.
         async with self._looking:
             try:
-                shortage = await self._judged()
+                shortage = await self._measure_and_judge()
                 if (
                     shortage is not None
                     and self.collect is not None
@@ -175,7 +186,7 @@ class DiskGuard:
                         async with asyncio.timeout(COLLECT_TIMEOUT_S):
                             await self.collect()
                     self._count_at_s = 0.0
-                    shortage = await self._judged()
+                    shortage = await self._measure_and_judge()
             except (OSError, TimeoutError) as error:
                 self._logger.warning(
                     "disk.silent",
@@ -185,13 +196,16 @@ class DiskGuard:
                 return
             self._update_shortage(shortage)
 
-    async def _judged(self) -> Obstacle | None:
+    async def _measure_and_judge(self) -> Obstacle | None:
+        """Measures every volume, counts files if due, and returns the obstacle of a shortage."""
         volumes = {}
         for folder in (self._data, *self._jobs):
-            volumes[str(folder)] = await self._measured(str(folder), partial(self._disk.volume, folder), LOOK_TIMEOUT_S)
+            volumes[str(folder)] = await self._measured(
+                str(folder), partial(self._disk.volume, folder), MEASURE_TIMEOUT_S
+            )
         began_s = self._clock.monotonic_s()
         if self._allowed.budget_bytes is not None and began_s >= self._count_at_s:
-            count = partial(self._disk.used_bytes, self._counted())
+            count = partial(self._disk.used_bytes, self._counted_folders())
             self._used_bytes = await self._measured("", count, COUNT_TIMEOUT_S)
             now_s = self._clock.monotonic_s()
             # As a share of the counting time: a fixed interval would be too long for a small folder, and leave no disk
@@ -218,7 +232,7 @@ class DiskGuard:
             if running.done():
                 self._measuring.pop(subject, None)
 
-    def _counted(self) -> list[Path]:
+    def _counted_folders(self) -> list[Path]:
         """Returns the folders whose files count towards the budget: the data folder, and experiments' folders outside
         of it.
         """
@@ -227,6 +241,7 @@ class DiskGuard:
         return [data_folder, *sorted(folder for folder in job_folders if not folder.is_relative_to(data_folder))]
 
     def _update_shortage(self, shortage: Obstacle | None) -> None:
+        """Publishes a new verdict, with metrics and a log line for each change."""
         before = self.shortage
         self.shortage = shortage
         if self._metrics is not None:

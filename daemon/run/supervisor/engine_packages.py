@@ -13,11 +13,17 @@ from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.learning import engine_registry as trainer_engines
 
 
-class _Engine(NamedTuple):
+class _NeededEngine(NamedTuple):
+    """An engine opened by a worker of a stage."""
+
     field: str
+    """Field of the file naming the engine."""
     name: str
+    """Name of the engine."""
     extra: str
+    """Extra of this package that installs the engine's packages."""
     host: Host
+    """Machine of the workers opening the engine."""
 
 
 def check_packages(stage: StageSpec, host: Host, findings: Findings) -> None:
@@ -26,7 +32,7 @@ def check_packages(stage: StageSpec, host: Host, findings: Findings) -> None:
 
     An engine installed nowhere is reported by another check.
     """
-    engines: list[_Engine] = []
+    engines: list[_NeededEngine] = []
     with findings.of(stage):
         engines += _engines(stage, host)
     for engine in engines:
@@ -44,15 +50,15 @@ def left_to_workers(spec: ExperimentSpec) -> Iterator[str]:
         yield f"the kind of the model and its tokenizer are left to workers to check: the daemon runs without {names}"
 
 
-def _engines(stage: StageSpec, host: Host) -> Iterator[_Engine]:
+def _engines(stage: StageSpec, host: Host) -> Iterator[_NeededEngine]:
     """Yields each engine opened by a worker of the stage. Raises ConfigError for an engine not installed here."""
     if stage.kind != "train":
         name = stage.rollout.engine
-        yield _Engine("explorer.rollout_model.engine_type", name, rollout_engines.lookup(name).extra, host)
+        yield _NeededEngine("explorer.rollout_model.engine_type", name, rollout_engines.lookup(name).extra, host)
         for number, auxiliary in enumerate(stage.auxiliary):
             if not auxiliary.served:
                 field = f"explorer.auxiliary_models[{number}].engine_type"
-                yield _Engine(field, auxiliary.engine, rollout_engines.lookup(auxiliary.engine).extra, host)
+                yield _NeededEngine(field, auxiliary.engine, rollout_engines.lookup(auxiliary.engine).extra, host)
     if stage.kind != "explore":
         name = stage.trainer.engine
-        yield _Engine("trainer.trainer_type", name, trainer_engines.lookup(name).extra, host.for_trainers)
+        yield _NeededEngine("trainer.trainer_type", name, trainer_engines.lookup(name).extra, host.for_trainers)

@@ -23,6 +23,7 @@ from rftd.workers.workflows.environments.address import names_environment
 from rftd.workers.workflows.registry import ENVIRONMENT_WORKFLOW, WORKFLOWS
 
 _NOT_IN_NAMES: Final = re.compile(r"[^\w.-]+")
+"""Characters replaced in file names."""
 
 
 def names_environments(config: dict[str, Any]) -> bool:
@@ -48,12 +49,12 @@ class EnvironmentTasks:
         """
         changed = copy.deepcopy(config)
         for section in list(_environments(changed)):
-            arguments = {**_mapping(section.fields.get("workflow_args")), "environment": section.fields["path"]}
+            arguments = {**_as_mapping(section.fields.get("workflow_args")), "environment": section.fields["path"]}
             self._judge.environment(arguments, (*section.path, "workflow_args"), (*section.path, "path"))
             try:
                 WORKFLOWS.check_arguments(ENVIRONMENT_WORKFLOW, arguments)
                 file, rows = asyncio.run(
-                    _written(arguments, section.fields.get("limit_rows"), folder or self._tables.folder(root))
+                    _write_rows(arguments, section.fields.get("limit_rows"), folder or self._tables.folder(root))
                 )
             except RftdError as error:
                 error.field = show((*section.path, "path"))
@@ -75,12 +76,15 @@ def _environments(config: dict[str, Any]) -> Iterator[DataSection]:
     )
 
 
-def _mapping(node: object) -> dict[str, Any]:
+def _as_mapping(node: object) -> dict[str, Any]:
+    """Returns the node if it is a mapping, else an empty one."""
     return node if isinstance(node, dict) else {}
 
 
-async def _written(arguments: dict[str, Any], limit_rows: object, folder: Path) -> tuple[Path, int]:
-    """Returns the file with the rows of an environment, and their number."""
+async def _write_rows(arguments: dict[str, Any], limit_rows: object, folder: Path) -> tuple[Path, int]:
+    """Writes the rows of an environment into a file, and returns the file and the number of rows. Raises DataError
+    without rows.
+    """
     from rftd.workers.workflows.environments.rows import environment_rows
     from rftd.workers.workflows.environments.workflow import EnvironmentWorkflow
 

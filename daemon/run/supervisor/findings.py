@@ -13,6 +13,7 @@ from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 
 INPUT: Final[FieldPath] = ("buffer", "explorer_input")
+"""Path of the section with tasksets of explorers."""
 _SHARED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "taskset": {
         "default_workflow_type": ("default_workflow_type",),
@@ -32,8 +33,10 @@ class Findings:
     """
 
     def __init__(self, spec: ExperimentSpec) -> None:
+        """Collects the errors of checks of `spec`."""
         self.spec = spec
         self.errors: list[ConfigError | DataError] = []
+        """The errors recorded, each once."""
 
     @contextmanager
     def of(self, stage: StageSpec, path: FieldPath = (), *, at: str = "") -> Iterator[None]:
@@ -52,6 +55,7 @@ class Findings:
             self._add(DataError(problem, fix=fix), stage, path, at)
 
     def _add(self, error: ConfigError | DataError, stage: StageSpec, path: FieldPath, below: str) -> None:
+        """Records an error under its field in the file: `path` and `below`, in the stage or globally."""
         error.field = field_in(self.spec, stage, path, below)
         if not any(
             (error_before.field, error_before.what) == (error.field, error.what) for error_before in self.errors

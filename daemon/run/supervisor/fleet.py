@@ -19,7 +19,7 @@ from rftd.streams.events.worker import WorkerLost, WorkerStarted
 from rftd.streams.folds.roster import Gone
 from rftd.streams.folds.run_state import RunState
 from rftd.streams.spec.spec import ExperimentSpec
-from rftd.streams.spec.split_submission import HALF_OF, ROLES
+from rftd.streams.spec.split_submission import HALF_BY_ROLE, ROLES
 from rftd.workers.control.hold import REFUSALS, WORKER_FAILS, Obstacle, Trouble, trouble_of_refusal
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.hosts.executor import (
@@ -62,15 +62,18 @@ class Fleet:
         self._liveness = liveness
         self._clock = clock
         self._here = this_process()
+        """Identity of this process, to tell workers of this machine."""
         self._log = log
         self._ids = ids
         self._start_timeout_s = start_timeout_s
         self._draining = False
+        """True once no process may be started any more."""
         self._roles = roles
         self._spine_offset = spine_offset
         self._spec: ExperimentSpec | None = None
         """The specification behind the present berths."""
         self._berths: list[Berth] = []
+        """Berths of the fleet, one for each wanted worker."""
 
     def take_up(self, spec: ExperimentSpec) -> None:
         """Creates one berth per worker of `spec`, and adopts running workers recorded in the log as live."""
@@ -118,6 +121,7 @@ class Fleet:
             self._log.info("worker.adopted", role=order.role, slot=order.slot, pid=handle.pid)
 
     def _berths_of(self, spec: ExperimentSpec) -> Iterator[Berth]:
+        """Yields a fresh berth for each worker of `spec` in the roles started here."""
         orders = worker_orders(self._state.experiment, spec, self._spine_offset)
         return (Berth(order=order) for order in orders if order.role in self._roles)
 
@@ -157,7 +161,7 @@ class Fleet:
 
     def _is_wanted(self, berth: Berth) -> bool:
         """False for workers of a half (explorer or trainer file) not yet submitted."""
-        return HALF_OF[berth.order.role] in self._state.spine.halves
+        return HALF_BY_ROLE[berth.order.role] in self._state.spine.halves
 
     @property
     def seeks(self) -> bool:
@@ -272,10 +276,12 @@ class Fleet:
 
     def _progress(self) -> int:
         # Failed rollouts count: a task fatal to its workers is over at some time, too.
+        """Returns a number that grows with each step, rollout and evaluation of the experiment."""
         books = self._state.replay_buffer.books
         return self._state.spine.furthest + books.produced + books.failed_rollouts + len(self._state.spine.evaluated)
 
     def _process_ended(self, berth: Berth, code: int, now_s: float) -> None:
+        """Records the end of a berth's process with exit status `code`, and schedules the restart with back-off."""
         assert berth.handle is not None
         # A process killed here has its reason already; the operating system would only say signal 9.
         if berth.last != berth.order.worker:
@@ -421,4 +427,5 @@ def _delay_s(restarts: int) -> float:
 
 
 def _fits(started: WorkerStarted, order: WorkerOrder) -> bool:
+    """True if a recorded worker has the role and slot of the order."""
     return started.role == order.role and started.slot == order.slot

@@ -21,7 +21,7 @@ from rftd.streams.folds.spine import Kept
 
 EVERY: Final = "*"
 """Placeholder for the names of all experiments whose folder another log owns; not a possible name of an experiment."""
-LOOK_S: Final = 2.0
+POLL_INTERVAL_S: Final = 2.0
 """Minimum seconds between two checks of a folder's owner during a run: an operator may give the folder to
 another log.
 """
@@ -62,7 +62,7 @@ class FolderClaims:
         """
         error = self.look(entry)
         if error is None and self.own is not None:
-            self._write(Path(entry.job_dir), self.own)
+            self._write_owner(Path(entry.job_dir), self.own)
         return error
 
     def begin(self, entry: Entry) -> OtherLogError | None:
@@ -85,7 +85,7 @@ class FolderClaims:
         if owner is None or self.own.owns(owner) or self._is_gone(owner):
             self.refused.pop(entry.id, None)
             return None
-        error = self.refused[entry.id] = _error(entry, owner, self.own)
+        error = self.refused[entry.id] = _owner_error(entry, owner, self.own)
         return error
 
     def take_over(self, entry: Entry) -> None:
@@ -104,11 +104,15 @@ class FolderClaims:
         return {id: experiment for id, experiment in experiments.items() if id not in self.refused}
 
     def _claim_readable(self, experiments: Iterable[Entry]) -> None:
+        """Claims each folder that can be read; unreadable ones are skipped."""
         for experiment in experiments:
             with suppress(OSError):  # the experiment's run, if any, meets the error again before writing
                 self.claim(experiment)
 
-    def _write(self, folder: Path, identity: LogIdentity) -> None:
+    def _write_owner(self, folder: Path, identity: LogIdentity) -> None:
+        """Writes this log's identity into an existing folder with another owner or none, and logs a failure; without a
+        logger, does nothing.
+        """
         owner = read_owner(folder)
         if self._logger is None or not folder.is_dir() or (owner is not None and owner.id == identity.id):
             return
@@ -118,12 +122,13 @@ class FolderClaims:
             self._logger.warning("folder.not_claimed", path=str(folder), reason=error.strerror or str(error))
 
 
-def _error(entry: Entry, owner: LogIdentity, identity: LogIdentity) -> OtherLogError:
+def _owner_error(entry: Entry, owner: LogIdentity, identity: LogIdentity) -> OtherLogError:
+    """Returns the error of an experiment whose folder belongs to the log `owner`."""
     on = f" on {owner.host}" if owner.host and owner.host != identity.host else ""
     return OtherLogError(
         f"{entry.job_dir} belongs to the log of {owner.place}{on}: this one, of {identity.place}, is a copy of it, or "
         "a backup that is served beside it, and would write over its files",
         where=entry.job_dir,
-        fix=f"go on there; or, if that log is not to be used any more: rftd serve --take-over {entry.name} (for every "
+        fix=f"go on there; or, if that log is no longer used: rftd serve --take-over {entry.name} (for every "
         f"experiment, as after a move to another machine: --take-over '{EVERY}')",
     )

@@ -26,15 +26,18 @@ from rftd.workers.control.hold import ends_by_itself
 _NAMES: Final = 3
 """Maximum number of experiments named in a sentence."""
 Figures = dict[str, float]
+"""Figures of a sentence, by name."""
 
 
 class Outlook(NamedTuple):
     """An experiment and its daemon at one moment, as needed to foresee a command's effect."""
 
     entry: Entry
+    """The experiment concerned by the command."""
     line: Sequence[Entry]
     """Running and queued experiments in starting order."""
     slots: int
+    """Number of experiments that may run at once."""
     release_after_s: float
     """Seconds from a person's pause to the release of the workers."""
     snapshot: RunSnapshot | None = None
@@ -57,21 +60,21 @@ def foreseen(event: Event, outlook: Outlook) -> Consequence:
     """Returns the consequence of a legal command recorded as `event`."""
     match event:
         case life.ExperimentPaused():
-            words, figures = _paused(outlook)
+            words, figures = _pause_effect(outlook)
         case life.ExperimentResumed():
-            words, figures = _resumed(outlook)
+            words, figures = _resume_effect(outlook)
         case life.ExperimentCancelled():
-            words, figures = _cancelled(outlook)
+            words, figures = _cancel_effect(outlook)
         case life.ExperimentPrioritized():
-            words, figures = _prioritized(event, outlook)
+            words, figures = _priority_effect(event, outlook)
         case life.ExperimentAnnotated():
-            words, figures = _annotated(event)
+            words, figures = _annotation_effect(event)
         case ExperiencePrioritized():
-            words, figures = _tagged(event, outlook)
+            words, figures = _tag_effect(event, outlook)
         case ExperienceGivenUp():
-            words, figures = _given_up(event, outlook)
+            words, figures = _give_up_effect(event, outlook)
         case TasksAdded() | TasksEnded():
-            words, figures = _queued_tasks(event, outlook)
+            words, figures = _task_queue_effect(event, outlook)
         case TaskRetried():
             words = (
                 f"leases task {event.stage}.{event.sequence} once more: {event.repeat_times} rollouts with weights of "
@@ -120,7 +123,8 @@ def cancelled_sweep(standing: StandingSweep) -> Consequence:
     )
 
 
-def _paused(outlook: Outlook) -> tuple[str, Figures]:
+def _pause_effect(outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for a pause."""
     spine = outlook.entry.spine
     if outlook.state is not None:
         spine = outlook.state.spine
@@ -136,7 +140,8 @@ def _paused(outlook: Outlook) -> tuple[str, Figures]:
     return words, {**figures, "memory_bytes": freed}
 
 
-def _resumed(outlook: Outlook) -> tuple[str, Figures]:
+def _resume_effect(outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for a resume."""
     state = outlook.state
     if state is not None and not state.spine.released:
         steps, figures = _steps(state)
@@ -144,7 +149,10 @@ def _resumed(outlook: Outlook) -> tuple[str, Figures]:
     return _place(outlook.entry.spine.priority, outlook)
 
 
-def _cancelled(outlook: Outlook) -> tuple[str, Figures]:
+def _cancel_effect(outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for a cancellation: lost rollouts and tokens, untrained experiences, the newest
+    checkpoint.
+    """
     state = outlook.state
     if state is None or state.spine.stage < 0:
         where = "leaves the queue and " if outlook.entry.status is Status.QUEUED else ""
@@ -165,7 +173,8 @@ def _cancelled(outlook: Outlook) -> tuple[str, Figures]:
     return words, {**figures, **({} if saved is None else {"checkpoint_step": saved})}
 
 
-def _prioritized(event: life.ExperimentPrioritized, outlook: Outlook) -> tuple[str, Figures]:
+def _priority_effect(event: life.ExperimentPrioritized, outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for a new priority: the place in the queue, and the former one."""
     entry = outlook.entry
     if entry.status is not Status.QUEUED:
         words = f"{entry.status} now: its priority {event.priority} counts at its next turn"
@@ -176,7 +185,8 @@ def _prioritized(event: life.ExperimentPrioritized, outlook: Outlook) -> tuple[s
     return f"{words}; until now it was number {before}", {**figures, "former_position": before}
 
 
-def _annotated(event: life.ExperimentAnnotated) -> tuple[str, Figures]:
+def _annotation_effect(event: life.ExperimentAnnotated) -> tuple[str, Figures]:
+    """Returns sentence and figures for a note, star or labels."""
     target = f"rollout {event.experience}" if event.experience else "the experiment"
     parts: list[str] = []
     if event.note:
@@ -190,7 +200,8 @@ def _annotated(event: life.ExperimentAnnotated) -> tuple[str, Figures]:
     return f"{', '.join(parts)} on {target}", figures
 
 
-def _tagged(event: ExperiencePrioritized, outlook: Outlook) -> tuple[str, Figures]:
+def _tag_effect(event: ExperiencePrioritized, outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for a new priority of a group's experiences."""
     assert outlook.state is not None
     books = outlook.state.replay_buffer
     entries = chain(books.waiting.values(), books.cooling.values())
@@ -199,7 +210,8 @@ def _tagged(event: ExperiencePrioritized, outlook: Outlook) -> tuple[str, Figure
     return words, {"experiences": waiting, "priority": event.priority}
 
 
-def _given_up(event: ExperienceGivenUp, outlook: Outlook) -> tuple[str, Figures]:
+def _give_up_effect(event: ExperienceGivenUp, outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for an experience given up, and its batch."""
     assert outlook.state is not None
     spine = outlook.state.spine
     plans = [plan.event for step, plan in spine.plans.items() if step > spine.furthest]
@@ -208,7 +220,8 @@ def _given_up(event: ExperienceGivenUp, outlook: Outlook) -> tuple[str, Figures]
     return f"retires experience {event.experience}, never to be trained{batch}", {"batches_abandoned": len(steps)}
 
 
-def _queued_tasks(event: TasksAdded | TasksEnded, outlook: Outlook) -> tuple[str, Figures]:
+def _task_queue_effect(event: TasksAdded | TasksEnded, outlook: Outlook) -> tuple[str, Figures]:
+    """Returns sentence and figures for tasks added to a queue, or for its end."""
     spine = outlook.entry.spine if outlook.state is None else outlook.state.spine
     before = spine.queues.of(event.stage).rows
     if isinstance(event, TasksAdded):
@@ -227,7 +240,7 @@ def _unfinished(outlook: Outlook) -> int:
 
 
 def _work(outlook: Outlook, unfinished: int) -> str:
-    """Returns `8 rollouts under way`."""
+    """Returns words like `8 rollouts under way`."""
     return f"{unfinished} {outlook.work.kind if outlook.work is not None else 'rollouts'} under way"
 
 
@@ -241,7 +254,7 @@ def _steps(state: RunState) -> tuple[str, Figures]:
 
 
 def _place(priority: int, outlook: Outlook) -> tuple[str, Figures]:
-    """Returns the place of the experiment in the queue under this priority."""
+    """Returns sentence and figures for the experiment's place in the queue under this priority."""
     entry = outlook.entry
     queue = [earlier for earlier in outlook.line if earlier.status is Status.QUEUED and earlier.id != entry.id]
     key = (-priority, entry.submitted_ns, entry.id)
@@ -250,7 +263,9 @@ def _place(priority: int, outlook: Outlook) -> tuple[str, Figures]:
 
 
 def _turn(place: int, queue: Sequence[Entry], line: Sequence[Entry], slots: int) -> tuple[str, Figures]:
-    """Returns the start of an experiment at a place of the queue, from 1, behind the running ones of `line`."""
+    """Returns sentence and figures for the start of an experiment at a place of the queue, from 1, behind the running
+    ones of `line`.
+    """
     running = [entry for entry in line if entry.status is not Status.QUEUED]
     free = max(0, slots - len(running))
     figures: Figures = {"queue_position": place, "free_slots": free, "slots": slots}

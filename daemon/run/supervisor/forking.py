@@ -41,7 +41,7 @@ def check_parent(name: str, spine: Spine) -> None:
             f"the files of {name} are in an archive", fix=f"restore it first: rftd restore {shlex.quote(name)}"
         )
     if spine.kept is Kept.REMOVED:
-        raise ConflictError(f"the files of {name} were removed", fix="fork one whose files are there")
+        raise ConflictError(f"the files of {name} were removed", fix="fork a checkpoint whose files exist")
 
 
 def check_payloads(name: str, spine: Spine, at_step: int) -> None:
@@ -78,7 +78,7 @@ def forked_spec(
     history = shared.spine.spec
     event = shared.forked
     assert history is not None
-    _same_stages(spec, history, event)
+    _check_same_stages(spec, history, event)
     check_same_base(spec, history)
     stages = tuple(
         # Finished stages are taken from the recorded history, never from the overrides: the shared events were decided
@@ -111,13 +111,13 @@ def continued_spec(spec: ExperimentSpec, shared: SharedHistory, host: Host) -> E
     history = shared.spine.spec
     event = shared.forked
     assert history is not None
-    _same_stages(spec, history, event)
+    _check_same_stages(spec, history, event)
     check_same_base(spec, history)
     settled = tuple(
         msgspec.structs.replace(old, folder=new.folder)
         for old, new in zip(history.stages[: event.stage], spec.stages, strict=False)
     )
-    ignored = tuple(_without_effect(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
+    ignored = tuple(_no_effect_warning(old) for old, new in zip(settled, spec.stages, strict=False) if old != new)
     open_stages = msgspec.structs.replace(spec, stages=spec.stages[event.stage :])
     spec = as_before(open_stages, history.stages, host)
     spec = msgspec.structs.replace(spec, stages=(*settled, *spec.stages), warnings=(*spec.warnings, *ignored))
@@ -138,7 +138,7 @@ def evaluated(spec: ExperimentSpec, shared: SharedHistory) -> tuple[int, ...]:
         index
         for index, taskset in enumerate(spec.stages[stage].evals)
         for parent_index, parent_taskset in enumerate(history.stages[stage].evals)
-        if _same_taskset(taskset, parent_taskset)
+        if _is_same_taskset(taskset, parent_taskset)
         and eval_id(event.parent, stage, event.at_step, parent_index) in shared.spine.evaluated
     )
 
@@ -164,9 +164,10 @@ def lineage_note(experiment: UUID, parent: str, shared: SharedHistory) -> tuple[
     )
 
 
-def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
+def _check_same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: ExperimentForked) -> None:
     # A stage's number and name are in its events, its folder and its checkpoints; after a renaming the shared history
     # would lead into missing folders.
+    """Raises ConfigError if a stage up to the step of the fork has another name, or its begun stage another mode."""
     names = [stage.name for stage in history.stages[: event.stage + 1]]
     fork_names = [stage.name for stage in spec.stages[: event.stage + 1]]
     if fork_names != names:
@@ -179,7 +180,7 @@ def _same_stages(spec: ExperimentSpec, history: ExperimentSpec, event: Experimen
     new = spec.stages[event.stage]
     if old.kind != new.kind and event.at_step > event.first_versions[-1]:
         raise ConfigError(
-            f"stage {old.name!r} has begun in mode {old.kind}, it cannot go on in mode {new.kind}",
+            f"stage {old.name!r} has begun in mode {old.kind}, it cannot continue in mode {new.kind}",
             field="mode",
             fix="change the mode of a stage that has not begun",
         )
@@ -237,12 +238,13 @@ def _check_continues(spec: ExperimentSpec, history: ExperimentSpec, event: Exper
     if 0 < done < stage.total_steps:
         # Plans of the shared history name rows by position: in another dataset, or another order, those rows would be
         # repeated or skipped.
-        _same_data("buffer.trainer_input.experience_buffer", stage, old.dataset, stage.dataset)
+        _check_same_data("buffer.trainer_input.experience_buffer", stage, old.dataset, stage.dataset)
         for before, after in zip_longest(tasksets_of(old), tasksets_of(stage)):
-            _same_data("buffer.explorer_input.taskset", stage, before, after)
+            _check_same_data("buffer.explorer_input.taskset", stage, before, after)
 
 
-def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:
+def _check_same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:
+    """Raises ConfigError, about `field`, if the begun stage would read other rows."""
     if before is None and after is None:
         return
     differs = [name for name in _DATA if getattr(before, name, None) != getattr(after, name, None)]
@@ -254,7 +256,8 @@ def _same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: 
         )
 
 
-def _same_taskset(taskset: TasksetSpec, parent_taskset: TasksetSpec) -> bool:
+def _is_same_taskset(taskset: TasksetSpec, parent_taskset: TasksetSpec) -> bool:
+    """True if two tasksets are equal except for their paths."""
     return taskset == msgspec.structs.replace(parent_taskset, path=taskset.path)
 
 
@@ -263,8 +266,9 @@ def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[Sta
     before = check_config(parent.config, host=host)
     for old, new, settled_stage in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:
-            yield _without_effect(settled_stage)
+            yield _no_effect_warning(settled_stage)
 
 
-def _without_effect(settled: StageSpec) -> str:
+def _no_effect_warning(settled: StageSpec) -> str:
+    """Returns the warning about changes to a stage trained before the fork."""
     return f"stage {settled.name} was trained before the fork: changes to it have no effect"

@@ -14,7 +14,7 @@ from rftd.daemon.run.why.answer import WaitWatch
 from rftd.daemon.run.why.run_snapshot import Phase, RunSnapshot
 from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
@@ -39,9 +39,10 @@ from rftd.workers.hosts.executor import Executor
 from rftd.workers.hosts.membership import ProcessName, this_process
 
 TICK_S = 0.1
+"""Longest wait in seconds for new records in one turn of a run's loop."""
 STUCK_S = 4.0
 """Longest turn in seconds: a loop still inside a turn after this time waits for the log."""
-AGAIN_S: Final = 30.0
+RETRY_PAUSE_S: Final = 30.0
 """Pause in seconds before repeatedly failing workers are retried; only the deciding daemon may end the experiment."""
 
 
@@ -61,23 +62,32 @@ class Tending:
         roles: frozenset[str],
         lost_after_s: float = limits.WORKER_LOST_AFTER_S,
         spine_offset: int = 0,
+        allowances: Allowances = NOTHING_MORE,
     ) -> None:
-        """Workers of the `roles` are started here. `spine_offset` is the offset of the submission, or below."""
+        """Workers of the `roles` are started here. `spine_offset` is the offset of the submission, or below;
+        `allowances` are the allow-lists of this daemon.
+        """
         self._log = log
+        self._allowances = allowances
         self._clock = clock
         self._logger = logger
         self._roles = roles
         self._spine_offset = spine_offset
         self._lost_writer = Writer(source=source_of("daemon", owner), clock=clock, ids=ids)
+        """Maker of records about lost workers."""
         self._liveness = Liveness(lost_after_s)
+        """Times of the workers' last signs of life."""
         self._stopping = False
+        """True once `drain` was called: the loop ends."""
         self._leaving, self._gone = asyncio.Event(), asyncio.Event()
         self._phase = Phase.READING
+        """Present phase of the loop, for `rftd why`."""
         self.remembers: Witness | None = None
         """Heads read by this process, for the loss check; set once the log turns out to have lost records,
         else None.
         """
         self.state = RunState(experiment, on_sign_of_life=self._liveness.note)
+        """Folded state of the experiment."""
         self._fleet = Fleet(
             self.state,
             executor,
@@ -88,12 +98,15 @@ class Tending:
             roles=roles,
             spine_offset=spine_offset,
         )
+        """Worker processes started here."""
         self._watch = WaitWatch(log, self.state, self._liveness, self._fleet.processes, roles=roles, clock=clock)
+        """Reader of the waits, with the time at which each began."""
 
-    async def _beginning(self) -> ExperimentStart:
+    async def _read_beginning(self) -> ExperimentStart:
+        """Reads the experiment's specification and first log positions from its spine."""
         return await beginning_of(self._log, self.state.experiment, spine_offset=self._spine_offset)
 
-    async def _followed(self, beginning: ExperimentStart, *, owner: bool = False) -> Follower:
+    async def _open_follower(self, beginning: ExperimentStart, *, owner: bool = False) -> Follower:
         """Returns the follower of the experiment's partitions, starting at the newest snapshot."""
         experiment = self.state.experiment
         return await resumed_follower(
@@ -120,6 +133,7 @@ class Tending:
         await self._fleet.drain(0.0)
 
     async def _append_lost(self, follower: Follower, lost: Sequence[WorkerLost]) -> None:
+        """Appends an event for each newly lost worker, and folds the events."""
         if lost:
             drafts = [self._lost_writer.draft(event, experiment=self.state.experiment) for event in lost]
             await follower.reach(await append_when_space(self._log, drafts, clock=self._clock))
@@ -160,36 +174,8 @@ class Hosting(Tending):
     workers.
     """
 
-    def __init__(
-        self,
-        log: EventLog,
-        experiment: UUID,
-        executor: Executor,
-        *,
-        owner: UUID,
-        clock: Clock,
-        ids: Ids,
-        logger: Logger,
-        roles: frozenset[str],
-        lost_after_s: float = limits.WORKER_LOST_AFTER_S,
-        spine_offset: int = 0,
-        allowances: Allowances = NOTHING_MORE,
-    ) -> None:
-        """`allowances` are the allow-lists of this daemon."""
-        super().__init__(
-            log,
-            experiment,
-            executor,
-            owner=owner,
-            clock=clock,
-            ids=ids,
-            logger=logger,
-            roles=roles,
-            lost_after_s=lost_after_s,
-            spine_offset=spine_offset,
-        )
-        self._allowances = allowances
-        self._allowed = True
+    _allowed = True
+    """False if this daemon's allow-lists refuse a grant of the experiment."""
 
     async def drive(self) -> None:
         """Returns once the experiment has ended or is released, and the workers here have ended.
@@ -197,8 +183,8 @@ class Hosting(Tending):
         Cancelling leaves the workers running.
         """
         experiment = self.state.experiment
-        beginning = await self._beginning()
-        follower = await self._followed(beginning)
+        beginning = await self._read_beginning()
+        follower = await self._open_follower(beginning)
         try:
             await follower.catch_up()
             await self._judge_grants()
@@ -208,17 +194,16 @@ class Hosting(Tending):
             while not self._is_over:
                 try:
                     await self._tend(follower)
-                # Those two are for `Runs`, which rests and takes the experiment up anew; everything else is this
                 # These errors are for `Runs`, to rest and take the experiment up anew; every other error is this host's
                 # own trouble, and ending with it would leave the workers alone.
-                except (LogLossError, *AWAY):
+                except (LogLossError, *UNREACHABLE_ERRORS):
                     raise
                 except Exception as error:
                     # An error raised while a cancellation unwinds takes the place of CancelledError; without this check
                     # the loop would continue after its cancellation.
                     end_if_cancelled()
                     self._logger.error("hosting.failed", experiment=str(experiment), reason=explain(error))
-                    await self._rest(follower)
+                    await self._wait_before_retry(follower)
             self._leaving.set()
             self._phase = Phase.DRAINING
             await self._fleet.drain()
@@ -253,6 +238,9 @@ class Hosting(Tending):
             )
 
     async def _tend(self, follower: Follower) -> None:
+        """Folds records, and starts and restarts workers, until the experiment ends or is released, or `drain` is
+        called.
+        """
         fleet = self._fleet
         spine = self.state.spine
         this_host = this_process()
@@ -267,14 +255,15 @@ class Hosting(Tending):
                     "hosting.refused", experiment=str(self.state.experiment), reason=fleet.trouble.reason
                 )
                 fleet.trouble = None
-                await self._rest(follower)
+                await self._wait_before_retry(follower)
 
     def _is_mine(self, lost: WorkerLost, this_host: ProcessName) -> bool:
+        """True if the lost worker runs on this machine, in a role started here."""
         started = self.state.roster.live.get(lost.worker)
         return started is not None and this_host.sees(started) and lost.role in self._roles
 
-    async def _rest(self, follower: Follower) -> None:
+    async def _wait_before_retry(self, follower: Follower) -> None:
         """Reads the log for a while without starting workers, so that the experiment's end is still noticed."""
-        until_s = self._clock.monotonic_s() + AGAIN_S
+        until_s = self._clock.monotonic_s() + RETRY_PAUSE_S
         while self._clock.monotonic_s() < until_s and not self._is_over:
             await follower.pump(TICK_S)

@@ -17,13 +17,17 @@ from rftd.ops.errors import DataError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+"""Form of a commit's name."""
 _REF_SIZE_BYTES: Final = 100
+"""Maximum size in bytes of a file naming the commit of a revision."""
 _INDEX: Final = "model.safetensors.index.json"
-_UNREAD: Final = (
+"""File listing the parts of a model's weights."""
+_UNUSED_FILES: Final = (
     *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.ot", "*.tflite"),
     *("README.md", "LICENSE*", ".git*"),
 )
-_ELSEWHERE: Final = ("tinker", "external")
+"""Glob patterns of a model's files that rftd never uses."""
+_SERVICE_ENGINES: Final = ("tinker", "external")
 """Engines with models provided and named by a service."""
 
 
@@ -35,6 +39,7 @@ class HubName(NamedTuple):
     kind: str
     """`MODEL` or `DATASET`."""
     field: FieldPath
+    """Path of the field in the file."""
     holder: Any
     """The mapping or list containing the name."""
     key: Any
@@ -45,7 +50,9 @@ class HubCache:
     """A cache folder in `huggingface_hub`'s layout: each snapshot is a folder of links to the files of one commit."""
 
     def __init__(self, root: Path) -> None:
+        """`root` is the cache folder of `huggingface_hub`."""
         self.root = root
+        """Cache folder of `huggingface_hub`."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
@@ -93,14 +100,14 @@ def check_whole(folder: Path, kind: str) -> None:
     lacking = {str(link.relative_to(folder)) for link in dangling}
     if kind == MODEL:
         # Of a dataset a user may have fetched only one subset; the dataset's own files tell.
-        of_model = {name for name in read_files(folder, kind) if "/" not in name} | _parts(folder / _INDEX)
+        of_model = {name for name in read_files(folder, kind) if "/" not in name} | _files_of_index(folder / _INDEX)
         lacking |= {name for name in of_model if not (folder / name).is_file()}
     if lacking:
         raise DataError(
             f"the {kind} is not whole: {min(lacking)} is not there"
             + (f", nor are {len(lacking) - 1} more files" if len(lacking) > 1 else ""),
             where=str(folder),
-            fix="fetch it again: hf download goes on where it stopped",
+            fix="fetch it again: hf download continues where it stopped",
         )
 
 
@@ -118,7 +125,7 @@ def read_files(snapshot: Path, kind: str) -> set[str]:
 
 def unread_files(kind: str) -> tuple[str, ...]:
     """Returns glob patterns of files never used, such as weights in other formats, to be left out of downloads."""
-    return _UNREAD if kind == MODEL else ()
+    return _UNUSED_FILES if kind == MODEL else ()
 
 
 def _commit(ref: Path) -> str:
@@ -131,8 +138,8 @@ def _commit(ref: Path) -> str:
     return text if _COMMIT.fullmatch(text) else ""
 
 
-def _parts(index: Path) -> set[str]:
-    """Returns the files named by the index of a model's weights."""
+def _files_of_index(index: Path) -> set[str]:
+    """Returns the names of the files listed in the index of a model's weights; empty without a readable index."""
     try:
         weights = json.loads(index.read_bytes()).get("weight_map")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -145,7 +152,7 @@ def _is_elsewhere(config: Mapping[str, Any], path: FieldPath) -> bool:
     section: Any = config
     for key in path[:-1]:
         section = section[key]
-        if isinstance(section, dict) and section.get("engine_type") in _ELSEWHERE:
+        if isinstance(section, dict) and section.get("engine_type") in _SERVICE_ENGINES:
             return True
     return "auxiliary_models" not in path and _is_served(config)
 
@@ -159,8 +166,8 @@ def _is_served(node: Any) -> bool:
     if any(isinstance(model.get(name), dict) and model[name].get("enable") for name in ("tinker", "external_model")):
         return True
     rollout = sections.get("explorer", {}).get("rollout_model")
-    if isinstance(rollout, dict) and rollout.get("engine_type") in _ELSEWHERE:
+    if isinstance(rollout, dict) and rollout.get("engine_type") in _SERVICE_ENGINES:
         return True
     stages = node.get("stages")
     of_stages = any(_is_served(stage) for stage in stages) if isinstance(stages, list) else False
-    return sections.get("trainer", {}).get("trainer_type") in _ELSEWHERE or of_stages
+    return sections.get("trainer", {}).get("trainer_type") in _SERVICE_ENGINES or of_stages

@@ -44,16 +44,22 @@ class Request(NamedTuple):
     """
 
     id: UUID
+    """Id of the event to be appended."""
     key: UUID | None = None
+    """Key of the client's request; None: the command has no request."""
     confirm: Confirm | None = None
+    """Last check before the append; None: no check."""
 
 
 class _PendingCommand(NamedTuple):
     """A command waiting for its append, with the future of its position."""
 
     event: Event
+    """Event recording the command."""
     request: Request
+    """Id and key of the event."""
     answer: asyncio.Future[Position]
+    """Future with the position of the appended event, or with the error of the command."""
     traceparent: str | None
     """Span of the caller; the event is written by a task without one."""
 
@@ -66,10 +72,13 @@ class Inbox:
     """
 
     def __init__(self, experiment: UUID, check: Callable[[Event], None]) -> None:
+        """`check` raises ConflictError for an event that is illegal in the experiment's present state."""
         self._experiment = experiment
         self._check = check
         self._pending: list[_PendingCommand] = []
+        """Commands waiting for their append, in order of arrival."""
         self._closed = False
+        """True once the run takes no more commands."""
 
     async def ask(self, event: Event, request: Request) -> Position:
         """Waits until the run has appended the command, and returns its position.
@@ -82,7 +91,7 @@ class Inbox:
             # An illegal command is refused for good; a legal one meeting a closed inbox may be repeated, so the two
             # answers differ.
             self._check(event)
-            raise _taken_up_anew()
+            raise _restarting_error()
         answer: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
         self._pending.append(_PendingCommand(event, request, answer, current_traceparent()))
         return await answer
@@ -113,11 +122,11 @@ class Inbox:
                 )
                 position = (await lease.append([draft]))[0]
             except ConflictError as error:
-                _refuse(command, error)
+                _answer_with_error(command, error)
             # Fences and cancellations too: an HTTP request with a future that is never set would hang until its client
             # gives up.
             except BaseException:
-                _refuse(command, _taken_up_anew())
+                _answer_with_error(command, _restarting_error())
                 raise
             else:
                 if not command.answer.done():
@@ -134,17 +143,19 @@ class Inbox:
             try:
                 self._check(command.event)
             except (ConflictError, UnreachableError) as error:
-                _refuse(command, error)
+                _answer_with_error(command, error)
             else:
-                _refuse(command, _taken_up_anew())
+                _answer_with_error(command, _restarting_error())
 
 
-def _refuse(command: _PendingCommand, error: Exception) -> None:
+def _answer_with_error(command: _PendingCommand, error: Exception) -> None:
+    """Answers a waiting caller with this error; a caller no longer waiting is skipped."""
     if not command.answer.done():
         command.answer.set_exception(error)
 
 
-def _taken_up_anew() -> UnreachableError:
+def _restarting_error() -> UnreachableError:
+    """Returns the error, worth a retry, of a command to a run that is restarting."""
     return UnreachableError("the run is being restarted", fix="ask again in a moment")
 
 
@@ -156,6 +167,7 @@ LEGAL: Final[dict[type[Event], tuple[Status, ...]]] = {
     # Notes are about history, too.
     life.ExperimentAnnotated: tuple(Status),
 }
+"""States of the experiment in which each event may be requested."""
 
 
 def check_command(state: RunState, event: Event) -> None:
@@ -165,7 +177,7 @@ def check_command(state: RunState, event: Event) -> None:
     is unknown.
     """
     if state.spine.spec is None:
-        raise _taken_up_anew()
+        raise _restarting_error()
     if isinstance(event, TaskRetried):
         check_retry(state, event)
     elif isinstance(event, ExperiencePrioritized):
@@ -212,8 +224,8 @@ def check_giving_up(state: RunState, event: ExperienceGivenUp) -> None:
 def check_transition(spine: Spine, event: Event) -> None:
     """Raises ConflictError if the event is illegal in the experiment's state, such as a resume of a running one.
 
-    A pause command during an automatic pause (for an obstacle) replaces that pause; only retrying the obstacle ends an
-    automatic pause.
+    A pause command during an automatic pause (for an obstacle) replaces that pause. A resume command ends an automatic
+    pause for a cause in `RESUMABLE`; one for another cause ends by itself, once the obstacle is gone.
     """
     legal = LEGAL[type(event)]
     status = spine.status

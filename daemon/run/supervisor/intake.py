@@ -40,8 +40,8 @@ from rftd.streams.spec.spec import ExperimentSpec
 from rftd.streams.spec.split_submission import BOTH, ROLES, TRAIN, Disagreement, filled, halves_of, has_tasks, joined
 from rftd.workers.devices.host import Host
 
-_OF_BATCH: Final = (("buffer", "batch_size"),)
-"""Fields determining a train batch not given by any file."""
+_BATCH_SIZE_FIELDS: Final = (("buffer", "batch_size"),)
+"""Fields of the batch size, not copied into a trainer half whose tasks are in the explorer half."""
 
 
 class WantedFork(msgspec.Struct, frozen=True):
@@ -54,7 +54,9 @@ class WantedFork(msgspec.Struct, frozen=True):
     overrides: tuple[str, ...]
     """Changes of the parent's configuration, as `key=value`."""
     name: str | None
+    """Requested name; None: derived from the parent's name."""
     labels: dict[str, str]
+    """Labels of the fork."""
 
 
 class Intake:
@@ -93,7 +95,7 @@ class Intake:
             benches = [await self._bench(checkpoint, spec) for checkpoint in measured]
             return _naming_all(benches[-1][0], [bench.name for bench, _ in benches])
         # Nothing is tidied: a crash's leftovers in the folder of a removed experiment go with the next submission.
-        spec, _ = await self._prepared(spec, host, judge.asker, tidy=False)
+        spec, _ = await self._with_history(spec, host, judge.asker, tidy=False)
         self._check_room()
         return spec
 
@@ -111,7 +113,7 @@ class Intake:
             return spec.config
         tasks_elsewhere = spec.half == TRAIN and not has_tasks(spec)
         other_half = relocated(living.spec, living.spine)
-        return filled(spec.config, other_half.config, *(_OF_BATCH if tasks_elsewhere else ()))
+        return filled(spec.config, other_half.config, *(_BATCH_SIZE_FIELDS if tasks_elsewhere else ()))
 
     async def submit(
         self, spec: ExperimentSpec, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID, base: UUID | None = None
@@ -127,7 +129,7 @@ class Intake:
         registered = self._experiments.get(experiment)
         forked: life.ExperimentForked | None = None
         if registered is None:
-            spec, forked = await self._prepared(spec, host, judge.asker)
+            spec, forked = await self._with_history(spec, host, judge.asker)
             if forked is None and base is not None and base in self._experiments:
                 spec, forked = await based(self._log, self._experiments[base], spec, host)
             self._check_room()
@@ -167,6 +169,7 @@ class Intake:
     async def _bench(
         self, measured: Measured, spec: ExperimentSpec
     ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
+        """Returns specification and fork event of one checkpoint's bench experiment, under a free name."""
         name = self._free_name(measured.name(spec.name), Path(spec.job_dir).parent)
         return await bench_of(self._log, measured, spec, name)
 
@@ -325,6 +328,9 @@ class Intake:
     async def _accept(
         self, experiment: UUID, spec: ExperimentSpec, warnings: tuple[str, ...], grants: tuple[life.Grant, ...]
     ) -> None:
+        """Appends `warnings` and the acceptance of an experiment, with `grants` and the digests of tokenizers copied
+        into its folder.
+        """
         tokenizers = await asyncio.to_thread(copied_tokenizers, spec)
         # Read before writing the acceptance: readers of the experiment begin at these positions, so none of its records
         # may lie below.
@@ -337,7 +343,7 @@ class Intake:
         ]
         await append_when_space(self._log, drafts, clock=self._clock)
 
-    async def _prepared(
+    async def _with_history(
         self, spec: ExperimentSpec, host: Host, asker: Asker, *, tidy: bool = True
     ) -> tuple[ExperimentSpec, life.ExperimentForked | None]:
         """Returns the specification with its own folder, and the history continued by it, if any.
@@ -354,7 +360,7 @@ class Intake:
                 fix="cancel it, or choose a name",
             )
         continuable = [experiment for experiment in before if experiment.spine.kept is not Kept.REMOVED]
-        if not continuable or not await asyncio.to_thread(_used, Path(spec.job_dir)):
+        if not continuable or not await asyncio.to_thread(_is_used, Path(spec.job_dir)):
             return await self._with_own_folder(spec, tidy=tidy), None
         asker.check_concerned(continuable[-1].spine.submitted_by, name=continuable[-1].name)
         check_parent(continuable[-1].name, continuable[-1].spine)
@@ -382,7 +388,7 @@ class Intake:
                 field="name",
                 fix="choose another name, or remove that experiment with rftd rm",
             )
-        used = await asyncio.to_thread(_used, Path(spec.job_dir))
+        used = await asyncio.to_thread(_is_used, Path(spec.job_dir))
         if not used:
             return spec
         # A bench of a model continues nothing, and may be requested again and again.
@@ -425,6 +431,7 @@ def made_by(key: UUID) -> UUID:
 
 
 def _disagreement(name: str, difference: Disagreement) -> ConflictError:
+    """Returns the error of two halves with different settings of a shared field."""
     first, second = (textwrap.shorten(repr(setting), 100) for setting in (difference.one, difference.other))
     return ConflictError(
         f"{name} was submitted with {difference.field}: {first}, and here it is {second}: they are not two halves of "
@@ -434,6 +441,7 @@ def _disagreement(name: str, difference: Disagreement) -> ConflictError:
     )
 
 
-def _used(folder: Path) -> bool:
+def _is_used(folder: Path) -> bool:
     # Copies of tokenizers come with the acceptance, and stay behind if the experiment never starts.
+    """True if the folder has files other than copies of tokenizers."""
     return folder.is_dir() and any(path.name != ARTIFACTS for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""`KeptTables`: files of database tables and folders of agents for experiments of this log, and unused ones."""
+"""`KeptTables`: files of database tables and folders of programs for experiments of this log, and unused ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rftd.streams.folds.spine import Kept
 
 
 class KeptTables:
-    """Files with rows of database tables, and copies of agents' folders, for this log's experiments, in folders
+    """Files with rows of database tables, and copies of programs' folders, for this log's experiments, in folders
     `.tables/LOG` under checkpoint roots.
     """
 
@@ -35,7 +35,7 @@ class KeptTables:
         if self._log is None:
             return []
         ids = (self._log.id, *self._log.former)
-        below = {table_folder(_root(experiment.spec.config), id) for experiment in experiments for id in ids}
+        below = {table_folder(_checkpoint_root(experiment.spec.config), id) for experiment in experiments for id in ids}
         imported = {
             path.parent for experiment in experiments for path in tables_of(experiment.spec) if path.parent.name in ids
         }
@@ -44,10 +44,10 @@ class KeptTables:
     def unused(self, experiments: Collection[Entry], *, now_ns: int) -> list[Unreferenced]:
         """Returns files named by no experiment (removed experiments do not count) and not written recently. Blocks."""
         named = b"\n".join(
-            msgspec.json.encode(experiment.spec.config) for experiment in experiments if _reads(experiment)
+            msgspec.json.encode(experiment.spec.config) for experiment in experiments if _may_read(experiment)
         )
         unused: list[Unreferenced] = []
-        for path in sorted(path for folder in self.folders(experiments) for path in _kept_in(folder)):
+        for path in sorted(path for folder in self.folders(experiments) for path in _kept_files(folder)):
             status = path.stat()
             # Named after the content, and so identical for each experiment reading the same rows.
             if path.name.encode() not in named and status.st_mtime_ns < now_ns - int(GRACE_S * 1e9):
@@ -56,7 +56,8 @@ class KeptTables:
         return unused
 
 
-def _kept_in(folder: Path) -> list[Path]:
+def _kept_files(folder: Path) -> list[Path]:
+    """Returns the finished table files and the finished and unfinished agent copies in a folder."""
     return [*folder.glob("*.jsonl"), *folder.glob("agent-*"), *folder.glob(".agent-*")]
 
 
@@ -66,9 +67,11 @@ def _size_bytes(path: Path) -> int:
     return sum(file.lstat().st_size for file in files)
 
 
-def _root(config: dict[str, Any]) -> Path:
+def _checkpoint_root(config: dict[str, Any]) -> Path:
+    """Returns the checkpoint root written in the file; `/` without one."""
     return Path(str(config.get("checkpoint_root_dir") or "/"))
 
 
-def _reads(entry: Entry) -> bool:
+def _may_read(entry: Entry) -> bool:
+    """True if the experiment may still read kept files: it was not removed."""
     return entry.spine.kept is not Kept.REMOVED

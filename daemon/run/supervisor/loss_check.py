@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from rftd.daemon.run.registry import Entry, Registry, every_entry, find_entry
-from rftd.daemon.run.supervisor.folder_claims import EVERY, LOOK_S, FolderClaims
+from rftd.daemon.run.supervisor.folder_claims import EVERY, POLL_INTERVAL_S, FolderClaims
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.folder_log import of_another_log
 from rftd.daemon.serve.log_identity import last_identity
@@ -65,6 +65,7 @@ memory.
 # At some 100 bytes each, far below `limits.RECORD_SIZE_BYTES`: a larger acceptance could not be recorded, and its
 # experiment could never continue.
 HEADS_IN_AN_EVENT: Final = 2_000
+"""Maximum number of accepted heads in one event."""
 HEADS_IN_A_TURN: Final = 128
 """Number of older remembered heads compared with the log in one turn of a run's loop."""
 
@@ -96,16 +97,23 @@ class LossCheck:
         self._logger = logger
         self._door = door
         self.claims: Final = claims or FolderClaims(None, logger=logger)
+        """Owners of experiments' folders, by which folders of other logs are refused."""
         self._written: dict[HeadRef, Loss] = {}
+        """Losses in the file of losses, by the remembered head."""
         self._losses: dict[HeadRef, Loss] = {}
+        """Detected losses, by the remembered head."""
         self._experiments: Mapping[UUID, Entry] = {}
+        """Experiments of the registry, once `hear` was called."""
         self._stop: Callable[[UUID], None] = lambda _: None
+        """Function stopping the run of an experiment; set by `hear`."""
         self._present: tuple[UUID, ...] | None = None
         """Experiments not ended when this daemon started; losses detected later may concern them."""
         self._one_listener = asyncio.Lock()
+        """Lock held while heads are compared and losses written."""
         self._compared_heads: set[HeadRef] = set()
         """Heads found in the log by this daemon and older than other compared heads: not compared again."""
         self._first_check_over = False
+        """True once the heads remembered at the daemon's start were compared."""
         self._compared: set[UUID] = set()
         """Experiments whose own remembered heads were compared with the log."""
 
@@ -131,6 +139,9 @@ class LossCheck:
     ) -> list[Loss]:
         # Several callers may speak at once (a client at the door, a run, the projector), and the file is read, merged
         # and written whole: interleaved, the later write would drop the losses of the earlier one.
+        """Compares remembered heads with the log, and records the missing ones, and the losses `deleted`, in the file;
+        parameters as of `note`.
+        """
         async with self._one_listener:
             if self._file is not None and not self._written:
                 await self._recall(self._file)
@@ -228,6 +239,7 @@ class LossCheck:
         await self._require_claim(entry, self.claims.claim)
 
     async def _require_claim(self, entry: Entry, claim: Callable[[Entry], OtherLogError | None]) -> None:
+        """Raises the error returned by `claim` if another log owns the experiment's folder."""
         error = await asyncio.to_thread(claim, entry)
         if error is not None:
             self._admit_appenders()
@@ -359,6 +371,7 @@ class LossCheck:
         return bereaves(loss, experiment, start=entry.spine.start, accepted=entry.losses)
 
     def _admit_appenders(self) -> None:
+        """Admits clients to appending, except those of stopped or refused experiments."""
         if self._door is not None:
             self._door.open({*self.stopped(), *self.claims.refused})
 
@@ -369,12 +382,15 @@ class Survivors:
     """
 
     def __init__(self, loss_check: LossCheck, entry: Entry, executor: Executor, clock: Clock) -> None:
+        """Compares the heads remembered for `entry` and by the workers of `executor` with the log of `loss_check`."""
         self._loss_check = loss_check
         self._clock = clock
         self._looked_s = clock.monotonic_s()
+        """Monotonic time of the last check of the folder's owner."""
         self._entry = entry
         self._executor = executor
         self._older: dict[HeadRef, str] = {}
+        """Remembered heads not compared yet, with the place remembering each."""
 
     async def hear(self, state: RunState) -> None:
         """Returns once the run may append, because the log has its newest remembered heads. Raises LogLossError."""
@@ -384,7 +400,7 @@ class Survivors:
         """Compares some of the run's older heads, and checks that its folder still belongs to this log. Raises
         LogLossError.
         """
-        if self._clock.monotonic_s() - self._looked_s >= LOOK_S:
+        if self._clock.monotonic_s() - self._looked_s >= POLL_INTERVAL_S:
             self._looked_s = self._clock.monotonic_s()
             with suppress(OSError):  # a temporarily failing disk is the workers' trouble
                 await self._loss_check.look(self._entry)
@@ -393,6 +409,7 @@ class Survivors:
 
 
 def _lives_of(experiments: Iterable[Entry]) -> list[Life]:
+    """Returns id, end and accepted losses of each experiment."""
     return [Life(experiment.id, experiment.spine.ended, experiment.losses) for experiment in experiments]
 
 

@@ -23,6 +23,7 @@ from rftd.workers.models.model_folder import has_config
 _USED_SHARE: Final = 0.9
 """Share of the available memory planned for a micro-batch: forecasts are inexact, and other processes use memory."""
 _RECOMPUTED: Final = "gradient_checkpointing"
+"""Engine argument enabling recomputation of layers."""
 
 
 def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
@@ -37,8 +38,10 @@ def with_memory(spec: ExperimentSpec, host: Host) -> ExperimentSpec:
     warnings: list[str] = []
     stages = spec.stages
     if not spec.deterministic:
-        stages = tuple(_fitted(stage, host, warnings) for stage in _recomputing(stages, host, warnings))
-    memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
+        stages = tuple(
+            _with_fitting_micro_batch(stage, host, warnings) for stage in _with_recomputation(stages, host, warnings)
+        )
+    memory = tuple(row for stage in stages for row in _memory_rows(stage, host, deterministic=spec.deterministic))
     return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=(*spec.warnings, *warnings))
 
 
@@ -50,20 +53,23 @@ def as_before(spec: ExperimentSpec, before: Sequence[StageSpec], host: Host = AN
     """
     chosen = {stage.name: stage.trainer for stage in before if not stage.trainer.micro_batch_written}
     unchanged = {stage.name for stage in spec.stages if stage.name in chosen and not stage.trainer.micro_batch_written}
-    stages = tuple(_chosen(stage, chosen[stage.name]) if stage.name in unchanged else stage for stage in spec.stages)
+    stages = tuple(
+        _with_earlier_choice(stage, chosen[stage.name]) if stage.name in unchanged else stage for stage in spec.stages
+    )
     stale = tuple(_micro_batches_of(name) for name in unchanged)
     warnings = tuple(warning for warning in spec.warnings if not (stale and warning.startswith(stale)))
     memory = spec.memory
     if host.seen:
-        memory = tuple(row for stage in stages for row in _rows(stage, host, deterministic=spec.deterministic))
+        memory = tuple(row for stage in stages for row in _memory_rows(stage, host, deterministic=spec.deterministic))
     return msgspec.structs.replace(spec, stages=stages, memory=memory, warnings=warnings)
 
 
-def _chosen(stage: StageSpec, before: TrainerSpec) -> StageSpec:
+def _with_earlier_choice(stage: StageSpec, before: TrainerSpec) -> StageSpec:
+    """Returns the stage with micro-batch and layer recomputation of the earlier trainer `before`."""
     arguments = stage.trainer.engine_args
     if stage.trainer.engine == before.engine == "torch" and _RECOMPUTED in before.engine_args:
         arguments = {_RECOMPUTED: before.engine_args[_RECOMPUTED], **arguments}
-    return _trained(stage, max_tokens_per_micro_batch=before.max_tokens_per_micro_batch, engine_args=arguments)
+    return _with_trainer(stage, max_tokens_per_micro_batch=before.max_tokens_per_micro_batch, engine_args=arguments)
 
 
 def _micro_batches_of(stage: str) -> str:
@@ -71,7 +77,7 @@ def _micro_batches_of(stage: str) -> str:
     return f"stage {stage!r}: micro-batches have "
 
 
-def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
+def _with_fitting_micro_batch(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
     """Returns the stage with the largest micro-batch fitting its trainer: the written size, a half, a quarter, ..."""
     trainers = host.for_trainers
     memory = trainer_engines.memory_of(stage, trainers)
@@ -82,7 +88,7 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
     smallest_tokens = _smallest_tokens(stage)
     while not _fits(fitted, trainers, room_bytes) and fitted.trainer.max_tokens_per_micro_batch > smallest_tokens:
         half = fitted.trainer.max_tokens_per_micro_batch // 2
-        fitted = _trained(fitted, max_tokens_per_micro_batch=max(smallest_tokens, half))
+        fitted = _with_trainer(fitted, max_tokens_per_micro_batch=max(smallest_tokens, half))
     if fitted is not stage:
         warnings.append(
             f"{_micro_batches_of(stage.name)}{fitted.trainer.max_tokens_per_micro_batch} tokens instead of "
@@ -92,8 +98,10 @@ def _fitted(stage: StageSpec, host: Host, warnings: list[str]) -> StageSpec:
     return fitted
 
 
-def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str]) -> tuple[StageSpec, ...]:
-    """Enables layer recomputation in all stages if one does not fit otherwise: the torch engine loads a model once."""
+def _with_recomputation(stages: tuple[StageSpec, ...], host: Host, warnings: list[str]) -> tuple[StageSpec, ...]:
+    """Returns the stages with recomputation of layers in all torch trainers, if one of them does not fit otherwise: the
+    torch engine loads a model once.
+    """
     tight = [stage for stage in stages if _is_tight(stage, host)]
     if not tight or any(_RECOMPUTED in stage.trainer.engine_args for stage in stages):
         return stages
@@ -102,7 +110,7 @@ def _recomputing(stages: tuple[StageSpec, ...], host: Host, warnings: list[str])
         f"{tight[0].name!r} has no room for the activations of all layers; steps take about a third longer"
     )
     return tuple(
-        _trained(stage, engine_args={**stage.trainer.engine_args, _RECOMPUTED: True})
+        _with_trainer(stage, engine_args={**stage.trainer.engine_args, _RECOMPUTED: True})
         if stage.trainer.engine == "torch"
         else stage
         for stage in stages
@@ -118,12 +126,13 @@ def _is_tight(stage: StageSpec, host: Host) -> bool:
     """True if the trainer does not fit even with the smallest micro-batch."""
     if stage.trainer.engine != "torch" or stage.trainer.micro_batch_written:
         return False
-    stage = _trained(stage, max_tokens_per_micro_batch=_smallest_tokens(stage))
+    stage = _with_trainer(stage, max_tokens_per_micro_batch=_smallest_tokens(stage))
     memory = trainer_engines.memory_of(stage, host.for_trainers)
     return memory is not None and not _fits(stage, host.for_trainers, _room_bytes(memory.device, stage, host))
 
 
 def _fits(stage: StageSpec, host: Host, room_bytes: int) -> bool:
+    """True if the trainer's memory fits `room_bytes`, or is unknown."""
     memory = trainer_engines.memory_of(stage, host)
     return memory is None or _total_bytes(stage, memory) <= room_bytes
 
@@ -144,18 +153,20 @@ def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
     return max(0, int(_USED_SHARE * room_bytes))
 
 
-def _rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterator[WorkerMemory]:
+def _memory_rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterator[WorkerMemory]:
+    """Yields the memory forecast of the stage's trainer and of its explorers, as far as known."""
     if not has_config(Path(stage.model.path)):
         return
     trainer = trainer_engines.memory_of(stage, host.for_trainers)
     if trainer is not None:
-        yield _row("trainer", stage, trainer, trainer_engines.ranks_on_device(stage))
+        yield _memory_row("trainer", stage, trainer, trainer_engines.ranks_on_device(stage))
     explorer = None if stage.kind == "train" else rollout_engines.memory_of(stage, host, deterministic=deterministic)
     if explorer is not None:
-        yield _row("explorer", stage, explorer, explorers_on(explorer.device, stage.rollout, host))
+        yield _memory_row("explorer", stage, explorer, explorers_on(explorer.device, stage.rollout, host))
 
 
-def _row(role: str, stage: StageSpec, memory: EngineMemory, workers: int) -> WorkerMemory:
+def _memory_row(role: str, stage: StageSpec, memory: EngineMemory, workers: int) -> WorkerMemory:
+    """Builds the memory forecast of a role; `workers` share the device."""
     return WorkerMemory(
         role=role,
         stage=stage.name,
@@ -166,5 +177,6 @@ def _row(role: str, stage: StageSpec, memory: EngineMemory, workers: int) -> Wor
     )
 
 
-def _trained(stage: StageSpec, **changes: Any) -> StageSpec:
+def _with_trainer(stage: StageSpec, **changes: Any) -> StageSpec:
+    """Returns the stage with `changes` of its trainer."""
     return msgspec.structs.replace(stage, trainer=msgspec.structs.replace(stage.trainer, **changes))

@@ -15,7 +15,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.events.step import EvalCompleted
 from rftd.streams.folds.signal import SOLVED
 
-_FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
+_LINES: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     life.ExperimentStarted: ("experiment.started", ()),
     life.StageStarted: ("stage.started", ("stage", "name", "first_version")),
     life.StageCompleted: ("stage.completed", ("stage", "last_version")),
@@ -31,18 +31,20 @@ _FIELDS: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     StageStopped: ("stage.stopped", ("stage", "version", "cause", "reason")),
     SignalLost: ("signal.lost", ("stage", "step", "cause", "reason", "fix")),
 }
-_SERIOUS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})
+"""Line name and logged fields of each milestone event."""
+_WARNED_EVENTS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})
+"""Milestones logged as warnings."""
 
 
 def tell(log: Logger, experiment: UUID, events: Iterable[Event]) -> None:
     """Writes one log line for each milestone (such as started, paused, evaluated, ended) among appended events."""
     for event in events:
-        milestone = _FIELDS.get(type(event))
+        milestone = _LINES.get(type(event))
         if milestone is None:
             continue
         name, fields = milestone
         fields_by_name = msgspec.structs.asdict(event)
-        line = log.warning if type(event) in _SERIOUS else log.info
+        line = log.warning if type(event) in _WARNED_EVENTS else log.info
         if isinstance(event, SignalLost) and event.cause == SOLVED:
             # One event type serves every cause; in the daemon's log, an end must not look like a fault.
             name = "signal.solved"

@@ -37,7 +37,7 @@ from rftd.streams.folds.failed_tasks import FailedTask
 from rftd.streams.folds.key_use import KeyUse
 from rftd.streams.log.envelope import Position
 
-AGAIN_S: Final = 0.2
+RETRY_PAUSE_S: Final = 0.2
 """Seconds between two attempts to append a command while another daemon takes the run over."""
 PATIENCE_S: Final = 15.0
 """Maximum seconds of attempts while another daemon takes the run over; then the caller gets UnreachableError."""
@@ -47,7 +47,9 @@ class Order(msgspec.Struct, frozen=True):
     """One idempotent command of a client: repetitions have equal key, verb and body, and share one event."""
 
     key: UUID
+    """Key of the client's request."""
     verb: str
+    """Name of the command."""
     experiment: UUID | None
     """The experiment concerned; None if the command creates one."""
     digest: str
@@ -77,8 +79,11 @@ class _Holders:
     """The concurrent requests under one key, all repetitions of one order; `lock` admits one at a time."""
 
     order: Order
+    """The order that all requests under the key repeat."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Lock admitting one request of the key at a time."""
     count: int = 0
+    """Number of requests using or awaiting the lock."""
 
 
 class Orders:
@@ -95,9 +100,11 @@ class Orders:
     ) -> None:
         """`folds` map keys to their uses; `refresh` brings them to the log's present end, at least past a record."""
         self._folds = tuple(folds)
+        """Folds of used keys, by experiment and by dead letter."""
         self._refresh = refresh
         self._clock = clock
         self._holders_by_key: dict[UUID, _Holders] = {}
+        """Requests under way, by key."""
 
     async def carry_out(
         self,
@@ -130,7 +137,7 @@ class Orders:
                     if self._clock.monotonic_s() >= deadline_s:
                         fix = "ask again, with the same key"
                         raise UnreachableError(error.what, where=error.where, fix=fix) from error
-                    await self._clock.sleep(AGAIN_S)
+                    await self._clock.sleep(RETRY_PAUSE_S)
                 await self._refresh(position)
                 use = self.standing(order)
                 # Without a position, the record may come from another attempt, and has to be complete.
@@ -158,6 +165,7 @@ class Orders:
         return next(id for id in ids if (use := self._at(id, order.key)) is None or use.effective)
 
     def _at(self, event: UUID, key: UUID) -> KeyUse | None:
+        """Returns the recorded use of a key by this event id; None if the event is not in the log."""
         return next((use for fold in self._folds if (use := fold.at(event, key)) is not None), None)
 
     @asynccontextmanager
@@ -214,6 +222,7 @@ class Verdicts:
         run_under_way: RunUnderWay,
         entry: Callable[[UUID], Entry],
     ) -> None:
+        """`run_under_way` returns the run of a task's experiment; `entry` looks experiments up by id."""
         self._entry = entry
         self._dead_letters = dead_letters
         self._orders = orders

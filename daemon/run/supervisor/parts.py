@@ -24,7 +24,7 @@ from rftd.workers.generation import engine_registry as rollout_engines
 from rftd.workers.training.extensions import check_extensions
 from rftd.workers.workflows.runner import check_names
 
-LOOK_S: Final = 2.0
+POLL_INTERVAL_S: Final = 2.0
 """Seconds between two searches for a missing plug-in, which may be installed meanwhile."""
 
 
@@ -39,6 +39,7 @@ class Parts:
         self.columns = TaskColumns()
         """Columns of tasksets with row-drawing selectors; complete for the current stage once nothing is missing."""
         self._missing: Obstacle | None = None
+        """Obstacle found by the last check; None: nothing is missing."""
         self._look_at_s: float | None = 0.0
         """Monotonic time of the next check; None once nothing is missing."""
 
@@ -56,12 +57,13 @@ class Parts:
             remaining = msgspec.structs.replace(spec, stages=spec.stages[max(0, stage) :])
             # In a thread: importing a plug-in may take seconds, and torch with it.
             self._missing = await asyncio.to_thread(self._look, remaining, recorded, tuple(grants))
-            self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + LOOK_S
+            self._look_at_s = None if self._missing is None else self._clock.monotonic_s() + POLL_INTERVAL_S
         if self._missing is None:
             await self.columns.read(spec, stage)
         return self._missing
 
     def _look(self, spec: ExperimentSpec, recorded: Mapping[str, str], grants: Sequence[Grant]) -> Obstacle | None:
+        """Returns the obstacle of the first withdrawn grant or missing plug-in; None if complete. Blocks."""
         for grant in self._allowances.withdrawn(grants):
             return Obstacle(
                 cause=NOT_ALLOWED,

@@ -26,7 +26,8 @@ from rftd.streams.log.topics import Partition, partition_of
 
 # A look costs a read of the registry; space freed a few seconds later is early enough.
 EVERY_S: Final = 10.0
-STEPS_AT_ONCE: Final = 64
+"""Seconds between two passes over the experiments."""
+STEPS_PER_REWRITE: Final = 64
 """Maximum number of batches dropped per experiment and pass, so that other experiments have their turn."""
 
 
@@ -101,6 +102,7 @@ class PayloadKeeper:
         self.log_excess_bytes = excess_bytes
 
     async def _drop_due(self, entry: Entry) -> None:
+        """Drops all payloads of an experiment without further use, or those trained long enough ago."""
         reason = self._reason(entry)
         if reason:
             await self._drop_whole(entry, reason)
@@ -110,6 +112,7 @@ class PayloadKeeper:
             await self._drop_trained(entry, state)
 
     async def _drop_whole(self, entry: Entry, reason: str) -> None:
+        """Drops all payloads of an experiment, and records `reason`."""
         await self._record_dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
 
     def _reason(self, entry: Entry) -> str:
@@ -149,7 +152,7 @@ class PayloadKeeper:
         saved = sorted({step for step, _ in state.checkpoints})
         base = saved[-2] if len(saved) > 1 else 0
         begun = max(spine.payloads_dropped_through, spine.forked.at_step if spine.forked is not None else 0)
-        through = min(base, begun + STEPS_AT_ONCE)
+        through = min(base, begun + STEPS_PER_REWRITE)
         if through <= begun:
             return
         older: Mapping[int, int] = {}
@@ -159,7 +162,7 @@ class PayloadKeeper:
         over: dict[UUID, GroupClosed] = {}
         for step in range(begun + 1, through + 1):
             for ref in await self._groups(state, older, step):
-                closed = over[ref.group] = await self._closed(ref.partition, ref.offset)
+                closed = over[ref.group] = await self._closing_of(ref.partition, ref.offset)
                 if _in_use(state, closed):
                     del over[ref.group]
         # After the groups are known: experiences planned meanwhile were in use then, or are found here.
@@ -171,6 +174,9 @@ class PayloadKeeper:
         await self._record_dropped(entry, dropped, "trained", through_step=through)
 
     async def _groups(self, state: RunState, older: Mapping[int, int], step: int) -> tuple[GroupRef, ...]:
+        """Returns the groups planned for a step; empty if the plan's position is unknown. `older` has positions of
+        plans no longer in the state.
+        """
         offset = state.spine.plan_offsets.get(step, older.get(step))
         if offset is None:
             return ()
@@ -178,13 +184,15 @@ class PayloadKeeper:
         records = await self._log.read(home, offset, max_records=1)
         return decode_as(records[0], BatchPlanned).groups if records else ()
 
-    async def _closed(self, partition: int, offset: int) -> GroupClosed:
+    async def _closing_of(self, partition: int, offset: int) -> GroupClosed:
+        """Reads the event that closed a group, at this position."""
         records = await self._log.read(Partition(topics.TASKS, partition), offset, max_records=1)
         return decode_as(records[0], GroupClosed)
 
     async def _record_dropped(self, entry: Entry, dropped: Dropped, reason: str, *, through_step: int) -> None:
         # Space first, event second: a crash in between drops the same payloads again, without effect; an event without
         # the drop would prevent it.
+        """Gives the space of dropped payloads back to the file system, and records the drop as an event."""
         await give_back(self._log)
         event = PayloadsDropped(
             reason=reason,
@@ -199,6 +207,7 @@ class PayloadKeeper:
 
 
 def _ended_ns(entry: Entry) -> int:
+    """Returns the time of an ended experiment's end, in nanoseconds since 1970."""
     return entry.spine.status_ns
 
 

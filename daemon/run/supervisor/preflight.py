@@ -31,6 +31,7 @@ from rftd.daemon.run.supervisor.row_looks import (
 )
 from rftd.daemon.run.supervisor.stage_steps import auxiliary_buffer, row_warnings, steps_of
 from rftd.daemon.run.supervisor.task_columns import check_selector, drawn
+from rftd.daemon.run.supervisor.task_pipelines import check_made
 from rftd.daemon.run.supervisor.token_looks import check_opens, check_tokens
 from rftd.ops.errors import ConfigError, DataError, RftdError
 from rftd.ops.hub_id import DATASET, MODEL, HubId
@@ -56,6 +57,7 @@ from rftd.workers.workflows.runner import check_names
 from rftd.workers.workflows.source import SourceName, agent_source, check_source, source_name
 
 _JUDGES: Final = ("llm_judge_reward", "rubric_judge_reward")
+"""Rewards answered by an auxiliary model."""
 
 
 def check_tasksets(spec: ExperimentSpec, findings: Findings | None = None) -> None:
@@ -89,6 +91,7 @@ def _reward(taskset: TasksetSpec) -> str | None:
 
 
 def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping[str, Any], field: str) -> None:
+    """Checks the arguments of a named plug-in, if it is installed here; `field` is the field of the arguments."""
     if name is None:
         return
     try:
@@ -137,9 +140,10 @@ def preflight(spec: ExperimentSpec, host: Host = ANY_HOST) -> ExperimentSpec:
 
     Raises ConfigError, DataError with every error at once. Blocks.
     """
+    check_made(spec.config)
     findings = Findings(spec)
     contamination = Contamination(spec)
-    stages = tuple(_stage(stage, host, findings, contamination) for stage in spec.stages)
+    stages = tuple(_preflight_stage(stage, host, findings, contamination) for stage in spec.stages)
     check_tasksets(spec, findings)
     findings.check()
     of_rows = (text for before, stage in zip(spec.stages, stages, strict=True) for text in row_warnings(before, stage))
@@ -175,7 +179,8 @@ def _count(
     return counted
 
 
-def _stage(stage: StageSpec, host: Host, findings: Findings, contamination: Contamination) -> StageSpec:
+def _preflight_stage(stage: StageSpec, host: Host, findings: Findings, contamination: Contamination) -> StageSpec:
+    """Returns the stage with counted rows and steps, after recording its errors in `findings`."""
     _check_parts(stage, host, findings)
     check_packages(stage, host, findings)
     _check_models(stage, host, findings)
@@ -257,7 +262,7 @@ def _check_models(stage: StageSpec, host: Host | None, findings: Findings) -> No
     trusted = stage.model.trust_remote_code
     if stage.trainer.engine != "fake":
         with findings.of(stage):
-            _model(stage.model.path, trusted=trusted)
+            _check_model(stage.model.path, trusted=trusted)
             check_texts(Path(stage.model.path), field="model.model_path")
             if stage.trainer.engine != "tinker":  # else the weights are at the service
                 check_weights(Path(stage.model.path), field="model.model_path")
@@ -270,14 +275,14 @@ def _check_models(stage: StageSpec, host: Host | None, findings: Findings) -> No
             with findings.of(stage):
                 check_opens(Path(stage.model.path), trusted=trusted, field="model.model_path")
         with findings.of(stage):
-            _adapter(stage.model)
+            _check_adapter(stage.model)
         for path, field in (
             (stage.trainer.critic_path, "model.critic_model_path"),
             (stage.trainer.teacher_path, "explorer.auxiliary_models"),
         ):
             if path:
                 with findings.of(stage):
-                    _model(path, field, trusted=trusted)
+                    _check_model(path, field, trusted=trusted)
                     check_weights(Path(path), field=field)
     if stage.kind != "train":
         _check_engine_runs(stage, host, findings)
@@ -288,7 +293,7 @@ def _check_models(stage: StageSpec, host: Host | None, findings: Findings) -> No
         if not auxiliary.served and auxiliary.engine != "fake":
             section = f"explorer.auxiliary_models[{number}]"
             with findings.of(stage):
-                _model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
+                _check_model(auxiliary.path, f"{section}.model_path", trusted=auxiliary.trust_remote_code)
                 check_texts(Path(auxiliary.path), field=f"{section}.model_path")
                 check_weights(Path(auxiliary.path), field=f"{section}.model_path")
                 if host is not None:
@@ -315,7 +320,10 @@ def _check_engine_runs(stage: StageSpec, host: Host | None, findings: Findings, 
                 raise
 
 
-def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
+def _check_model(path: str, field: str = "model.model_path", *, trusted: bool) -> None:
+    """Checks that `path` is a readable, complete model folder of a supported architecture; `trusted`: code in the
+    folder may run. Raises DataError about `field`.
+    """
     folder = Path(path)
     check_rights(folder, field=field)
     id = HubId.parse(path)
@@ -352,7 +360,8 @@ def _model(path: str, field: str = "model.model_path", *, trusted: bool) -> None
         check_own_code(folder, field=field)
 
 
-def _adapter(model: ModelSpec) -> None:
+def _check_adapter(model: ModelSpec) -> None:
+    """Raises DataError if the adapter's folder lacks its weights."""
     if model.lora is None or not model.lora.path:
         return
     if not (Path(model.lora.path) / "adapter_model.safetensors").is_file():

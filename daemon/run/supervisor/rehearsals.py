@@ -19,10 +19,13 @@ class Rehearsals:
     """The state of commands that pass every check and append nothing."""
 
     runs: Runs
+    """Experiments running on this daemon."""
     _loss_check: LossCheck
+    """Check for lost records: a stopped experiment accepts no command."""
     _rehearses: bool = False
     """True in a view of the commands made by `rehearsing`."""
     _release_after_s: float
+    """Seconds from a person's pause to the release of the workers."""
 
     def rehearsing(self) -> Self:
         """Returns a view of these commands raising `Rehearsed` in place of the first append. See
@@ -43,6 +46,7 @@ class Rehearsals:
         raise Rehearsed(foreseen(event, self._outlook(entry)))
 
     def _outlook(self, entry: Entry) -> Outlook:
+        """Returns the experiment and its daemon at this moment."""
         run = self.runs.of(entry.id)
         line = self._current_line()
         return Outlook(
@@ -60,4 +64,5 @@ class Rehearsals:
             raise Rehearsed(consequence)
 
     def _current_line(self) -> Line:
+        """Returns running and queued experiments in starting order; implemented by AskedCommands."""
         raise NotImplementedError

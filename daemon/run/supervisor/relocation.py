@@ -72,6 +72,7 @@ def _with_half(document: Any, moved_document: Any, half_document: Any, moved_hal
 
 
 def _moved_path(path: str, moves: Moves) -> str:
+    """Returns the path after these imports, applied oldest first."""
     for step in moves:
         path = Folders((move.old, move.new) for move in step).path(path)
     return path

@@ -9,7 +9,9 @@ from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.devices.device_memory import settings_of
 
 EXACT: Final = "float32"
+"""Number format of explorers that compute without rounding."""
 _ROUNDED: Final = ("bfloat16", "float16")
+"""Number formats with fewer bits than `EXACT`."""
 
 
 def rounding_warnings(spec: ExperimentSpec) -> list[str]:

@@ -24,14 +24,17 @@ _OF_TEXTS: Final = frozenset(
     ("math_reward", "math_boxed_reward", "math_verify_reward", "accuracy_reward", "exact_match_reward")
 )
 """Built-in rewards comparing an answer with a text, which the JSON of a mapping or a list never equals."""
-_LOOKS: Final = 10_000
-"""Number of rows checked in addition to the first of each file, ascending; a smaller dataset is checked completely."""
+_SAMPLE_ROWS: Final = 10_000
+"""Maximum number of rows checked, spread evenly over the dataset, in addition to the first of each file; a smaller
+dataset is checked completely.
+"""
 
 
 class _Templateless(ByteTokenizer):
     """Stand-in for the tokenizer of a model without a chat template: conversations cannot be rendered."""
 
     def __init__(self, folder: str) -> None:
+        """`folder` is the model's folder, named in errors."""
         self._folder = folder
 
     def chat_text(self, messages: Sequence[Message], *, generation_prompt: bool, tools: str = "") -> str:
@@ -63,9 +66,10 @@ def look_tokenizer(stage: StageSpec, *, chat_template: str | None = None) -> Byt
 
 
 def check_prompts(taskset: Taskset, stage: StageSpec) -> None:
-    """Checks that the stage's model can be prompted with the first task of each file. Raises DataError.
+    """Checks that a model without a chat template can be prompted with the first task of each file. Raises DataError.
 
-    Third-party workflows are checked by their explorers.
+    Does nothing for a stage whose model has a template, or needs none here. Third-party workflows are checked by their
+    explorers.
     """
     tokenizer = look_tokenizer(stage)
     if not isinstance(tokenizer, _Templateless):
@@ -83,7 +87,7 @@ def check_tasks(taskset: Taskset) -> None:
     Raises DataError, with file, row and column.
     """
     names: set[tuple[str, str | None]] = set()
-    for row in _looks(taskset):
+    for row in _sampled_rows(taskset):
         task = taskset.task(row)
         with taskset.placed(row):
             if (task.workflow, task.reward) not in names:
@@ -100,12 +104,14 @@ def check_categories(taskset: Taskset) -> None:
 
 
 def check_train_rows(taskset: Taskset, tokenizer: ByteTokenizer) -> None:
-    """Checks that each sampled row can be trained on. Raises DataError, with file, row and column."""
+    """Checks that each sampled row, of schema `kto` every row, can be trained on. Raises DataError, with file, row and
+    column.
+    """
     form = taskset.spec.format
     texts = () if form.prompt_type == "messages" else (form.prompt_key, form.response_key)
     structured: dict[str, bool] = {}
     # A label belongs to its row: of `kto` all rows are inspected.
-    for row in range(len(taskset)) if taskset.spec.schema == "kto" else _looks(taskset):
+    for row in range(len(taskset)) if taskset.spec.schema == "kto" else _sampled_rows(taskset):
         with taskset.placed(row):
             _check_kinds(DatasetRecord(taskset.row(row), taskset.spec, row), texts, structured)
         # Almost no room for tokens: only the columns are checked here, independently of the real tokenizer.
@@ -120,7 +126,7 @@ def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
     vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size") if stage.trainer.engine != "fake" else 0
     first_rows: dict[str | int, int] = {}
     last_group: str | int | None = None
-    for row in _looks(taskset):
+    for row in _sampled_rows(taskset):
         rollout = taskset.recorded(row, max_model_len=stage.model.max_model_len)
         if vocabulary and (highest := max(rollout.tokens)) >= vocabulary:
             raise taskset.fault(row, f"has token {highest}, and the model has a vocabulary of {vocabulary}")
@@ -134,9 +140,10 @@ def check_recorded(taskset: Taskset, stage: StageSpec) -> None:
 
 
 def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[str, bool]) -> None:
-    """Raises DataError for a mapping or list after rows with texts, or the reverse.
+    """Raises DataError for a row with a mapping or list under one of `keys` after rows with texts, or the reverse.
 
-    A column of mappings is learned as JSON; one among texts is a mistake.
+    `structured` carries the kind of each key's first cell from row to row, True for a mapping or list, and is filled
+    here. A column of mappings is learned as JSON; one among texts is a mistake.
     """
     for key in keys:
         cell = record.value(key)
@@ -149,14 +156,18 @@ def _check_kinds(record: DatasetRecord, keys: Iterable[str], structured: dict[st
             raise record.error(f"has a {kind} under {key!r}, where rows before it have {earlier_kind}", key)
 
 
-def _looks(taskset: Taskset) -> list[int]:
-    looks = min(_LOOKS, len(taskset))
+def _sampled_rows(taskset: Taskset) -> list[int]:
+    """Returns the numbers of the rows to check, ascending."""
+    looks = min(_SAMPLE_ROWS, len(taskset))
     spread = {number * len(taskset) // looks for number in range(looks)}
     return sorted({*taskset.first_rows, *spread})
 
 
 def _check_truth(raw: dict[str, Any], spec: TasksetSpec, row: int) -> None:
-    """Raises DataError for a truth of several values if its reward takes a text."""
+    """Raises DataError if a row's truth is a mapping or list, and the row's reward is a built-in one comparing texts.
+
+    `raw` is the row as read, which may name a workflow and a reward of its own; without a truth nothing is checked.
+    """
     key = spec.format.response_key
     record = DatasetRecord(raw, spec, row)
     if not key or not record.has(key):

@@ -25,8 +25,11 @@ class RowWriter:
         self._folder = folder
         self._name = name
         self._digest = hashlib.sha256()
+        """Digest of the rows written so far."""
         self._file = tempfile.NamedTemporaryFile(dir=folder, suffix=".tmp")  # noqa: SIM115 - closed by __exit__
+        """Temporary file, deleted at the end of the block; `finish` links its content under the final name."""
         self.rows = 0
+        """Number of rows written."""
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Writes one row."""
@@ -57,6 +60,7 @@ class RowWriter:
 
 
 def _umask() -> int:
+    """Returns the process's mask for modes of new files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

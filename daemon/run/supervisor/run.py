@@ -21,7 +21,7 @@ from rftd.daemon.run.supervisor.release import release_is_due
 from rftd.daemon.run.supervisor.snapshotter import Snapshotter
 from rftd.daemon.run.why.run_snapshot import Phase
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.daemon.trust.allowances import NOTHING_MORE, Allowances
 from rftd.ops import limits
 from rftd.ops.clock import Clock, RecordedClock
@@ -51,7 +51,8 @@ from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01
 """Minimum seconds between turns: records arriving meanwhile share a turn, which costs more than a record."""
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
+"""Seconds between two updates of the waits; whether a snapshot is due is looked at in every turn."""
 
 
 class Run(Tending):
@@ -77,10 +78,12 @@ class Run(Tending):
         allowances: Allowances = NOTHING_MORE,
         led: set[UUID] | None = None,
     ) -> None:
-        """Without a `guard` disk space is not checked. `survivors` are heard before the first append.
+        """`owner` is the daemon's id in leases. Workers of the `roles` are started here, and lost `lost_after_s`
+        seconds after their last sign of life. `spine_offset` is the offset of the submission, or below.
 
-        Workers are released `release_after_s` seconds into a pause ended only by a person. `led` are the experiments
-        already decided on by this daemon; newly led ones are added.
+        Without a `guard` disk space is not checked. `survivors` are heard before the first append. Workers are
+        released `release_after_s` seconds into a pause ended only by a person. `led` are the experiments already
+        decided on by this daemon; newly led ones are added.
         """
         super().__init__(
             log,
@@ -94,28 +97,37 @@ class Run(Tending):
             roles=roles,
             lost_after_s=lost_after_s,
             spine_offset=spine_offset,
+            allowances=allowances,
         )
-        self._guard = guard
-        self._survivors = survivors
+        self._guard = guard  # of free disk space, or None
+        self._survivors = survivors  # the check of the heads remembered by this run, or None
         self._parts = Parts(clock, allowances, starts=bool(roles))
-        self._led = set[UUID]() if led is None else led
+        """Check of permissions and plug-ins."""
+        self._led_experiments = set[UUID]() if led is None else led
+        """Experiments for which this daemon has held the controller's lease before."""
         self._spine = partition_of(topics.EXPERIMENTS, experiment)
-        self._owner = owner
+        """Partition of the experiment's life events."""
+        self._owner = owner  # the daemon's id in leases
         self._wall = clock
         """The machine's clock, for the times of files."""
         self._ids = ids
-        self._release_after_s = release_after_s
+        self._release_after_s = release_after_s  # from the beginning of a pause
         self.releasing = False
         """True once the workers are asked to leave, during a pause that only a person can end."""
         self._deciders = Deciders(self.state, self._liveness, starts=roles, columns=self._parts.columns.of)
+        """Controller, planner and dispatcher."""
         self._inbox = Inbox(experiment, lambda event: check_command(self.state, event))
+        """Commands waiting for the controller."""
         self._looked_s = self._turn_s = 0.0
+        """Monotonic times: of the last update of the waits, and of the last gathering of records."""
         self._trouble: Trouble | None = None
-        """Error of a role since the controller's last decision."""
+        """First trouble of a role or worker, kept until the experiment is paused; None: no trouble."""
         self._last_logged_reason = ""
+        """Reason of the trouble logged last, so that a lasting trouble is logged once."""
         self._reader_to_record = ""
         """Name of the last reader not yet recorded in the log; empty if there is no reader to record."""
         self._writer = DecisionWriter(experiment, clock=self._clock, wall=clock, logger=logger, tracer=tracer)
+        """Appender of the roles' decisions."""
 
     async def drive(self) -> None:
         """Runs the experiment; returns when it has ended or is released and its workers have ended.
@@ -130,9 +142,14 @@ class Run(Tending):
             self._gone.set()
 
     async def _drive(self) -> None:
-        beginning = await self._beginning()
+        """Folds the log, checks for losses, leads the experiment to its end or release, and closes the follower.
+
+        Raises FencedError if another daemon took the experiment over, LogLossError after ending the workers of a log
+        that lost records.
+        """
+        beginning = await self._read_beginning()
         job = Path(beginning.spec.job_dir)
-        follower = await self._followed(beginning, owner=True)
+        follower = await self._open_follower(beginning, owner=True)
         try:
             await follower.catch_up()
             # Before this run's first appends, its fences: an append hides the size of a loss.
@@ -164,7 +181,10 @@ class Run(Tending):
         return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)
 
     async def _present_trouble(self) -> Trouble | None:
-        """Returns the trouble requiring a pause of the experiment: an error, lack of space, or a part not installed."""
+        """Returns the trouble that pauses or ends the experiment: an error, no space, a missing permission or part.
+
+        An error of the check for parts is noted and logged as trouble of the controller.
+        """
         if self._trouble is not None:
             return self._trouble
         if self._guard is not None and self._guard.shortage is not None:
@@ -190,7 +210,7 @@ class Run(Tending):
         """Writes due snapshots and updates the waits; errors here are logged and do not end the run."""
         try:
             await self._snapshotter.look()
-            if (now_s := self._clock.monotonic_s()) - self._looked_s >= LOOK_S:
+            if (now_s := self._clock.monotonic_s()) - self._looked_s >= POLL_INTERVAL_S:
                 self._looked_s = now_s
                 self.waits()
         except Exception as error:
@@ -212,7 +232,9 @@ class Run(Tending):
         return spec is not None and spec.limits.unseen_days is not None
 
     def looked(self, by: str) -> None:
-        """Records `by` as a reader, if `limits.unseen_days` is set and the last recorded reader is long ago."""
+        """Notes `by` as the reader to be recorded in the next turn, if `limits.unseen_days` is set, the experiment
+        runs, and the last recorded reader is long ago.
+        """
         if reader_record_is_due(self.state, self._clock.now_ns()):
             self._reader_to_record = by
 
@@ -230,12 +252,15 @@ class Run(Tending):
         return task_retried(self.state, task, by=by, reason=reason)
 
     async def _lead(self, follower: Follower) -> None:
+        """Acquires the leases of the roles, then decides, appends and tends workers turn by turn, until the end or a
+        release.
+        """
         state = self.state
         spine = self._spine
         tasks = [partition for partition in follower.positions if partition.stream == topics.TASKS]
         self._phase = Phase.FENCING
         controller = await self._acquire(follower, "controller", [spine])
-        self._led.add(state.experiment)
+        self._led_experiments.add(state.experiment)
         planner = await self._acquire(follower, "planner", [spine])
         dispatcher = await self._acquire(follower, "dispatcher", [spine, *tasks])
         assert state.spine.spec is not None
@@ -307,7 +332,7 @@ class Run(Tending):
             await follower.catch_up()  # the workers' last records
         try:
             lost = fleet.tend(start=start)
-        except (FencedError, *AWAY):
+        except (FencedError, *UNREACHABLE_ERRORS):
             raise
         except Exception as error:
             self._note_trouble("daemon", error)
@@ -329,6 +354,11 @@ class Run(Tending):
         self._turn_s = self._clock.monotonic_s()
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
+        """Acquires the lease of a role by fencing these partitions.
+
+        Raises FencedError if a rival comes first; as the controller of an experiment led by this daemon before, also if
+        another daemon has the role by now, as nothing is taken back from a successor.
+        """
         return await RoleLease.acquire(
             self._log,
             follower,
@@ -338,5 +368,5 @@ class Run(Tending):
             clock=self._clock,
             ids=self._ids,
             # A daemon that stood still, or was cut off, takes nothing back from its successor.
-            again=role == "controller" and self.state.experiment in self._led,
+            again=role == "controller" and self.state.experiment in self._led_experiments,
         )

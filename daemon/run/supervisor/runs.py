@@ -12,7 +12,7 @@ from rftd.daemon.run.registry import Entry
 from rftd.daemon.run.why.run_snapshot import RunSnapshot
 from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.daemon.run.why.wait import Wait
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.ops import limits
 from rftd.ops.cancelling import end_if_cancelled
 from rftd.ops.clock import Clock
@@ -22,7 +22,8 @@ from rftd.streams.folds.run_state import RunState
 from rftd.streams.log.lost_records import Witness
 
 IDLE_S: Final = 0.5
-AGAIN_S: Final = 1.0
+"""Longest time in seconds between two looks at the queue; a change is looked at immediately."""
+RETRY_PAUSE_S: Final = 1.0
 """Pause in seconds before a run is started again after the log did not respond."""
 HEALTHY_S: Final = 60.0
 """Seconds of running after which earlier errors of a run are forgotten: the next error counts as the first."""
@@ -34,6 +35,7 @@ class Broken(NamedTuple):
     reason: str
     """Text of the error."""
     since_ns: int
+    """Time of the last error, in nanoseconds since 1970."""
     errors: int
     """Number of consecutive errors."""
 
@@ -42,6 +44,7 @@ class UnderWay(Protocol):
     """A running experiment of this daemon: decided on here (`Run`), or with workers only (`Hosting`)."""
 
     state: RunState
+    """Folded state of the experiment."""
     remembers: Witness | None
     """Heads read by the run, for the loss check, if the log lost records; else None."""
 
@@ -89,7 +92,9 @@ class Runs:
         recorded, because the run may append nothing.
         """
         self._hear_loss = lost
+        """Function comparing the heads remembered by a run that met lost records with the log; None for none."""
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        """Task of each running experiment."""
         self.slots: Final = slots
         self.broken: Final[dict[UUID, Broken]] = {}
         """Error of each experiment whose last run failed; removed once the experiment runs again."""
@@ -98,10 +103,13 @@ class Runs:
         self._clock = clock
         self._logger = logger
         self._under_way: dict[UUID, UnderWay] = {}
+        """The running experiments, by id."""
         self._resting: set[UUID] = set()
         """Experiments pausing after a failed run; each keeps its slot until the next start."""
         self._changed = asyncio.Event()
+        """Set when a run ends or the queue changes."""
         self._draining = False
+        """True once no run may be started any more."""
 
     def __len__(self) -> int:
         """Returns the number of experiments running here."""
@@ -146,6 +154,7 @@ class Runs:
             self._under_way.clear()  # a run cancelled before its first turn is still there, and answers nobody
 
     def _begin(self, entry: Entry, tasks: asyncio.TaskGroup) -> None:
+        """Creates the run of an experiment, and drives it in a task."""
         run = self._under_way[entry.id] = self._make(entry)
         self._tasks[entry.id] = tasks.create_task(self._drive(run, entry))
 
@@ -164,6 +173,7 @@ class Runs:
                 tasks.create_task(run.drain())
 
     async def _pause(self) -> None:
+        """Returns at the next change, or after `IDLE_S`."""
         try:
             async with asyncio.timeout(IDLE_S):
                 await self._changed.wait()
@@ -180,13 +190,13 @@ class Runs:
         except FencedError:
             self._logger.warning("experiment.taken_over", experiment=str(entry.id))
             raise
-        except AWAY as error:
+        except UNREACHABLE_ERRORS as error:
             end_if_cancelled()
             self._logger.warning("log.away", part=entry.name, reason=error.what)
-            again_s = AGAIN_S
+            again_s = RETRY_PAUSE_S
         except LogLossError as error:
             self._logger.error("experiment.stopped", experiment=str(entry.id), name=entry.name, reason=error.what)
-            again_s = AGAIN_S
+            again_s = RETRY_PAUSE_S
             if self._hear_loss is not None:
                 await self._hear_loss(run.remembers, entry.id)
         except (Exception, SystemExit) as error:

@@ -28,16 +28,20 @@ class Snapshotter:
     def __init__(
         self, state: RunState, follower: Follower, folder: SnapshotFolder, *, clock: Clock, logger: Logger
     ) -> None:
+        """Snapshots of `state`, at the positions of `follower`, go to `folder`."""
         self._state = state
         self._follower = follower
         self._folder = folder
         self._clock = clock
         self._logger = logger
         self._memory = JobMemory(folder.folder, follower, clock)
+        """File of the log's heads in the experiment's folder, for the loss check."""
         self._records = 0
         """Number of records folded by this process up to its newest snapshot."""
         self._checkpoints = state.committed.count
+        """Number of committed checkpoints at the newest snapshot."""
         self._not_before_s = 0.0
+        """Earliest monotonic time of the next snapshot."""
 
     async def look(self) -> None:
         """Writes a snapshot if a checkpoint was committed or many records were folded since the last one.

@@ -29,10 +29,13 @@ from rftd.storage.database.engine import open_database
 from rftd.workers.datasets.table_rows import plain_value
 
 _SQL: Final = "sql"
-_ROWS_AT_ONCE: Final = 1000
+"""Storage type of a taskset in a database table."""
+_ROWS_PER_FETCH: Final = 1000
+"""Number of rows fetched at once."""
 _LOCKED_S: Final = 30.0
 """Longest wait in seconds for a SQLite table locked by its writer."""
 _KINDS: Final = ("sqlite", "postgresql", "postgres")
+"""Databases read, as in a URL."""
 
 
 def names_tables(config: dict[str, Any]) -> bool:
@@ -70,7 +73,7 @@ class SqlTables:
                     "is required: it is the name of the table", field=show((*section.path, "name")), fix="set it"
                 )
             try:
-                file, rows = asyncio.run(_copied(url, table, folder or self._tables.folder(self.root(changed))))
+                file, rows = asyncio.run(_copy_table(url, table, folder or self._tables.folder(self.root(changed))))
             except RftdError as error:
                 error.field = show(where)
                 raise
@@ -90,6 +93,9 @@ class SqlTables:
         return Path(root)
 
     def _url(self, address: object, where: FieldPath) -> URL:
+        """Returns the URL written in the file, or in the daemon's environment variable named there. Raises ConfigError
+        about `where`.
+        """
         text = address
         if isinstance(address, dict):
             name = str(address.get("env"))
@@ -103,15 +109,16 @@ class SqlTables:
         try:
             url = make_url(str(text))
         except (ArgumentError, ValueError):
-            raise ConfigError("is no URL of a database", field=show(where), fix=_FIX) from None
+            raise ConfigError("is not the URL of a database", field=show(where), fix=_FIX) from None
         if url.drivername.partition("+")[0] not in _KINDS:
-            raise ConfigError(f"{url.drivername} is no kind of database that is read", field=show(where), fix=_FIX)
+            raise ConfigError(f"{url.drivername} is not a supported database", field=show(where), fix=_FIX)
         if url.drivername.startswith("sqlite") and not str(url.database).startswith("/"):
             raise ConfigError("is relative, and the daemon does not know to which folder", field=show(where), fix=_FIX)
         return url
 
 
 _FIX: Final = "write sqlite:////FOLDER/FILE.db or postgresql://USER@HOST:5432/DATABASE"
+"""Advice for an invalid database address."""
 
 
 def _tables(config: dict[str, Any]) -> Iterator[DataSection]:
@@ -119,13 +126,15 @@ def _tables(config: dict[str, Any]) -> Iterator[DataSection]:
     return (section for section in data_sections(config) if str(section.fields.get("storage_type")).lower() == _SQL)
 
 
-async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
-    """Returns the file with a table's rows, named after its content, and their number. Raises DataError."""
+async def _copy_table(url: URL, table: str, folder: Path) -> tuple[Path, int]:
+    """Writes a table's rows into a file named after its content, and returns the file and the number of rows. Raises
+    DataError.
+    """
     address = url.set(password=None, query={}).render_as_string()
     engine = _engine(url)
     try:
         async with engine.connect() as connection:
-            return await connection.run_sync(_write, table, folder)
+            return await connection.run_sync(_write_rows, table, folder)
     except NoSuchTableError as error:
         raise DataError(f"there is no table {table!r}{error.args[0]}", where=address, fix="correct name") from None
     except (SQLAlchemyError, OSError) as error:
@@ -137,6 +146,7 @@ async def _copied(url: URL, table: str, folder: Path) -> tuple[Path, int]:
 
 
 def _engine(url: URL) -> AsyncEngine:
+    """Opens a database; a SQLite file read-only."""
     if not url.drivername.startswith("sqlite"):
         return open_database(url.render_as_string(hide_password=False))
     # Opened read-only: a missing file is not created, and an existing one keeps its journal. SQLite decodes the path of
@@ -149,8 +159,10 @@ def _engine(url: URL) -> AsyncEngine:
     )
 
 
-def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
-    """Writes the rows in the order of the primary key. One statement sees one state of the table."""
+def _write_rows(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
+    """Writes the rows in the order of the primary key, and returns their file and number; one statement sees one state
+    of the table. Raises DataError without a primary key.
+    """
     schema, _, plain = name.rpartition(".")
     if not schema and connection.dialect.name == "postgresql":
         schema = "public"
@@ -159,13 +171,14 @@ def _write(connection: Connection, name: str, folder: Path) -> tuple[Path, int]:
     if not keys:
         raise DataError(f"table {name!r} has no primary key, so its rows have no order", fix="give it one")
     with RowWriter(folder, plain) as writer:
-        cursor = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table).order_by(*keys))
+        cursor = connection.execution_options(yield_per=_ROWS_PER_FETCH).execute(select(table).order_by(*keys))
         for row in cursor.mappings():
-            writer.add({column: _plain(cell) for column, cell in row.items()})
+            writer.add({column: _json_cell(cell) for column, cell in row.items()})
         return writer.finish(), writer.rows
 
 
 def _table(connection: Connection, name: str, schema: str | None) -> Table:
+    """Reads the columns of a table. Raises NoSuchTableError, with a similar name if there is one."""
     try:
         return Table(name, MetaData(), autoload_with=connection, schema=schema)
     except NoSuchTableError:
@@ -174,7 +187,7 @@ def _table(connection: Connection, name: str, schema: str | None) -> Table:
         raise NoSuchTableError(f"; did you mean {near[0]!r}?" if near else "") from None
 
 
-def _plain(cell: Any) -> Any:
+def _json_cell(cell: Any) -> Any:
     """Returns a cell as a JSON value; bytes become None, as in tables of files."""
     if isinstance(cell, bytes | memoryview):
         return None

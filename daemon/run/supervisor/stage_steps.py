@@ -45,8 +45,8 @@ def row_warnings(before: StageSpec, stage: StageSpec) -> Iterator[str]:
 
     `before` is the stage before its rows were counted.
     """
-    cut = list(_missing_rows(before, stage))
-    yield from cut or _left_over(stage)
+    cut = list(_missing_rows_warning(before, stage))
+    yield from cut or _untrained_rows_warning(stage)
     if warning := no_warmup(before.algorithm.optimizer.lr_warmup_steps_ratio, stage.total_steps):
         yield f"stage {stage.name!r}: {warning}"
 
@@ -61,6 +61,7 @@ def _requested_steps(stage: StageSpec, tasks: int, dataset: TasksetSpec | None) 
 
 
 def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
+    """Raises ConfigError for a stage whose rows do not fill one batch of `size`."""
     if steps == 0:
         raise ConfigError(
             f"stage {stage.name!r}: {stage.total_epochs} epochs of {rows} rows make no step of {size}",
@@ -69,7 +70,7 @@ def _check_steps(stage: StageSpec, steps: int, rows: int, size: int) -> None:
         )
 
 
-def _missing_rows(before: StageSpec, stage: StageSpec) -> Iterator[str]:
+def _missing_rows_warning(before: StageSpec, stage: StageSpec) -> Iterator[str]:
     """Yields the warning about steps without rows in an auxiliary buffer; nothing if there are enough."""
     requested = _requested_steps(before, sum(taskset.rows for taskset in tasksets_of(stage)), stage.dataset)
     if stage.dataset is not None and stage.dataset.max_epochs and stage.total_steps < requested:
@@ -79,7 +80,7 @@ def _missing_rows(before: StageSpec, stage: StageSpec) -> Iterator[str]:
         )
 
 
-def _left_over(stage: StageSpec) -> Iterator[str]:
+def _untrained_rows_warning(stage: StageSpec) -> Iterator[str]:
     """Yields the warning about rows of the last epoch too few for a batch; nothing if every row is trained."""
     if not stage.total_epochs or not stage.total_steps:
         return

@@ -18,6 +18,8 @@ from rftd.ops.errors import LogLossError
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec.engines import WorkerMemory
 from rftd.workers.control.budgets import Spent, spent_of
+from rftd.workers.devices.host import Host
+from rftd.workers.hosts.executor import Executor
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -27,7 +29,11 @@ class StandingReads:
     runs: Runs
     """Experiments running on this daemon."""
     _loss_check: LossCheck
+    """Detected losses, and the experiments stopped by them."""
     _registry: Registry
+    """Folded life of every experiment."""
+    _executor: Executor
+    """Launcher of workers."""
 
     def stopped(self, experiment: UUID) -> LogLossError | None:
         """Returns the error of an experiment stopped by lost log records, with the operator's choices; None if not
@@ -66,6 +72,10 @@ class StandingReads:
         """
         entry = self._registry.entries.get(experiment)
         return None if entry is None else TextOrigin.of(entry.spine)
+
+    def host(self) -> Host:
+        """Returns the machine or cluster of the workers started here. Blocks. See `Operations.host`."""
+        return self._executor.host()
 
     def used_bytes(self, experiment: UUID) -> dict[tuple[str, str], int]:
         """Returns the resident memory in bytes of the largest live worker by (role, stage), from the last heartbeats.

@@ -24,6 +24,7 @@ from rftd.daemon.run.supervisor.orders import Orders, order_of
 from rftd.daemon.run.supervisor.preflight import preflight, with_files
 from rftd.daemon.run.supervisor.relocation import imported_from, relocated
 from rftd.daemon.run.supervisor.sql_tables import SqlTables, names_tables
+from rftd.daemon.run.supervisor.task_pipelines import TaskPipelines, names_task_pipelines
 from rftd.daemon.trust.allowances import Allowances
 from rftd.daemon.trust.asker import Asker
 from rftd.daemon.trust.judge import SubmissionJudge
@@ -89,7 +90,7 @@ class Submissions:
             faults.point("submission.after_append")
             return accepted_by_event[id].position
 
-        use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._whole)
+        use = await self._orders.carry_out(order_of(key, "submit", None, config), write, whole=self._is_complete)
         return accepted_by_event.get(use.event) or self._accepted(use)
 
     async def check(self, config: dict[str, Any], *, asker: Asker) -> ExperimentSpec:
@@ -114,7 +115,7 @@ class Submissions:
     ) -> ExperimentSpec:
         """Returns the checked specification; a half receives its unset shared fields from the half already submitted.
 
-        With `keeps`, the contents of database tables are kept as files, and folders of agents as copies.
+        With `keeps`, the contents of database tables are kept as files, and folders of programs as copies.
         """
         experiments = list(self._registry.entries.values())  # in the thread the mapping would change while being read
         if keeps:
@@ -134,8 +135,10 @@ class Submissions:
     def _checked_with_temporary_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]
     ) -> ExperimentSpec:
-        """As `_checked`, with tables of databases and environments read into a temporary folder. Blocks."""
-        if not names_tables(config) and not names_environments(config):
+        """Returns the specification as `_checked` does, with tables, environments and task pipelines read into a
+        temporary folder. Blocks.
+        """
+        if not names_tables(config) and not names_environments(config) and not names_task_pipelines(config):
             return self._checked(config, judge, experiments)
         # Below the root, where every submitter allowed to use it may name a file.
         root = SqlTables(os.environ, judge, self.tables).root(config)
@@ -145,7 +148,9 @@ class Submissions:
     def _with_kept_files(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]
     ) -> ExperimentSpec:
-        """As `_checked`, with database tables and agents' folders as they are now. Blocks."""
+        """Returns the specification as `_checked` does, with database tables and programs' folders copied as they are
+        now. Blocks.
+        """
         if not names_agent_folders(config):
             return self._with_tables(config, judge, experiments, None)
         folders = AgentFolders(judge, self.tables)
@@ -155,16 +160,20 @@ class Submissions:
     def _with_tables(
         self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry], folder: Path | None
     ) -> ExperimentSpec:
-        """As `_checked`, with database tables and environments read into `folder`, or below the checkpoint root.
-        Blocks.
+        """Returns the specification as `_checked` does, with database tables, environments and task pipelines read into
+        `folder`, or below the checkpoint root if it is None. Blocks.
         """
         tables = SqlTables(os.environ, judge, self.tables)
         environments = EnvironmentTasks(judge, self.tables)
         config = tables.read(config, folder)
         if names_environments(config):
             config = environments.read(config, tables.root(config), folder)
+        pipelines = TaskPipelines(judge, self.tables)
+        if names_task_pipelines(config):
+            config = pipelines.read(config, tables.root(config), self._host(), folder)
         spec = self._checked(config, judge, experiments)
-        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *tables.notes, *environments.notes))
+        notes = (*tables.notes, *environments.notes, *pipelines.notes)
+        return msgspec.structs.replace(spec, warnings=(*spec.warnings, *notes))
 
     def _checked(self, config: dict[str, Any], judge: SubmissionJudge, experiments: Sequence[Entry]) -> ExperimentSpec:
         """Returns the specification, ready for acceptance. Raises ConfigError, DataError, NotAllowedError. Blocks."""
@@ -203,7 +212,7 @@ class Submissions:
                 self._check_quota(asker)
                 return await self._intake.fork(request, host, judge, key=key, id=id)
 
-        use = await self._orders.carry_out(order_of(key, "fork", None, request), write, whole=self._whole)
+        use = await self._orders.carry_out(order_of(key, "fork", None, request), write, whole=self._is_complete)
         accepted = self._accepted(use)
         forked = self._registry.entries[accepted.experiment].spine.forked
         assert forked is not None
@@ -240,7 +249,7 @@ class Submissions:
                 f"{asker.name!r} has {queued} of {most} experiments in the queue", fix="cancel one, or wait"
             )
 
-    def _whole(self, use: KeyUse) -> bool:
+    def _is_complete(self, use: KeyUse) -> bool:
         """True if the recorded submission was followed by its acceptance; submissions of halves are always checked
         again.
         """
@@ -248,6 +257,7 @@ class Submissions:
         return entry is not None and entry.status is not Status.SUBMITTED and entry.spec.half == "both"
 
     def _accepted(self, use: KeyUse) -> Accepted:
+        """Returns the receipt of a recorded submission."""
         assert use.experiment is not None
         entry = self._registry.entries[use.experiment]
         return Accepted(

@@ -11,7 +11,7 @@ from uuid import UUID
 from rftd.daemon.run.dlq.dead_letter_service import DeadLetterService
 from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.archiver import Archiver
-from rftd.daemon.run.supervisor.archiving import BY_RULE, Archiving
+from rftd.daemon.run.supervisor.archiving import ARCHIVE_RULE_AUTHOR, Archiving
 from rftd.daemon.run.supervisor.collector import Collector
 from rftd.daemon.run.supervisor.commands import AskedCommands
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard
@@ -116,16 +116,18 @@ class Supervisor(AskedCommands):
         self._collector = Collector(log, self._at_rest, self._one_submission, clock=clock, logger=logger)
         if guard is not None:
             guard.folders, guard.collect = self._folders, lambda: self.collect(every=True)
-        self.runs = self._runs(slots)
-        self._sweeping = self._sweeps(slots)
+        self.runs = self._make_runs(slots)
+        self._sweeping = self._make_sweep_driver(slots)
 
-    def _runs(self, slots: int) -> Runs:
+    def _make_runs(self, slots: int) -> Runs:
+        """Builds the set of running experiments, with at most `slots` at once if this daemon decides."""
         run_slots = slots if self._decides else HOSTED  # else the deciding daemon limits the number of runs
-        note = self._note if self._decides else None
+        note = self._record_pause if self._decides else None
         lost = self._loss_check.meet
-        return Runs(self._run_of, slots=run_slots, clock=self._clock, logger=self._logger, note=note, lost=lost)
+        return Runs(self._make_run, slots=run_slots, clock=self._clock, logger=self._logger, note=note, lost=lost)
 
-    def _sweeps(self, slots: int) -> SweepDriver:
+    def _make_sweep_driver(self, slots: int) -> SweepDriver:
+        """Builds the driver of sweeps; `slots` is their default concurrency."""
         return SweepDriver(
             self._log,
             self._registry,
@@ -150,13 +152,15 @@ class Supervisor(AskedCommands):
             # Before any run begins: a crash's leftovers of a removed experiment lie in the next one's folder of this
             # name.
             await self._tidy()
-        await self.runs.drive(self._line)
+        await self.runs.drive(self._startable)
 
     async def _tidy(self) -> None:
+        """Completes interrupted archiving and removals, if this daemon decides."""
         if self._decides:
             await self._archiver.finish()
 
-    async def _line(self) -> Sequence[Entry]:
+    async def _startable(self) -> Sequence[Entry]:
+        """Returns the experiments to run here, in starting order, without those stopped by losses."""
         await self._refresh()
         if self._decides:
             return self._loss_check.free(self._registry.line())
@@ -174,6 +178,7 @@ class Supervisor(AskedCommands):
             await self._collect_tables()
 
     async def _collect_tables(self) -> None:
+        """Deletes kept table files used by no experiment, unless the events naming them may be lost."""
         experiments = list(self._registry.entries.values())
         # The events naming a file may be the lost ones.
         if any(self._loss_check.lost_files_error(experiment) for experiment in experiments):
@@ -203,12 +208,14 @@ class Supervisor(AskedCommands):
         `--archive-after`.
         """
         if self._decides and self._keeping.archive_after_s is not None:
-            await self._archiving(self._keeping.archive_after_s).run(self._refresh)
+            await self._make_archiving(self._keeping.archive_after_s).run(self._refresh)
 
     def _entries(self) -> Mapping[UUID, Entry]:
+        """Returns every experiment of the registry by id."""
         return self._registry.entries
 
-    def _archiving(self, after_s: float) -> Archiving:
+    def _make_archiving(self, after_s: float) -> Archiving:
+        """Builds the automatic archiving of experiments `after_s` seconds after their end."""
         return Archiving(
             self._entries,
             self._archive_by_rule,
@@ -218,11 +225,15 @@ class Supervisor(AskedCommands):
         )
 
     async def _archive_by_rule(self, entry: Entry) -> None:
+        """Archives an experiment's files in the name of the rule, once per end."""
         request_id = derive(entry.id, "archive by rule", entry.spine.status_ns)
         order = order_of(request_id, "archive", entry.id, "")
-        await self._keep(order, lambda entry, id: self._archiver.archive(entry, "", id, key=request_id, by=BY_RULE))
+        await self._keep(
+            order, lambda entry, id: self._archiver.archive(entry, "", id, key=request_id, by=ARCHIVE_RULE_AUTHOR)
+        )
 
     def _state_of(self, experiment: UUID) -> RunState | None:
+        """Returns the folded state of an experiment decided on here; None for others."""
         run = self.runs.of(experiment)
         return run.state if isinstance(run, Run) else None
 
@@ -239,15 +250,12 @@ class Supervisor(AskedCommands):
         }
 
     def _folders(self) -> list[Path]:
+        """Returns the folders with files of experiments on this machine."""
         experiments = self._registry.entries.values()
         jobs = [Path(experiment.job_dir) for experiment in experiments if experiment.spine.kept is Kept.HERE]
         return [*jobs, *self._submissions.tables.folders(experiments)]
 
-    async def drain(self) -> None:
-        """Ends all runs in order: workers finish their work and leave; the next daemon continues the experiments."""
-        await self.runs.drain()
-
-    async def _note(self, entry: Entry, error: BaseException) -> None:
+    async def _record_pause(self, entry: Entry, error: BaseException) -> None:
         """Records a pause of an experiment whose run ended with an error; the next run ends the pause by itself."""
         await self._refresh()
         if entry.status is not Status.RUNNING:
@@ -255,10 +263,11 @@ class Supervisor(AskedCommands):
         await self._log.append(paused_for(error, entry.id, self._registry.fences, self._writer, self._owner))
         await self._refresh()
 
-    def _run_of(self, entry: Entry) -> UnderWay:
-        shared_args = {**self._run_args, "spine_offset": entry.spine_offset}
+    def _make_run(self, entry: Entry) -> UnderWay:
+        """Builds the run of an experiment: deciding here, or with workers only."""
+        shared_args = {**self._run_args, "spine_offset": entry.spine_offset, "allowances": self._allowances}
         if not self._decides:
-            return Hosting(self._log, entry.id, self._executor, **shared_args, allowances=self._allowances)
+            return Hosting(self._log, entry.id, self._executor, **shared_args)
         return Run(
             self._log,
             entry.id,
@@ -267,7 +276,6 @@ class Supervisor(AskedCommands):
             release_after_s=self._release_after_s,
             **self._deciding_args,
             survivors=Survivors(self._loss_check, entry, self._executor, self._clock),
-            allowances=self._allowances,
         )
 
     async def take_over(self, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from rftd.daemon.run.registry import Entry, Registry
 from rftd.daemon.run.supervisor.intake import made_by
 from rftd.daemon.run.supervisor.orders import Orders, order_of
 from rftd.daemon.run.supervisor.submissions import Submissions
-from rftd.daemon.serve.reconnecting import AWAY
+from rftd.daemon.serve.reconnecting import UNREACHABLE_ERRORS
 from rftd.daemon.trust.asker import AccessRole, Asker
 from rftd.daemon.trust.quota import QuotaError
 from rftd.ops import limits
@@ -58,10 +58,10 @@ from rftd.workers.control.sweep_runs import (
 )
 from rftd.workers.learning.algorithms.registry import lookup
 
-LOOK_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 """Seconds between two passes over the sweeps."""
-_LATER: Final = (*AWAY, QuotaError, LogFullError, DiskFullError)
-"""Temporary errors: the run is begun at a later look."""
+_RETRIED_ERRORS: Final = (*UNREACHABLE_ERRORS, QuotaError, LogFullError, DiskFullError)
+"""Temporary errors: the run is submitted in a later pass."""
 
 
 class RunCommands(Protocol):
@@ -105,11 +105,13 @@ class SweepDriver:
         self._refresh = refresh
         self._commands = commands
         self._run_queued = begun
+        """Function called after each submitted run, to look at the queue."""
         self._folders = folders
         self._slots = slots
         self._clock = clock
         self._logger = logger
         self._over: set[UUID] = set()
+        """Sweeps with nothing left to do."""
 
     async def submit(self, request: WantedSweep, key: UUID, *, asker: Asker) -> SweepTaken:
         """Submits a sweep: every run is checked as by `submit`, and none begins if one is refused. See
@@ -146,6 +148,7 @@ class SweepDriver:
         return self._unfinished(recorded)
 
     def _unfinished(self, recorded: RecordedSweep) -> StandingSweep:
+        """Returns the sweep with its runs. Raises ConflictError if it is over."""
         standing = self._standing(recorded)
         if standing.over:
             raise ConflictError(f"sweep {recorded.name} is over", fix="see rftd sweeps show")
@@ -167,10 +170,11 @@ class SweepDriver:
             await self._refresh()
             for sweep in list(self._registry.sweeps.by_id.values()):
                 if sweep.id not in self._over:
-                    await self._look(sweep)
-            await self._clock.sleep(LOOK_S)
+                    await self._advance(sweep)
+            await self._clock.sleep(POLL_INTERVAL_S)
 
-    async def _look(self, sweep: RecordedSweep) -> None:
+    async def _advance(self, sweep: RecordedSweep) -> None:
+        """Carries out the steps due in one sweep; a temporary error leaves them to the next pass."""
         runs = runs_of(self._registry, sweep)
         if is_over(sweep, runs):
             self._over.add(sweep.id)
@@ -178,12 +182,13 @@ class SweepDriver:
         for step in list(next_steps(sweep, runs)):
             try:
                 await self._carry_out_step(sweep, step)
-            except _LATER as error:
+            except _RETRIED_ERRORS as error:
                 end_if_cancelled()
                 self._logger.warning("sweep.waits", sweep=sweep.name, code=error.code, reason=error.what)
                 return
 
     async def _carry_out_step(self, sweep: RecordedSweep, step: SweepStep) -> None:
+        """Carries out one step: begins, pauses, resumes or ends a run, or records a halving."""
         match step:
             case BeginRun():
                 await self._begin(sweep, step)
@@ -209,7 +214,7 @@ class SweepDriver:
             asker = Asker(submitted.by, AccessRole[submitted.role.upper()])
             base = None if step.base is None else made_by(sweep.key(step.base))
             await self._submissions.submit(sweep.config(step.point), key, asker=asker, base=base)
-        except _LATER:
+        except _RETRIED_ERRORS:
             raise
         except Exception as error:  # one failing run does not stop the others
             end_if_cancelled()
@@ -233,6 +238,7 @@ class SweepDriver:
             self._logger.info("sweep.run_changed", sweep=sweep.name, run=point, verb=verb, reason=error.what)
 
     async def _append(self, event: Event, sweep: UUID, id: UUID, key: UUID | None) -> Position:
+        """Appends an event of a sweep. Raises UsageError for a sweep too large for one event."""
         try:
             draft = self._writer.draft(event, experiment=sweep, id=id, correlation=key)
         except CodecError as error:
@@ -241,6 +247,7 @@ class SweepDriver:
         return (await append_when_space(self._log, [draft], clock=self._clock))[0]
 
     def _standing(self, sweep: RecordedSweep) -> StandingSweep:
+        """Returns the sweep with the present status of its runs."""
         return standing_of(self._registry, sweep)
 
     async def checked(self, request: WantedSweep, asker: Asker) -> SweepSubmitted:
@@ -295,12 +302,15 @@ class SweepDriver:
                 break
             if is_requested:
                 raise ConflictError(
-                    f"a sweep or a run of the name {name} is there", field="name", fix="choose another name"
+                    f"a sweep or a run named {name} exists already", field="name", fix="choose another name"
                 )
         points = (msgspec.structs.replace(point, name=run) for point, run in zip(event.points, runs, strict=True))
         return msgspec.structs.replace(event, name=name, points=tuple(points))
 
     async def _check(self, sweep: RecordedSweep, point: int, asker: Asker) -> ExperimentSpec:
+        """Checks one run of a sweep as a submission, and returns its specification. Errors name the run; raises
+        UsageError for a half.
+        """
         run = sweep.points[point]
         try:
             spec = await self._submissions.check(sweep.config(point), asker=asker)
@@ -311,7 +321,11 @@ class SweepDriver:
                 leaf.where = f"{run_label}, {leaf.where}" if leaf.where else run_label
             raise
         if spec.half != "both":
-            raise UsageError("a half is no run of a sweep", field="mode", fix="sweep a file of mode both or bench")
+            raise UsageError(
+                "half of an experiment cannot be a run of a sweep",
+                field="mode",
+                fix="sweep a file of mode both or bench",
+            )
         return spec
 
 
@@ -408,6 +422,7 @@ def _is_based(entry: Entry) -> bool:
 
 
 def _run_names(name: str, runs: int) -> list[str]:
+    """Returns the numbered names of a sweep's runs, with leading zeros."""
     digits = len(str(runs))
     return [f"{name}-{number:0{digits}}" for number in range(1, runs + 1)]
 

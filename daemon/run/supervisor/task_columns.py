@@ -25,6 +25,7 @@ class TaskColumns:
 
     def __init__(self) -> None:
         self._columns_read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
+        """Tasksets of the current stage with their columns, rows by columns."""
 
     def of(self, spec: TasksetSpec) -> NDArray[np.float64] | None:
         """Returns the columns of a taskset, rows by columns, for its selector; None if not read yet."""
@@ -43,6 +44,7 @@ class TaskColumns:
 
 
 def _columns(spec: TasksetSpec) -> NDArray[np.float64]:
+    """Reads a taskset's columns. Raises DataError if its rows changed since the acceptance."""
     with Taskset.open(spec) as taskset:
         if taskset.digest != spec.digest:
             raise DataError(

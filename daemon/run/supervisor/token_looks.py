@@ -29,16 +29,19 @@ from rftd.workers.models.model_folder import has_plain_tokenizer, has_tokenizer,
 from rftd.workers.workflows.first_prompts import FirstPrompts
 from rftd.workers.workflows.registry import WORKFLOWS
 
-_LOOKS: Final = 500
-"""Number of rows encoded per dataset, spread evenly over all rows."""
+_SAMPLE_ROWS: Final = 500
+"""Maximum number of rows encoded per dataset, spread evenly over all rows."""
 
 
 class _TokenFault(msgspec.Struct, frozen=True):
     """A DataError as a message between processes, through a pipe."""
 
     what: str
+    """Text of the error: what is wrong, in words."""
     where: str | None
+    """File and row; None if unknown."""
     fix: str | None
+    """Remedy of the error; None if there is none."""
 
 
 def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
@@ -50,7 +53,7 @@ def check_opens(folder: Path, *, trusted: bool, field: str) -> None:
     """
     if trusted or has_plain_tokenizer(folder) or not has_tokenizer(folder) or missing_of(TORCH):
         return
-    _look(f"the tokenizer of {str(folder)!r} has been opened", field, str(folder))
+    _check_in_process(f"the tokenizer of {str(folder)!r} has been opened", field, str(folder))
 
 
 def check_tokens(stage: StageSpec) -> None:
@@ -64,10 +67,10 @@ def check_tokens(stage: StageSpec) -> None:
     if stage.model.trust_remote_code or (has_plain_tokenizer(folder) and not has_unembedded_tokens(folder)):
         return
     text = msgspec.json.encode(stage).decode()
-    _look(f"the tokenizer of {stage.model.path!r} has been looked at", MODEL_FIELD, text=text)
+    _check_in_process(f"the tokenizer of {stage.model.path!r} has been looked at", MODEL_FIELD, text=text)
 
 
-def _look(purpose: str, field: str, *arguments: str, text: str | None = None) -> None:
+def _check_in_process(purpose: str, field: str, *arguments: str, text: str | None = None) -> None:
     """Runs this module as a program. Raises the DataError written by the program, about the field."""
     command = [sys.executable, "-P", "-m", "rftd.daemon.run.supervisor.token_looks", *arguments]
     done = run_to_end(command, purpose, text=text)
@@ -113,7 +116,7 @@ def _encodings(stage: StageSpec) -> Iterator[Callable[[], object]]:
         for spec in tasksets:
             prompts = FirstPrompts(spec, stage.model, tokenizer)
             with Taskset.open(spec) as taskset:
-                for row in _spread(len(taskset)):
+                for row in _sampled_rows(len(taskset)):
                     task = taskset.task(row)
                     if WORKFLOWS.builtin(task.workflow):
                         yield partial(prompts.of, task)
@@ -121,16 +124,16 @@ def _encodings(stage: StageSpec) -> Iterator[Callable[[], object]]:
         tokenizer = dataset_tokenizer(stage)
         longest = stage.model.max_model_len
         with Taskset.open(stage.dataset) as taskset:
-            for row in _spread(len(taskset)):
+            for row in _sampled_rows(len(taskset)):
                 yield partial(taskset.train_rows, row, tokenizer=tokenizer, max_model_len=longest)
 
 
-def _spread(rows: int) -> range:
+def _sampled_rows(rows: int) -> range:
     """Returns the inspected rows, evenly spread from the first to the last."""
-    return range(0, rows, max(1, -(-rows // _LOOKS)))
+    return range(0, rows, max(1, -(-rows // _SAMPLE_ROWS)))
 
 
-def _run() -> None:
+def _main() -> None:
     """Opens a folder's tokenizer, or reads a stage, and writes the fault found."""
     if len(sys.argv) > 1:
         error = opening_fault(sys.argv[1])
@@ -142,4 +145,4 @@ def _run() -> None:
 
 
 if __name__ == "__main__":
-    _run()
+    _main()

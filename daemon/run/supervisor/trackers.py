@@ -24,20 +24,23 @@ from rftd.workers.hosts.local_slot import start_process
 from rftd.workers.tracking.cursor import Cursor, CursorFile
 from rftd.workers.tracking.registry import variables_of
 
-LOOK_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 """Seconds between two passes over experiments and processes."""
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0, 300.0)
 """Pauses in seconds before a failed process is restarted: a key may be repaired, or a package installed."""
-_MOST: Final = 32
+_MAX_PROCESSES: Final = 32
 """Maximum number of concurrent processes: further experiments wait for their turn."""
 _GRACE_S: Final = 10.0
+"""Seconds between asking a process to leave and killing it."""
 
 
 class TrackerKey(NamedTuple):
     """One tracker of one experiment, identified by the experiment's id and the tracker's kind."""
 
     experiment: UUID
+    """Id of the experiment."""
     kind: str
+    """Kind of tracker, such as `wandb`."""
 
 
 class _Process:
@@ -45,11 +48,13 @@ class _Process:
 
     def __init__(self) -> None:
         self.child: subprocess.Popen[bytes] | None = None
+        """The process; None while none runs."""
         self.points = 0
         """Number of points written by the end of the last process."""
         self.failures = 0
         """Number of consecutive ends without a written point."""
         self.due_s = 0.0
+        """Earliest monotonic time of the next start."""
 
 
 class Trackers:
@@ -78,8 +83,11 @@ class Trackers:
         self._clock = clock
         self._logger = logger
         self._command = tuple(command)
+        """Program and first arguments of a worker process."""
         self._processes: dict[TrackerKey, _Process] = {}
+        """Trackers with a process, or waiting for one."""
         self._done: set[TrackerKey] = set()
+        """Trackers with every point written, or given up."""
 
     async def run(self) -> None:
         """Starts and restarts tracker processes until cancelled; then ends them."""
@@ -87,24 +95,26 @@ class Trackers:
             while True:
                 registry = await self._refreshed_registry()
                 for entry, tracker in list(_due_trackers(registry)):
-                    await self._attend(entry, tracker)
-                await self._clock.sleep(LOOK_S)
+                    await self._ensure_process(entry, tracker)
+                await self._clock.sleep(POLL_INTERVAL_S)
         finally:
             await asyncio.to_thread(self._end)
 
-    async def _attend(self, entry: Entry, tracker: TrackerSpec) -> None:
-        """Starts the process of a tracker without one, unless the tracker is done."""
+    async def _ensure_process(self, entry: Entry, tracker: TrackerSpec) -> None:
+        """Starts the missing process of a tracker once it is due and allowed, and handles the end of a process that has
+        exited; a tracker that is done is skipped.
+        """
         key = TrackerKey(entry.id, tracker.kind)
         if key in self._done:
             return
         process = self._processes.get(key)
         if process is not None and process.child is not None:
             if (code := process.child.poll()) is not None:
-                await self._ended(entry, key, process, code)
+                await self._handle_end(entry, key, process, code)
             return
         now_s = self._clock.monotonic_s()
         alive = sum(tracker_process.child is not None for tracker_process in self._processes.values())
-        if alive >= _MOST or (process is not None and now_s < process.due_s):
+        if alive >= _MAX_PROCESSES or (process is not None and now_s < process.due_s):
             return
         if await asyncio.to_thread(self._is_over, entry, tracker):
             self._done.add(key)
@@ -112,7 +122,7 @@ class Trackers:
         if not await asyncio.to_thread(Path(entry.job_dir).is_dir):
             return  # the experiment's run creates the folder in a moment
         process = self._processes.setdefault(key, _Process())
-        if (grant := self._withdrawn(entry)) is not None:
+        if (grant := self._withdrawn_grant(entry)) is not None:
             process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
             fix = f"allow it under `{grant.kind}`, and restart this daemon"
             self._logger.warning(
@@ -125,9 +135,10 @@ class Trackers:
             process.due_s = self._clock.monotonic_s() + _DELAYS_S[-1]
             self._logger.warning("tracker.not_started", name=entry.name, tracker=tracker.kind, reason=str(error))
 
-    async def _ended(self, entry: Entry, key: TrackerKey, process: _Process, code: int) -> None:
+    async def _handle_end(self, entry: Entry, key: TrackerKey, process: _Process, code: int) -> None:
+        """Handles the end of a tracker's process with exit status `code`: done, or due for a restart."""
         process.child = None
-        cursor = await asyncio.to_thread(_cursor, entry, key.kind)
+        cursor = await asyncio.to_thread(_read_cursor, entry, key.kind)
         if code == 0 and cursor.ended:
             self._done.add(key)
             del self._processes[key]
@@ -145,7 +156,7 @@ class Trackers:
         where = str(_log_path(entry, key.kind))
         self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
 
-    def _withdrawn(self, entry: Entry) -> Grant | None:
+    def _withdrawn_grant(self, entry: Entry) -> Grant | None:
         """Returns a grant of a variable or an address no longer allowed; else None."""
         sending = [grant for grant in entry.spine.grants if grant.kind in (SECRETS, ALLOW_URLS)]
         return next(self._allowances.withdrawn(sending), None)
@@ -155,9 +166,10 @@ class Trackers:
         job_dir = Path(entry.job_dir)
         if self._identity is not None and is_of_another(job_dir, self._identity):
             return True
-        return (entry.spine.ended and not job_dir.is_dir()) or _cursor(entry, tracker.kind).ended
+        return (entry.spine.ended and not job_dir.is_dir()) or _read_cursor(entry, tracker.kind).ended
 
     def _start(self, entry: Entry, tracker: TrackerSpec) -> subprocess.Popen[bytes]:
+        """Starts the process of a tracker, with the environment variables it may read."""
         arguments = [*self._command, "worker", "tracker", "--log", self._log_url, "--experiment", str(entry.id)]
         arguments += ["--kind", tracker.kind, "--spine-offset", str(entry.spine_offset)]
         names = (*tracker.variables.values(), *variables_of(tracker.kind))
@@ -191,10 +203,11 @@ def _due_trackers(registry: Registry) -> Iterator[tuple[Entry, TrackerSpec]]:
 
 def cursors_of(entry: Entry) -> dict[str, Cursor]:
     """Returns how far each tracker of the experiment has written, by kind. Blocks."""
-    return {tracker.kind: _cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
+    return {tracker.kind: _read_cursor(entry, tracker.kind) for tracker in entry.spec.trackers}
 
 
-def _cursor(entry: Entry, kind: str) -> Cursor:
+def _read_cursor(entry: Entry, kind: str) -> Cursor:
+    """Reads how far a tracker has written; the beginning if its file is missing or unreadable. Blocks."""
     try:
         return CursorFile(Path(entry.job_dir), kind, str(entry.id)[:8]).read()
     except (OSError, RftdError):
@@ -202,4 +215,5 @@ def _cursor(entry: Entry, kind: str) -> Cursor:
 
 
 def _log_path(entry: Entry, kind: str) -> Path:
+    """Returns the file for the output of a tracker's process."""
     return Path(entry.job_dir) / "log" / f"tracker_{kind}.log"

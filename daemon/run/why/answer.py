@@ -33,7 +33,9 @@ _SLOW_APPEND_S: Final = 5.0
 
 
 def waits_of(snapshot: RunSnapshot) -> list[Wait]:
-    """Returns the waits of a driven experiment's roles. Pure; the cost grows with the open groups."""
+    """Returns the waits of the roles of an experiment led by this daemon, from the snapshot alone. The cost grows with
+    the open groups.
+    """
     waits: list[Wait] = []
     try:
         waits.extend(_waits(snapshot))
@@ -46,6 +48,9 @@ def waits_of(snapshot: RunSnapshot) -> list[Wait]:
 
 
 def _waits(snapshot: RunSnapshot) -> Iterator[Wait]:
+    """Yields the waits in the order: daemon, learning signal, log, deciders, workers; the last two only in phases that
+    have them.
+    """
     yield driven(snapshot)
     yield from lost_signal(snapshot.state.spine)
     if snapshot.failure is not None:
@@ -67,7 +72,7 @@ def _waits(snapshot: RunSnapshot) -> Iterator[Wait]:
 
 
 class WaitWatch:
-    """Observes one experiment of this daemon, and remembers since when each role has been in its state."""
+    """Observes one experiment of this daemon, and remembers since when each role has been in its present state."""
 
     def __init__(
         self,
@@ -79,19 +84,30 @@ class WaitWatch:
         roles: frozenset[str],
         clock: Clock,
     ) -> None:
+        """`processes` returns the wanted workers as seen by the fleet; `roles` are the roles started by this daemon."""
         self._log = log
+        """Log that holds the experiment."""
         self._state = state
+        """State of the experiment, folded from the log."""
         self._liveness = liveness
+        """Heartbeats of the experiment's workers."""
         self._processes = processes
+        """Function returning the wanted workers as seen by the fleet."""
         self._roles = roles
+        """Roles whose workers are started by this daemon."""
         self._clock = clock
+        """Clock for the dates of waits."""
         self._since: dict[tuple[str, int | None, str | None], tuple[str, int]] = {}
+        """State of each role, slot and worker, with the time of its first sighting."""
         self._meter = TokenMeter()
+        """Counter of the explorers' tokens."""
 
     def snapshot(
         self, phase: Phase, last_decided: LastDecided | None = None, *, appends_since_s: float = 0.0
     ) -> RunSnapshot:
-        """Returns the present snapshot. `last_decided`: the last decisions; None if they do not decide here."""
+        """Returns the present snapshot. `last_decided` holds the last decisions, None if this daemon decides nothing;
+        `appends_since_s` is the start of a pending append, 0 without one.
+        """
         now_s = self._clock.monotonic_s()
         return RunSnapshot(
             state=self._state,
@@ -109,7 +125,9 @@ class WaitWatch:
         )
 
     def waits(self, snapshot: RunSnapshot) -> list[Wait]:
-        """Returns the waits of each role, with `since_ns` filled in; dates from the log persist over restarts."""
+        """Returns the waits of each role with `since_ns`; those dated by the log keep their date over restarts of the
+        daemon.
+        """
         self._meter.note(snapshot)
         return self.dated(waits_of(snapshot), snapshot.now_ns)
 
@@ -119,7 +137,9 @@ class WaitWatch:
         return work_of(snapshot, self._meter)
 
     def dated(self, waits: Iterable[Wait], now_ns: int) -> list[Wait]:
-        """Returns the waits with `since_ns`: a changed state begins anew, a vanished one is forgotten."""
+        """Returns the waits with `since_ns`: the time at which the role was first seen in this state, unless the log
+        has given a time.
+        """
         dated, states_before, self._since = list[Wait](), self._since, {}
         for wait in waits:
             role_slot = wait.role, wait.slot, wait.worker
@@ -138,13 +158,15 @@ def answer(entry: Entry, waits: list[Wait], *, live: bool, clock: Clock) -> Why:
 
 
 def silent_log(problem: str) -> Wait:
-    """Returns the wait for an unresponsive log: the other waits come from records read before."""
+    """Returns the wait for a log that does not answer, so that the other waits come from records read before."""
     text = f"does not answer: {problem}; the other lines are from memory"
     return Wait("log", "away", text, "the log", "it answers again; see /readyz?verbose", Level.STUCK)
 
 
 def blocked_log(log: EventLog) -> Iterator[Wait]:
-    """Yields a wait of a log that still takes appends: for a reader of the write-ahead file or a transaction."""
+    """Yields a wait if reading is blocked by another program's open transaction, or if the write-ahead file cannot be
+    shortened. Appends continue in both cases.
+    """
     if isinstance(log, SharedLog) and (unread := log.held_back) is not None:
         count = f"{unread.end - unread.first} offsets of {unread.partition}, from {unread.first} on"
         problem = f"cannot read {count}: another program's transaction is open there"

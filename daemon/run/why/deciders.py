@@ -16,14 +16,18 @@ from rftd.streams.events.weights import WeightsRequested
 from rftd.streams.folds.group import Lease
 from rftd.streams.spec.spec import StageSpec
 from rftd.streams.spec.stage_tasks import task_place, tasksets_of
+from rftd.workers.control.closing import awaits_pipeline
 from rftd.workers.control.deciders import current_answers
 from rftd.workers.control.hold import Hold, NoStage, Paused
-from rftd.workers.control.holds import ClosesGroups, Collects, TooFewExperiences
+from rftd.workers.control.holds import ClosesGroups
 from rftd.workers.control.leasing import LEASE_GRACE_S
 from rftd.workers.control.over_rollout import needed_groups, step_of
+from rftd.workers.control.planner_holds import Collects, TooFewExperiences
 
 _SLOW_MEANS: Final = 3.0
+"""Multiple of a rollout's mean duration after which a lease counts as slow."""
 _LEAST_S: Final = 5.0
+"""Seconds before a lease can count as slow."""
 _UNKNOWN_S: Final = 60.0
 """Seconds counting as slow while no rollout of the stage has ended."""
 
@@ -37,19 +41,23 @@ def deciders_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
         hold = decided.controller.hold
         # The next stage is begun by the controller itself.
         under_way = None if isinstance(hold, NoStage) else hold
-        yield _wait(snapshot, "controller", under_way or _next_of_life(decided.controller.events))
+        yield _wait(snapshot, "controller", under_way or _life_words(decided.controller.events))
     if decided.planner is not None:
-        yield _wait(snapshot, "planner", decided.planner.hold or _plans(snapshot, decided.planner.events))
+        yield _wait(snapshot, "planner", decided.planner.hold or _planner_words(snapshot, decided.planner.events))
         if isinstance(decided.planner.hold, TooFewExperiences):
             yield from _straggler(snapshot)
+            yield from _pipeline(snapshot)
     if decided.dispatcher is not None:
         events = [decision.event for decision in decided.dispatcher.decisions]
-        yield _wait(snapshot, "dispatcher", decided.dispatcher.hold or _gives_out(snapshot, events))
+        yield _wait(snapshot, "dispatcher", decided.dispatcher.hold or _dispatcher_words(snapshot, events))
         if decided.dispatcher.evaluation is not None:
             yield _wait(snapshot, "evaluation", decided.dispatcher.evaluation)
 
 
 def _wait(snapshot: RunSnapshot, role: str, hold_or_words: Hold | Words) -> Wait:
+    """Returns the wait of a role with the words of its hold; a wait for explorers not started here names the commands
+    for starting some.
+    """
     words = hold_or_words.told(snapshot.state, snapshot.now_ns) if isinstance(hold_or_words, Hold) else hold_or_words
     if words.state == "explorers" and not snapshot.starts("explorer"):
         words = words._replace(on_whom="you", unblock=snapshot.joins_by("explorer"), level=Level.STUCK)
@@ -59,8 +67,9 @@ def _wait(snapshot: RunSnapshot, role: str, hold_or_words: Hold | Words) -> Wait
 # A decider with events written or about to be written knows its next hold once they are folded.
 
 
-def _next_of_life(events: Sequence[Event]) -> Hold | Words:
+def _life_words(events: Sequence[Event]) -> Hold | Words:
     # Until its resumption is folded the experiment is still paused, for everybody.
+    """Returns what the controller does next, by its decided events."""
     if any(isinstance(event, ExperimentResumed) for event in events):
         return Paused()
     if any(isinstance(event, StageCompleted) for event in events):
@@ -68,7 +77,8 @@ def _next_of_life(events: Sequence[Event]) -> Hold | Words:
     return Words("stage_starts", "its own next event", "controller", "the log accepts it")
 
 
-def _plans(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
+def _planner_words(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
+    """Returns what the planner does, by its decided events."""
     retired = [event for event in events if isinstance(event, ExperienceRetired)]
     if any(event.reason == "collected" for event in retired):
         return Collects()
@@ -81,7 +91,8 @@ def _plans(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
     return Words("plans", f"plans step {step}", level=Level.WORKS)
 
 
-def _gives_out(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
+def _dispatcher_words(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
+    """Returns what the dispatcher does, by its decided events."""
     if any(isinstance(event, TaskLeased | TasksDrawn | WeightsRequested) for event in events):
         return Words("leases", "gives out groups", level=Level.WORKS)
     return ClosesGroups(snapshot.state.groups.to_close)
@@ -120,12 +131,32 @@ def _straggler(snapshot: RunSnapshot) -> Iterator[Wait]:
     )
     if other_slots:
         description += f"; explorer {', '.join(other_slots)} is working on it too"
-    ends = "; ".join(_ends(stage, lease, second=bool(other_slots)))
+    ends = "; ".join(_lease_end_rules(stage, lease, second=bool(other_slots)))
     words = Words("straggler", description, f"explorer {lease.slot}", ends)
     yield Wait("task", *words, slot=lease.slot, worker=str(lease.worker), since_ns=lease.leased_ns)
 
 
-def _ends(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
+def _pipeline(snapshot: RunSnapshot) -> Iterator[Wait]:
+    """Yields one wait for all finished groups without a verdict of the experience pipeline, if the stage has one."""
+    state = snapshot.state
+    stage = state.spine.stage_spec()
+    if not stage.pipeline:
+        return
+    groups = [group for group in state.groups.open.values() if group.terminal and awaits_pipeline(state, group)]
+    if not groups:
+        return
+    experiences = sum(len(group.members) for group in groups)
+    leases = [lease for group in groups if group.processing for lease in group.processing.leases.values()]
+    slots = ", ".join(sorted({str(lease.slot) for lease in leases}))
+    description = (
+        f"the experience pipeline: {len(groups)} groups with {experiences} experiences are without a verdict, "
+        f"{len(leases)} of them leased"
+    )
+    unblock = f"group.processed, or the end of a lease after {stage.rollout.max_timeout_s + LEASE_GRACE_S:.3g} s"
+    yield Wait("task", *Words("pipeline", description, f"explorer {slots}" if slots else "dispatcher", unblock))
+
+
+def _lease_end_rules(stage: StageSpec, lease: Lease, *, second: bool) -> Iterator[str]:
     """Yields the rules ending a lease, the soonest first as far as known."""
     spec = stage.rollout
     if spec.over_rollout.ratio:

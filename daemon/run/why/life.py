@@ -15,9 +15,10 @@ from rftd.ops.words import Level, Words
 from rftd.streams.folds.signal import SOLVED
 from rftd.streams.folds.spine import Spine, Status
 from rftd.streams.spec.split_submission import TRAIN, has_tasks
-from rftd.workers.control.hold import ERROR, TRIED_AGAIN, Paused, ends_by_itself, wanted
+from rftd.workers.control.hold import ERROR, RETRIED_CAUSES, Paused, ends_by_itself, wanted
 
-_SHOWN: Final = 5
+_MAX_NAMED: Final = 5
+"""Maximum number of earlier experiments named in a wait for a slot."""
 _PASSING: Final = {
     Phase.READING: Words(
         "reading", "this daemon to read its events from the log", "the log", "the log is read to its end"
@@ -48,12 +49,15 @@ class Line(NamedTuple):
     """Running and queued experiments, in the order of their turns; the first `slots` of them run."""
 
     entries: Sequence[Entry]
+    """The experiments, the running ones first."""
     slots: int
+    """Number of experiments that may run at once."""
 
 
-def _life(
+def _life_wait(
     spine: Spine | None, state: str, waiting_for: str, on_whom: str, ends: str, level: Level = Level.WAITS
 ) -> Wait:
+    """Returns a wait of the role `experiment`, since the last change of its status."""
     since_ns = None if spine is None else spine.status_ns
     return Wait("experiment", state, waiting_for, on_whom, ends, level, since_ns=since_ns)
 
@@ -71,7 +75,7 @@ def ended(spine: Spine) -> Wait:
         )
         reason = f"{reason}; {learnt}" if reason else learnt
     ends = f"rftd explain {spine.code}" if spine.code else ""
-    return _life(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
+    return _life_wait(spine, spine.status.value, reason, "you" if bad else "", ends, Level.STUCK if bad else Level.DONE)
 
 
 def driven(snapshot: RunSnapshot) -> Wait:
@@ -82,19 +86,20 @@ def driven(snapshot: RunSnapshot) -> Wait:
     if snapshot.phase in _PASSING:
         return Wait("experiment", *_PASSING[snapshot.phase])
     if spine.status is not Status.PAUSED:
-        return _life(spine, "running", _progress(spine), "", "", Level.WORKS)
+        return _life_wait(spine, "running", _progress_words(spine), "", "", Level.WORKS)
     pause = pause_of(snapshot)
     standing = "" if pause is None else f"; {pause.words}"
     if not spine.cause:
         waiting_for = f"{_pause_by_command(spine)}{standing}{_users_note(spine, answered=True)}"
-        return _life(spine, "paused", waiting_for, "you", Paused().told(snapshot.state, 0).unblock, Level.STUCK)
+        return _life_wait(spine, "paused", waiting_for, "you", Paused().told(snapshot.state, 0).unblock, Level.STUCK)
     # The event has one field for both; `transitions.paused_for` and the controller write it in this form.
     reason, _, fix = spine.reason.partition("; fix: ")
-    again = "; retried automatically, or at once with rftd resume" if spine.cause in TRIED_AGAIN else ""
-    return _life(spine, spine.cause, f"{wanted(spine.cause)}: {reason}{standing}", "you", fix + again, Level.STUCK)
+    again = "; retried automatically, or at once with rftd resume" if spine.cause in RETRIED_CAUSES else ""
+    return _life_wait(spine, spine.cause, f"{wanted(spine.cause)}: {reason}{standing}", "you", fix + again, Level.STUCK)
 
 
 def _pause_by_command(spine: Spine) -> str:
+    """Returns the words for a pause by a person, with the person's reason."""
     return f"a resume; it was paused by a command{f': {spine.reason}' if spine.reason else ''}"
 
 
@@ -113,7 +118,7 @@ def released(entry: Entry) -> Wait:
     )
     waiting_for = f"{paused}; {RELEASED_PAUSE.words}{_users_note(spine, answered=False)}"
     ends = f"rftd resume {shlex.quote(entry.name)}; it is queued by its priority if no slot is free"
-    return _life(spine, "released", waiting_for, "you", ends, Level.STUCK)
+    return _life_wait(spine, "released", waiting_for, "you", ends, Level.STUCK)
 
 
 def lost_signal(spine: Spine) -> Iterator[Wait]:
@@ -126,7 +131,8 @@ def lost_signal(spine: Spine) -> Iterator[Wait]:
     yield Wait("signal", lost.cause, waiting_for, "you", lost.fix, Level.WORKS if solved else Level.STUCK)
 
 
-def _progress(spine: Spine) -> str:
+def _progress_words(spine: Spine) -> str:
+    """Returns stage and step in words; empty before the first stage."""
     if spine.spec is None or spine.stage < 0:
         return ""
     # Before its first `generation.started` a fork has executed nothing itself; `furthest` counts the shared steps.
@@ -150,7 +156,7 @@ def entry_wait(entry: Entry, line: Line) -> Wait:
     if spine.released:
         return released(entry)
     if line.entries.index(entry) < line.slots:
-        return _life(
+        return _life_wait(
             spine, "taken_up", "this daemon to start it", "supervisor", "nothing to do: it starts within a second"
         )
     return _queued(entry, line)
@@ -163,10 +169,12 @@ def _queued(entry: Entry, line: Line) -> Wait:
     before = [waiting for waiting in ahead if waiting.status is Status.QUEUED]
     queued = entry.status is Status.QUEUED
     several = line.slots > 1
-    names = [f"{earlier.name} ({_standing(earlier, entry)})" for earlier in ahead]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    names = [f"{earlier.name} ({_status_words(earlier, entry)})" for earlier in ahead]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     number = f", number {1 + len(before)} in the queue" if queued and len(ahead) > 1 else ""
-    turn = f"its turn{f' ({line.slots} slots)' if several else ''}{number}, behind {', '.join(names[:_SHOWN])}{more}"
+    turn = (
+        f"its turn{f' ({line.slots} slots)' if several else ''}{number}, behind {', '.join(names[:_MAX_NAMED])}{more}"
+    )
     # A pause that ends by itself keeps its slot, so a queue behind such pauses alone moves only by a person's action.
     paused = [holder.name for holder in holders if holder.status is Status.PAUSED and ends_by_itself(holder.spine)]
     released = [holder.name for holder in holders if holder.status is Status.PAUSED and holder.name not in paused]
@@ -181,11 +189,12 @@ def _queued(entry: Entry, line: Line) -> Wait:
         ends += f"; {paused[0]} is paused and keeps its slot: {resumes}"
     if before and queued:
         ends += f"; to overtake {before[0].name}: rftd prioritize {entry.name} {before[0].spine.priority + 1}"
-    on_whom = ", ".join(holder.name for holder in holders[:_SHOWN])
-    return _life(entry.spine, "queued", turn, on_whom, ends, Level.STUCK if stuck else Level.WAITS)
+    on_whom = ", ".join(holder.name for holder in holders[:_MAX_NAMED])
+    return _life_wait(entry.spine, "queued", turn, on_whom, ends, Level.STUCK if stuck else Level.WAITS)
 
 
-def _standing(earlier: Entry, experiment: Entry) -> str:
+def _status_words(earlier: Entry, experiment: Entry) -> str:
+    """Returns the status of an earlier experiment, with its priority if that differs in the queue."""
     priority = earlier.spine.priority
     shown = earlier.status is Status.QUEUED and priority != experiment.spine.priority
     return f"{earlier.status}, priority {priority}" if shown else f"{earlier.status}"
@@ -195,7 +204,7 @@ def decided_elsewhere(entry: Entry) -> Wait:
     """Returns the wait of an experiment decided on by another daemon, without workers here."""
     waiting_for = "the daemon that trains and schedules it; this one only starts explorers"
     ends = "ask that daemon with rftd why; if there is none, run rftd serve --roles trainer on the same log"
-    return _life(entry.spine, "decided_elsewhere", waiting_for, "the daemon with --roles trainer", ends)
+    return _life_wait(entry.spine, "decided_elsewhere", waiting_for, "the daemon with --roles trainer", ends)
 
 
 def broken_down(reason: str, since_ns: int) -> Wait:
@@ -208,4 +217,4 @@ def broken_down(reason: str, since_ns: int) -> Wait:
 def lost_wait(error: LogLossError) -> Wait:
     """Returns the wait of an experiment stopped because the log lacks records remembered by survivors."""
     cause = "other_log" if isinstance(error, OtherLogError) else "log_loss"
-    return _life(None, cause, f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)
+    return _life_wait(None, cause, f"your decision: {error.code}: {error.what}", "you", error.fix or "", Level.STUCK)

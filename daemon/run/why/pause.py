@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 PauseStage = Literal["draining", "quiet", "released"]
 """Rollouts or a training step still end; nothing is under way, with weights on the devices; the workers have left."""
 RELEASED: Final = "its workers and its slot are released"
+"""Words for the last stage of a pause."""
 
 
 class PauseState(msgspec.Struct, frozen=True, kw_only=True):
     """The stage of a pause, with the work still under way and the memory still in use."""
 
     stage: PauseStage
+    """Progress of the pause: draining, quiet or released."""
     rollouts: int = 0
     """Rollouts under way."""
     trains: bool = False
@@ -25,9 +27,11 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     """Resident memory of the living workers at their last heartbeats."""
     words: str
+    """State of the pause in words."""
 
 
 RELEASED_PAUSE: Final = PauseState(stage="released", words=f"released: {RELEASED}")
+"""State of a pause in its last stage: no worker lives any more."""
 
 
 def pause_of(snapshot: RunSnapshot) -> PauseState | None:
@@ -63,9 +67,9 @@ def pause_of(snapshot: RunSnapshot) -> PauseState | None:
         work = " and ".join(filter(None, ending))
         words = f"draining: {work} end first{memory}"
     elif live:
-        words = f"quiet: nothing is under way; the weights stay on the devices{memory}"
+        words = f"quiet: no work in progress; the weights stay on the devices{memory}"
     else:
-        words = "quiet: nothing is under way, and no worker is there"
+        words = "quiet: no work in progress, and no workers"
     return PauseState(
         stage="draining" if any(ending) else "quiet",
         rollouts=rollouts,

@@ -11,6 +11,7 @@ from rftd.daemon.run.why.under_way import WorkUnderWay
 from rftd.streams.spec.spec import StageSpec
 
 _WINDOW_S: Final = 30.0
+"""Seconds of heartbeats averaged into a rate."""
 _LEAST_S: Final = 2.0
 """Shortest span of a rate in seconds: heartbeats come once a second."""
 
@@ -20,10 +21,15 @@ class TokenMeter:
 
     def __init__(self) -> None:
         self._totals: dict[UUID, int] = {}
+        """Tokens drawn by each living worker, by its last heartbeat."""
         self._samples: deque[tuple[float, int]] = deque()
+        """Monotonic time and tokens drawn so far, at each recent call of `note`."""
         self._drawn = 0
-        self._ends: int | None = None
+        """Tokens drawn since the meter began, over restarts of workers."""
+        self._ends_count: int | None = None
+        """Number of ends seen last; None before the first snapshot."""
         self._drawn_at_end = 0
+        """Tokens drawn up to the last end of a rollout or row."""
 
     def note(self, snapshot: RunSnapshot) -> None:
         """Adds the heartbeats read since the last call."""
@@ -33,11 +39,11 @@ class TokenMeter:
                 self._drawn += max(0, beat.tokens_total - self._totals.get(beat.worker, 0))
                 self._totals[beat.worker] = beat.tokens_total
         self._totals = {worker: total for worker, total in self._totals.items() if worker in snapshot.state.roster.live}
-        ends = _ends(snapshot)
-        if ends != self._ends:
+        ends = _ends_count(snapshot)
+        if ends != self._ends_count:
             # Of the first call nothing is known about earlier ends: tokens of ended rollouts would be counted.
-            first_of_all = self._ends is None and not ends
-            self._ends = ends
+            first_of_all = self._ends_count is None and not ends
+            self._ends_count = ends
             self._drawn_at_end = 0 if first_of_all else self._drawn
         self._samples.append((snapshot.now_s, self._drawn))
         while snapshot.now_s - self._samples[0][0] > _WINDOW_S:
@@ -55,7 +61,7 @@ class TokenMeter:
         return (last - first) / (last_s - first_s) if last_s - first_s >= _LEAST_S else None
 
 
-def _ends(snapshot: RunSnapshot) -> int:
+def _ends_count(snapshot: RunSnapshot) -> int:
     """Returns a number that changes with each end of a rollout or score of rows."""
     state = snapshot.state
     groups = sum(len(group.members) + len(group.failed) for group in state.groups.open.values())

@@ -1,4 +1,4 @@
-"""One wait, and the answer as a whole."""
+"""`Wait`: what one role waits for; `Why`: the complete answer of `rftd why`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Wait(msgspec.Struct, frozen=True):
     """One role's work or wait: what for, on whom, and what ends it."""
 
     role: str
+    """Name of the waiting part: a role, `experiment`, `task`, `signal`, `daemon` or `log`."""
     state: str
     """The wait's stable name."""
     waiting_for: str
@@ -28,6 +29,7 @@ class Wait(msgspec.Struct, frozen=True):
     unblock: str
     """The event or command ending the wait."""
     level: Level
+    """Seriousness of the wait, from a standstill to a finished experiment."""
     slot: int | None = None
     """Slot of an explorer."""
     worker: str | None = None
@@ -59,6 +61,7 @@ def worst_first(waits: Iterable[Wait]) -> list[Wait]:
 
 
 _OUTSIDE: Final = ("you", "clients")
+"""Words of `on_whom` for parties outside of rftd."""
 
 
 def cause_of(wait: Wait, waits: Iterable[Wait]) -> Wait:
@@ -82,10 +85,14 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `rftd why` for one experiment: the waits of every role."""
 
     experiment: str
+    """Id of the experiment."""
     name: str
+    """Name of the experiment."""
     status: str
+    """Status of the experiment."""
     live: bool
     """True if a daemon answered; False: read from the log alone."""
     asked_ns: int
+    """Time of the answer, in nanoseconds since 1970."""
     waits: list[Wait]
     """The waits, worst first."""

@@ -11,14 +11,14 @@ from rftd.ops import limits
 from rftd.ops.words import Level, Words
 from rftd.streams.events.worker import WorkerStarted
 from rftd.streams.folds.worker_state import WorkerState
-from rftd.streams.spec.split_submission import HALF_OF
+from rftd.streams.spec.split_submission import HALF_BY_ROLE
 from rftd.workers.control.hold import Paused
 
-_QUIET_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
+_SILENT_AFTER_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """Seconds without a heartbeat before a worker is shown as quiet, well before it counts as lost."""
-_AT_ONCE_S: Final = 0.05
+_REPORTED_DELAY_S: Final = 0.05
 """A shorter delay in seconds before a process start is not worth reporting."""
-_WORKS: Final[dict[str, str]] = {
+_ACTIVITY_BY_STATE: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
     WorkerState.OPEN_ENGINE: "opens its engine",
     WorkerState.TAKE_UP: "resumes from the newest good checkpoint",
@@ -32,7 +32,7 @@ _WORKS: Final[dict[str, str]] = {
 """Words for the heartbeat states of working workers. An unknown state, from a newer release, is shown as it is."""
 _OPENING: Final = (WorkerState.LOAD, WorkerState.OPEN_ENGINE)
 """Heartbeat states of a worker before joining."""
-_WAITS: Final[dict[str, tuple[str, str, str]]] = {
+_WAIT_BY_STATE: Final[dict[str, tuple[str, str, str]]] = {
     WorkerState.WAIT_BATCH: ("the plan of its next step", "planner", "batch.planned"),
     WorkerState.WAIT_TASKS: ("tasks", "dispatcher", "it gets a group"),
     WorkerState.WAIT_WEIGHTS: ("the first weights that it can load", "trainer", "weights.published"),
@@ -48,7 +48,7 @@ _WAITS: Final[dict[str, tuple[str, str, str]]] = {
         "it answers; requests are retried",
     ),
     WorkerState.LOAD_FAILED: (
-        "readable weights: loading the last ones failed; its log says why",
+        "readable weights: loading the newest weights failed; its log has the reason",
         "trainer",
         "it publishes new ones",
     ),
@@ -58,16 +58,18 @@ _WAITS: Final[dict[str, tuple[str, str, str]]] = {
 
 def doing_of(state: str) -> str:
     """Returns the words for a heartbeat's state, to follow the worker's name or `it`."""
-    if state in _WAITS:
-        return f"waits for {_WAITS[state][0]}"
-    return _WORKS.get(state, "is paused" if state == WorkerState.PAUSED else state)
+    if state in _WAIT_BY_STATE:
+        return f"waits for {_WAIT_BY_STATE[state][0]}"
+    return _ACTIVITY_BY_STATE.get(state, "is paused" if state == WorkerState.PAUSED else state)
 
 
 def worker_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     """Yields one wait for each live worker, and one for each slot without a worker."""
     live = list(snapshot.state.roster.live.values())
     for started in sorted(live, key=lambda worker: (worker.role, worker.slot, worker.worker)):
-        yield Wait(started.role, *_live(snapshot, started), slot=_slot(started.slot), worker=str(started.worker))
+        yield Wait(
+            started.role, *_live_words(snapshot, started), slot=_explorer_slot(started.slot), worker=str(started.worker)
+        )
     occupied_slots = {(worker.role, worker.slot) for worker in live}
     opening = list(opening_waits(snapshot))
     yield from opening
@@ -75,9 +77,9 @@ def worker_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
     for process in snapshot.processes:
         # A worker with heartbeats is reported by them; the fleet knows the slots without a joined worker.
         if (process.role, process.slot) not in occupied_slots and str(process.worker) not in heard:
-            yield Wait(process.role, *_absent(snapshot, process), slot=_slot(process.slot))
+            yield Wait(process.role, *_absent_words(snapshot, process), slot=_explorer_slot(process.slot))
     joined = {worker.role for worker in live}
-    for role, half in HALF_OF.items():
+    for role, half in HALF_BY_ROLE.items():
         if role in joined or snapshot.starts(role):
             continue
         if half not in snapshot.state.spine.halves:
@@ -117,64 +119,67 @@ def opening_waits(snapshot: RunSnapshot) -> Iterator[Wait]:
         process = ordered.get(beat.worker)
         quiet_s = snapshot.liveness.quiet_s(beat.worker, snapshot.now_s) or 0.0
         # An ended process sends nothing more; for a process on another machine, silence is the only sign.
-        over = quiet_s > _QUIET_S if process is None else process.pid is None or process.joined
+        over = quiet_s > _SILENT_AFTER_S if process is None else process.pid is None or process.joined
         if beat.worker in roster.live or beat.worker in roster.gone or beat.state not in _OPENING or over:
             continue
         process_note = "" if process is None else f" (process {process.pid})"
-        quiet = f"; its last heartbeat came {quiet_s:.0f} s ago" if quiet_s > _QUIET_S else ""
+        quiet = f"; its last heartbeat came {quiet_s:.0f} s ago" if quiet_s > _SILENT_AFTER_S else ""
         bound = "" if process is None else f", or is killed {process.start_timeout_s:g} s after its start"
         since_ns = snapshot.now_ns - int(snapshot.liveness.state_s(beat.worker, snapshot.now_s) * 1e9)
         yield Wait(
             beat.role,
             beat.state,
-            f"{_WORKS[beat.state]}{process_note}{quiet}",
+            f"{_ACTIVITY_BY_STATE[beat.state]}{process_note}{quiet}",
             "its process",
             f"it joins and gets work{bound}; see rftd logs",
             Level.WORKS,
-            slot=_slot(beat.slot),
+            slot=_explorer_slot(beat.slot),
             worker=str(beat.worker),
             since_ns=since_ns,
         )
 
 
-def _slot(slot: int) -> int | None:
+def _explorer_slot(slot: int) -> int | None:
+    """Returns the slot of an explorer; None for a trainer."""
     return slot if slot >= 0 else None
 
 
-def _live(snapshot: RunSnapshot, started: WorkerStarted) -> Words:
+def _live_words(snapshot: RunSnapshot, started: WorkerStarted) -> Words:
+    """Returns the words for a joined worker, by its last heartbeat."""
     beat = snapshot.liveness.latest.get(started.worker)
     quiet_s = snapshot.liveness.quiet_s(started.worker, snapshot.now_s)
-    if quiet_s is not None and quiet_s > _QUIET_S:
+    if quiet_s is not None and quiet_s > _SILENT_AFTER_S:
         waiting_for = f"a heartbeat; the last came {quiet_s:.0f} s ago"
         ends = f"its next heartbeat; after {snapshot.liveness.lost_after_s:g} s without one it is restarted"
         return Words("no_heartbeat", waiting_for, "its process", ends, Level.STUCK)
     if beat is None:
         return Words("first_heartbeat", "its first heartbeat", "its process", "that heartbeat arrives")
     if beat.state == WorkerState.PAUSED:
-        words = _paused(snapshot)
-    elif beat.state in _WAITS:
-        words = Words(beat.state, *_WAITS[beat.state])
+        words = _pause_words(snapshot)
+    elif beat.state in _WAIT_BY_STATE:
+        words = Words(beat.state, *_WAIT_BY_STATE[beat.state])
     else:
-        words = Words(beat.state, _WORKS.get(beat.state, beat.state), level=Level.WORKS)
+        words = Words(beat.state, _ACTIVITY_BY_STATE.get(beat.state, beat.state), level=Level.WORKS)
     leases = f" on {len(beat.leases)} leases" if beat.leases else ""
     version = f" (weight version {beat.version})" if beat.version >= 0 else ""
     level = Level.STUCK if beat.state == WorkerState.LOAD_FAILED else words.level
     return words._replace(waiting_for=f"{words.waiting_for}{leases}{version}", level=level)
 
 
-def _paused(snapshot: RunSnapshot) -> Words:
+def _pause_words(snapshot: RunSnapshot) -> Words:
+    """Returns the words for the experiment's pause."""
     return Paused().told(snapshot.state, snapshot.now_ns)
 
 
-def _absent(snapshot: RunSnapshot, process: Process) -> Words:
+def _absent_words(snapshot: RunSnapshot, process: Process) -> Words:
     """Returns the words for a slot without a joined worker."""
     if process.pid is None and snapshot.state.spine.cause:
-        return _paused(snapshot)  # nothing is started while an obstacle lasts: it would fail at once
+        return _pause_words(snapshot)  # nothing is started while an obstacle lasts: it would fail at once
     before = f"; the previous one: {process.last_why}" if process.last_why else ""
     if process.pid is None and process.waits is not None:
         return process.waits._replace(waiting_for=f"{process.waits.waiting_for}{before}")
     if process.pid is None:
-        if not process.restarts and process.start_in_s < _AT_ONCE_S:
+        if not process.restarts and process.start_in_s < _REPORTED_DELAY_S:
             return Words("restarting", f"its process to start{before}", "fleet", "it is started at once")
         waiting_for = f"its process to start, attempt {process.restarts + 1}{before}"
         ends = (

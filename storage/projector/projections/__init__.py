@@ -30,5 +30,6 @@ PROJECTIONS: Final[tuple[Projection, ...]] = (
     progress.FENCES,
     progress.ONCE,
 )
+"""Every projection, in the order of folding."""
 
 __all__ = ["PROJECTIONS", "Projection"]

@@ -29,6 +29,7 @@ PLANNED: Final = Upsert(
         "eligible_at_ns",
     ),
 )
+"""Upsert of the columns owned by `batch.planned`."""
 ITEM: Final = Upsert(
     BatchItems,
     prefix="planned",
@@ -44,7 +45,9 @@ ITEM: Final = Upsert(
         "epoch",
     ),
 )
+"""Upsert of the columns of a batch's items."""
 ABANDONED: Final = Upsert(Batches, prefix="abandoned", owns=("abandoned_code", "abandoned_reason"))
+"""Upsert of the columns owned by `batch.abandoned`."""
 
 
 def percentile_95(ordered: Sequence[int]) -> int:
@@ -52,7 +55,8 @@ def percentile_95(ordered: Sequence[int]) -> int:
     return ordered[-(-95 * len(ordered) // 100) - 1]
 
 
-def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> None:
+def _put_plan(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> None:
+    """Adds the rows of a planned batch and its items."""
     id = event.batch.bytes
     planned_items = event.experiences
     rows = event.rows
@@ -102,7 +106,8 @@ def _planned(event: batch.BatchPlanned, decoded: Decoded, changes: Changes) -> N
     )
 
 
-def _abandoned(event: batch.BatchAbandoned, decoded: Decoded, changes: Changes) -> None:
+def _put_abandoned(event: batch.BatchAbandoned, decoded: Decoded, changes: Changes) -> None:
+    """Marks a batch as abandoned."""
     changes.put(ABANDONED, decoded, id=event.batch.bytes, abandoned_code=event.code, abandoned_reason=event.reason)
 
 
@@ -110,5 +115,6 @@ PROJECTION: Final = Projection(
     name="batches",
     version=2,
     tables=(Batches, BatchItems),
-    handlers={batch.BatchPlanned: _planned, batch.BatchAbandoned: _abandoned},
+    handlers={batch.BatchPlanned: _put_plan, batch.BatchAbandoned: _put_abandoned},
 )
+"""Projection of plans and their items into the tables of batches."""

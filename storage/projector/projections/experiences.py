@@ -31,15 +31,19 @@ PRODUCED: Final = Upsert(
         "duration_s",
     ),
 )
+"""Upsert of the columns owned by `experience.produced`."""
 FAILED: Final = Upsert(
     Experiences,
     prefix="failed",
     owns=("failed_lease", "failed_experiment", "failed_stage", "failed_code", "failed_reason"),
 )
+"""Upsert of the columns owned by `rollout.failed`."""
 RETIRED: Final = Upsert(Retirements, prefix="retired", owns=("experiment", "reason", "uses", "decided_at_ns"))
+"""Upsert of the columns owned by `experience.retired`."""
 
 
-def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
+def _put_produced(event: experience.ExperienceProduced, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of an experience; a writer that is no explorer adds none."""
     writer = explorer_of(decoded.head.source)
     if writer is None:
         return
@@ -69,7 +73,8 @@ def _produced(event: experience.ExperienceProduced, decoded: Decoded, changes: C
     )
 
 
-def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes) -> None:
+def _put_failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a failed rollout; a writer that is no explorer adds none."""
     writer = explorer_of(decoded.head.source)
     if writer is None:
         return
@@ -87,7 +92,8 @@ def _failed(event: experience.RolloutFailed, decoded: Decoded, changes: Changes)
     )
 
 
-def _retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
+def _put_retired(event: batch.ExperienceRetired, decoded: Decoded, changes: Changes) -> None:
+    """Adds a row for each retired experience."""
     shared_columns = (
         id_of(decoded.head.experiment),
         event.reason,
@@ -103,8 +109,9 @@ PROJECTION: Final = Projection(
     version=5,
     tables=(Experiences, Retirements, Counts, StageCounts),
     handlers={
-        experience.ExperienceProduced: _produced,
-        experience.RolloutFailed: _failed,
-        batch.ExperienceRetired: _retired,
+        experience.ExperienceProduced: _put_produced,
+        experience.RolloutFailed: _put_failed,
+        batch.ExperienceRetired: _put_retired,
     },
 )
+"""Projection of experiences, failed rollouts and retirements, with the counts derived from them."""

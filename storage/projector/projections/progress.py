@@ -30,11 +30,15 @@ KINDS: Final[frozenset[type[Event]]] = frozenset(
         CheckpointChosen,
     )
 )
+"""Events that must not count twice when repeated in their partition."""
 FENCED: Final = Upsert(Fences, prefix="fenced", owns=("epoch", "owner"), rule=Rule.LAST)
+"""Upsert of the columns of a fence, owned by the last one."""
 APPLIED: Final = Upsert(Once, prefix="applied")
+"""Upsert of the columns of an applied event."""
 
 
-def _fenced(event: experiment.Fence, decoded: Decoded, changes: Changes) -> None:
+def _put_fence(event: experiment.Fence, decoded: Decoded, changes: Changes) -> None:
+    """Sets the owner of a role in a partition."""
     changes.put(
         FENCED,
         decoded,
@@ -47,7 +51,8 @@ def _fenced(event: experiment.Fence, decoded: Decoded, changes: Changes) -> None
     )
 
 
-def _applied(event: Event, decoded: Decoded, changes: Changes) -> None:
+def _put_applied(event: Event, decoded: Decoded, changes: Changes) -> None:
+    """Records the id of an applied event, so that a repetition of the event does not count."""
     changes.put(
         APPLIED,
         decoded,
@@ -59,5 +64,7 @@ def _applied(event: Event, decoded: Decoded, changes: Changes) -> None:
 
 # Two projections with a name and a version each: the names are stored, and a changed set would refill every table of an
 # existing database.
-FENCES: Final = Projection(name="fences", version=1, tables=(Fences,), handlers={experiment.Fence: _fenced})
-ONCE: Final = Projection(name="once", version=1, tables=(Once,), handlers=dict.fromkeys(KINDS, _applied))
+FENCES: Final = Projection(name="fences", version=1, tables=(Fences,), handlers={experiment.Fence: _put_fence})
+"""Projection of fences into a table with the owner of each role in each partition."""
+ONCE: Final = Projection(name="once", version=1, tables=(Once,), handlers=dict.fromkeys(KINDS, _put_applied))
+"""Projection of the events that must not count twice into a table of their ids."""

@@ -15,6 +15,7 @@ from rftd.streams.events.registry import Event
 from rftd.streams.log.envelope import Decoded
 
 _encode: Final = msgspec.json.Encoder().encode
+"""Encoder of JSON columns."""
 
 Handler = Callable[[Any, Decoded, Changes], None]
 """A function that appends the row changes of an event, computed from the event and its record alone."""
@@ -25,9 +26,13 @@ class Projection:
     """Tables and the handlers that fill them. A changed meaning needs a new `version`: all tables are then refilled."""
 
     name: str
+    """Name of the projection."""
     version: int
+    """Version of the projection's meaning."""
     tables: tuple[type[Row], ...]
+    """Tables written by this projection alone."""
     handlers: Mapping[type[Event], Handler]
+    """Function for each event type."""
 
 
 def id_of(uuid: UUID | None) -> bytes | None:

@@ -16,20 +16,25 @@ COMPLETED: Final = Upsert(
     prefix="completed",
     owns=("batch", "stage", "checksum", "sha256", "items", "tokens", "duration_s", "metrics"),
 )
+"""Upsert of the columns owned by `step.completed`."""
 GENERATION: Final = Upsert(Generations, prefix="started", owns=("version", "checkpoint", "reason"))
+"""Upsert of the columns owned by `generation.started`."""
 EVALUATED: Final = Upsert(
     Evals,
     prefix="completed",
     owns=("experiment", "stage", "taskset", "version", "generation", "rows", "score", "metrics"),
 )
+"""Upsert of the columns owned by `eval.completed`."""
 SCORED: Final = Upsert(
     EvalScores,
     prefix="scored",
     owns=("lease", "experiment", "stage", "taskset", "version", "rows", "score", "tokens_mean"),
 )
+"""Upsert of the columns owned by `eval.scored`."""
 
 
-def _completed(event: step.StepCompleted, decoded: Decoded, changes: Changes) -> None:
+def _put_step(event: step.StepCompleted, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a training step."""
     changes.put(
         COMPLETED,
         decoded,
@@ -47,7 +52,8 @@ def _completed(event: step.StepCompleted, decoded: Decoded, changes: Changes) ->
     )
 
 
-def _generation(event: step.GenerationStarted, decoded: Decoded, changes: Changes) -> None:
+def _put_generation(event: step.GenerationStarted, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a trainer's generation."""
     changes.put(
         GENERATION,
         decoded,
@@ -59,7 +65,8 @@ def _generation(event: step.GenerationStarted, decoded: Decoded, changes: Change
     )
 
 
-def _evaluated(event: step.EvalCompleted, decoded: Decoded, changes: Changes) -> None:
+def _put_evaluation(event: step.EvalCompleted, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of an evaluation."""
     changes.put(
         EVALUATED,
         decoded,
@@ -75,7 +82,8 @@ def _evaluated(event: step.EvalCompleted, decoded: Decoded, changes: Changes) ->
     )
 
 
-def _scored(event: experience.EvalScored, decoded: Decoded, changes: Changes) -> None:
+def _put_scores(event: experience.EvalScored, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of the scores of some held-out rows; a writer that is no explorer adds none."""
     writer = explorer_of(decoded.head.source)
     if writer is None:
         return
@@ -104,9 +112,10 @@ PROJECTION: Final = Projection(
     version=2,
     tables=(Steps, Generations, Evals, EvalScores),
     handlers={
-        step.StepCompleted: _completed,
-        step.GenerationStarted: _generation,
-        step.EvalCompleted: _evaluated,
-        experience.EvalScored: _scored,
+        step.StepCompleted: _put_step,
+        step.GenerationStarted: _put_generation,
+        step.EvalCompleted: _put_evaluation,
+        experience.EvalScored: _put_scores,
     },
 )
+"""Projection of steps, generations, evaluations and scores of held-out rows."""

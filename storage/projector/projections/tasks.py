@@ -33,16 +33,21 @@ LEASED: Final = Upsert(
         "version",
     ),
 )
+"""Upsert of the columns owned by `task.leased` and `eval.leased`."""
 EXPIRED: Final = Upsert(Leases, prefix="expired", owns=("expired_reason",))
+"""Upsert of the columns owned by `task.expired`."""
 CLOSED: Final = Upsert(
     Groups,
     prefix="closed",
     owns=("experiment", "stage", "sequence", "members", "member_map", "failed", "reward_mean", "code", "reason"),
 )
+"""Upsert of the columns owned by `group.closed`."""
 TAGGED: Final = Upsert(Groups, prefix="tagged", owns=("tag",), rule=Rule.LAST)
+"""Upsert of the column of a group's priority tag, owned by the last change."""
 
 
-def _task_leased(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> None:
+def _put_task_lease(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a task's lease."""
     changes.put(
         LEASED,
         decoded,
@@ -65,7 +70,8 @@ def _task_leased(event: task.TaskLeased, decoded: Decoded, changes: Changes) -> 
     )
 
 
-def _eval_leased(event: task.EvalLeased, decoded: Decoded, changes: Changes) -> None:
+def _put_eval_lease(event: task.EvalLeased, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of an evaluation's lease."""
     changes.put(
         LEASED,
         decoded,
@@ -88,11 +94,13 @@ def _eval_leased(event: task.EvalLeased, decoded: Decoded, changes: Changes) -> 
     )
 
 
-def _expired(event: task.TaskExpired, decoded: Decoded, changes: Changes) -> None:
+def _put_expired(event: task.TaskExpired, decoded: Decoded, changes: Changes) -> None:
+    """Marks a lease as expired."""
     changes.put(EXPIRED, decoded, id=event.lease.bytes, expired_reason=event.reason)
 
 
-def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None:
+def _put_closed_group(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a closed group."""
     group = event.group.bytes
     members = event.members
     changes.put(
@@ -103,7 +111,7 @@ def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None
         stage=event.stage,
         sequence=event.sequence,
         members=len(members),
-        member_map=_map_of(members),
+        member_map=_member_map(members),
         failed=event.failed,
         reward_mean=sum(member.reward for member in members) / len(members) if members else None,
         code=event.code,
@@ -111,12 +119,14 @@ def _closed(event: task.GroupClosed, decoded: Decoded, changes: Changes) -> None
     )
 
 
-def _map_of(members: Sequence[task.Member]) -> str:
+def _member_map(members: Sequence[task.Member]) -> str:
+    """Returns a digit for each rollout number: 1 for a member of the group."""
     rollouts = {member.rollout for member in members if 0 <= member.rollout < MAPPED_ROLLOUTS}
     return "".join("1" if rollout in rollouts else "0" for rollout in range(max(rollouts, default=-1) + 1))
 
 
-def _tagged(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Changes) -> None:
+def _put_tag(event: batch.ExperiencePrioritized, decoded: Decoded, changes: Changes) -> None:
+    """Sets the priority tag of a group."""
     changes.put(TAGGED, decoded, id=event.group.bytes, tag=event.priority)
 
 
@@ -125,10 +135,11 @@ PROJECTION: Final = Projection(
     version=2,
     tables=(Leases, Groups),
     handlers={
-        task.TaskLeased: _task_leased,
-        task.EvalLeased: _eval_leased,
-        task.TaskExpired: _expired,
-        task.GroupClosed: _closed,
-        batch.ExperiencePrioritized: _tagged,
+        task.TaskLeased: _put_task_lease,
+        task.EvalLeased: _put_eval_lease,
+        task.TaskExpired: _put_expired,
+        task.GroupClosed: _put_closed_group,
+        batch.ExperiencePrioritized: _put_tag,
     },
 )
+"""Projection of leases and groups, with the groups' priority tags."""

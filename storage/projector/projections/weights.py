@@ -17,19 +17,26 @@ PUBLISHED: Final = Upsert(
     owns=("stage", "method", "path", "manifest", "checksum", "size_bytes"),
     rule=Rule.LAST,
 )
+"""Upsert of the columns owned by `weights.published`."""
 RETIRED: Final = Upsert(WeightVersions, prefix="retired", owns=("retired_reason",), rule=Rule.LAST)
+"""Upsert of the columns owned by `weights.retired`."""
 ACTIVATED: Final = Upsert(Activations, prefix="activated", owns=("experiment", "manifest", "checksum", "duration_s"))
+"""Upsert of the columns owned by `weights.activated`."""
 OVERDUE: Final = Upsert(OverdueWindows, prefix="overdue", owns=("wanted", "version", "waited_s", "reason"))
+"""Upsert of the columns owned by `weights.overdue`."""
 COMMITTED: Final = Upsert(
     Checkpoints,
     prefix="committed",
     owns=("stage", "stage_step", "path", "files", "size_bytes", "checksum", "sha256", "final"),
     rule=Rule.LAST,
 )
+"""Upsert of the columns owned by `checkpoint.committed`."""
 DELETED: Final = Upsert(Checkpoints, prefix="deleted", owns=("deleted_reason",), rule=Rule.LAST)
+"""Upsert of the columns owned by `checkpoint.deleted`."""
 
 
-def _published(event: weights.WeightsPublished, decoded: Decoded, changes: Changes) -> None:
+def _put_published(event: weights.WeightsPublished, decoded: Decoded, changes: Changes) -> None:
+    """Sets the row of a published weight version."""
     changes.put(
         PUBLISHED,
         decoded,
@@ -45,7 +52,8 @@ def _published(event: weights.WeightsPublished, decoded: Decoded, changes: Chang
     )
 
 
-def _retired(event: weights.WeightsRetired, decoded: Decoded, changes: Changes) -> None:
+def _put_retired(event: weights.WeightsRetired, decoded: Decoded, changes: Changes) -> None:
+    """Marks a weight version as retired."""
     changes.put(
         RETIRED,
         decoded,
@@ -56,7 +64,8 @@ def _retired(event: weights.WeightsRetired, decoded: Decoded, changes: Changes) 
     )
 
 
-def _activated(event: weights.WeightsActivated, decoded: Decoded, changes: Changes) -> None:
+def _put_activation(event: weights.WeightsActivated, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of an explorer's activation."""
     changes.put(
         ACTIVATED,
         decoded,
@@ -70,7 +79,8 @@ def _activated(event: weights.WeightsActivated, decoded: Decoded, changes: Chang
     )
 
 
-def _overdue(event: weights.WeightsOverdue, decoded: Decoded, changes: Changes) -> None:
+def _put_overdue(event: weights.WeightsOverdue, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a window whose weights came too late."""
     changes.put(
         OVERDUE,
         decoded,
@@ -84,7 +94,8 @@ def _overdue(event: weights.WeightsOverdue, decoded: Decoded, changes: Changes) 
     )
 
 
-def _committed(event: checkpoint.CheckpointCommitted, decoded: Decoded, changes: Changes) -> None:
+def _put_checkpoint(event: checkpoint.CheckpointCommitted, decoded: Decoded, changes: Changes) -> None:
+    """Sets the row of a checkpoint."""
     changes.put(
         COMMITTED,
         decoded,
@@ -102,7 +113,8 @@ def _committed(event: checkpoint.CheckpointCommitted, decoded: Decoded, changes:
     )
 
 
-def _deleted(event: checkpoint.CheckpointDeleted, decoded: Decoded, changes: Changes) -> None:
+def _put_deleted(event: checkpoint.CheckpointDeleted, decoded: Decoded, changes: Changes) -> None:
+    """Marks a checkpoint as deleted."""
     changes.put(
         DELETED,
         decoded,
@@ -118,11 +130,12 @@ PROJECTION: Final = Projection(
     version=2,
     tables=(WeightVersions, Activations, OverdueWindows, Checkpoints),
     handlers={
-        weights.WeightsPublished: _published,
-        weights.WeightsRetired: _retired,
-        weights.WeightsActivated: _activated,
-        weights.WeightsOverdue: _overdue,
-        checkpoint.CheckpointCommitted: _committed,
-        checkpoint.CheckpointDeleted: _deleted,
+        weights.WeightsPublished: _put_published,
+        weights.WeightsRetired: _put_retired,
+        weights.WeightsActivated: _put_activation,
+        weights.WeightsOverdue: _put_overdue,
+        checkpoint.CheckpointCommitted: _put_checkpoint,
+        checkpoint.CheckpointDeleted: _put_deleted,
     },
 )
+"""Projection of weight versions, activations, overdue windows and checkpoints."""

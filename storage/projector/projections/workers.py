@@ -19,12 +19,17 @@ STARTED: Final = Upsert(
     prefix="started",
     owns=("experiment", "role", "slot", "host", "pid", "process_start_s", "capacity"),
 )
+"""Upsert of the columns owned by `worker.started`."""
 STOPPED: Final = Upsert(Workers, prefix="stopped", owns=("stopped_code", "stopped_reason", "stopped_memory_bytes"))
+"""Upsert of the columns owned by `worker.stopped`."""
 LOST: Final = Upsert(Workers, prefix="lost", owns=("lost_reason", "lost_memory_bytes"))
+"""Upsert of the columns owned by `worker.lost`."""
 DEAD_LETTER: Final = Upsert(DeadLetters, prefix="reported", owns=("code", "reason"))
+"""Upsert of the columns of a dead letter."""
 
 
-def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) -> None:
+def _put_started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) -> None:
+    """Adds the row of a worker."""
     changes.put(
         STARTED,
         decoded,
@@ -39,7 +44,8 @@ def _started(event: worker.WorkerStarted, decoded: Decoded, changes: Changes) ->
     )
 
 
-def _stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) -> None:
+def _put_stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) -> None:
+    """Records a worker's end."""
     changes.put(
         STOPPED,
         decoded,
@@ -50,7 +56,8 @@ def _stopped(event: worker.WorkerStopped, decoded: Decoded, changes: Changes) ->
     )
 
 
-def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
+def _put_lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
+    """Records that a worker was lost."""
     changes.put(
         LOST,
         decoded,
@@ -60,9 +67,10 @@ def _lost(event: worker.WorkerLost, decoded: Decoded, changes: Changes) -> None:
     )
 
 
-def _dead_lettered(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
+def _put_dead_letter(event: worker.RecordDeadLettered, decoded: Decoded, changes: Changes) -> None:
     # The projector's own letters are folded from the records themselves: an event under the projector's name would add
     # a second row.
+    """Adds the row of an unusable record reported by a consumer other than the projector."""
     if event.consumer == PROJECTOR:
         return
     changes.put(
@@ -82,9 +90,10 @@ PROJECTION: Final = Projection(
     version=1,
     tables=(Workers, DeadLetters),
     handlers={
-        worker.WorkerStarted: _started,
-        worker.WorkerStopped: _stopped,
-        worker.WorkerLost: _lost,
-        worker.RecordDeadLettered: _dead_lettered,
+        worker.WorkerStarted: _put_started,
+        worker.WorkerStopped: _put_stopped,
+        worker.WorkerLost: _put_lost,
+        worker.RecordDeadLettered: _put_dead_letter,
     },
 )
+"""Projection of workers, and of dead letters reported by other consumers."""

@@ -78,6 +78,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._congested = False
         self._greeted = False
+        """True once the client's heads were compared with the log's."""
         self._door = server.door
         self._pid = 0
 
@@ -139,7 +140,6 @@ class _Connection(asyncio.BufferedProtocol):
         # Without a greeting no heads were compared, and an append could continue a log that lost its end.
         if not self._greeted and not isinstance(request, wire.Hello):
             raise CodecError("the first request must be a greeting")
-        self._greeted = True
         if request.id in self._under_way:
             raise CodecError(f"request {request.id} is under way already")
         self._under_way[request.id] = self._server.tasks.create_task(self._answer(request))
@@ -194,6 +194,7 @@ class _Connection(asyncio.BufferedProtocol):
                         fix="run daemon and workers of the same release",
                     )
                 await self._hear(dict(request.heads))
+                self._greeted = True
                 return wire.Welcome(request.id, self._server.file)
             case wire.Cancel():
                 raise AssertionError("not a request with a reply")

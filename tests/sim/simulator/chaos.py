@@ -113,7 +113,7 @@ class Chaos:
         self._machine.tell(f"HEAL {process.name}")
 
     async def _drain(self, process: SimProcess) -> None:
-        await self._machine.daemons[process].drain()
+        await self._machine.daemons[process].runs.drain()
         process.kill(0)
 
     def _damage(self, kind: str) -> None:

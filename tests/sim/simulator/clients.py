@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 GRACE_S = 2.0
 """What a server that leaves gives to the requests under way."""
 PATIENCE_S = 20.0
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 
 
 class GoneError(Exception):
@@ -122,7 +122,7 @@ class SimNetwork:
         while not request.reply.done() and port.process.alive and loop.time() < until_s:
             if serving.done() and not request.reply.done():
                 break
-            await asyncio.wait({request.reply}, timeout=min(LOOK_S, patience_s))
+            await asyncio.wait({request.reply}, timeout=min(POLL_INTERVAL_S, patience_s))
         if not request.reply.done():
             request.hang_up()
             raise GoneError

@@ -62,6 +62,20 @@ class Window:
 
 
 @contextmanager
+def window_in(browser: Any, link: str = "") -> Iterator[Window]:
+    """A window of a profile without cookies, cache or storage, 1,440 wide; `link` signs in."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    try:
+        window = Window(context.new_page())
+        if link:
+            window.page.goto(link)
+            window.page.wait_for_url(lambda url: "/login" not in url)
+        yield window
+    finally:
+        context.close()
+
+
+@contextmanager
 def chromium() -> Iterator[Any]:
     """A browser of this machine; the test is skipped without one."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -17,7 +17,9 @@ from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.doorkeeper import Doorkeeper
+from rftd.daemon.observe.doctor.abilities import Abilities
 from rftd.daemon.observe.metrics_feed import MetricsFeed
+from rftd.daemon.serve import report_pages
 from rftd.daemon.trust.keyring import Keyring
 from rftd.ops.clock import SystemClock
 from rftd.ops.logs import logger
@@ -54,16 +56,16 @@ class DaemonParts:
 
 @asynccontextmanager
 async def open_daemon(
-    folder: Path, *, token: str | None = None, run: SyntheticRun | None = None
+    folder: Path, *, token: str | None = None, run: SyntheticRun | None = None, tables: str = ""
 ) -> AsyncIterator[DaemonParts]:
     """Parts of a daemon with one run in its log, else a complete one named `small`; without the owner's `token` open to
-    all.
+    all. `tables` is the URL of the database; empty for a file in the folder.
     """
     clock = SystemClock()
     keyring = Keyring(folder, clock=clock, logger=logger(), from_environ=token) if token is not None else None
     job_dir = folder / "job"
     run = run or SyntheticRun(Recorder(), job_dir=str(job_dir), artifacts=ArtifactStore(job_dir / "artifacts")).write()
-    log, engine = MemoryLog(), open_database(sqlite_url(folder / "state.db"))
+    log, engine = MemoryLog(), open_database(tables or sqlite_url(folder / "state.db"))
     for start in range(0, len(run.recorder.drafts), 100):
         await log.append(run.recorder.drafts[start : start + 100])
     projector = Projector(log, engine, clock=SystemClock())
@@ -78,6 +80,8 @@ async def open_daemon(
         feed=feed,
         doorkeeper=Doorkeeper(keyring),
         daemon_log=folder / "daemon.log",
+        abilities=Abilities(),
+        further=(report_pages.router,),
     )
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())

@@ -48,6 +48,7 @@ from rftd.streams.log.topics import partition_of
 from rftd.streams.spec.engines import WorkerMemory
 from rftd.streams.spec.spec import ExperimentSpec
 from rftd.workers.control.budgets import Spent
+from rftd.workers.devices.host import Device, Host
 from rftd.workers.tracking.cursor import Cursor
 
 
@@ -215,6 +216,11 @@ class LogOperations:
 
     def named(self, wanted: str) -> UUID:
         raise NotFoundError(f"no experiment {wanted!r}")
+
+    def host(self) -> Host:
+        return Host(
+            devices=(Device(kind="cpu", index=0, name="2 processors", memory_bytes=1 << 30),), no_gpu="none is built in"
+        )
 
     def used_bytes(self, experiment_id: UUID) -> dict[tuple[str, str], int]:
         return {}

@@ -23,7 +23,7 @@ from synthetic.until import PATIENCE_S
 from rftd.daemon.config.loading import load_text
 from rftd.daemon.http.client.client import Client
 from rftd.daemon.http.client.host import DaemonHost
-from rftd.daemon.http.views import commands, experiments
+from rftd.daemon.http.views import access, commands, experiments
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.log_source import log_to_read
@@ -192,6 +192,11 @@ class Scene:
 
     def client(self) -> Client:
         return Client(replace(self.host.settings, timeout_s=60.0), {})
+
+    def link(self) -> str:
+        """A link that signs a browser in as owner, once."""
+        with self.client() as client:
+            return f"{client.url}{client.send(access.new_link, access.NewLink()).value.path}"
 
     def page(self, name: str) -> ExperimentPage | None:
         """The experiment's page; None while the daemon does not answer."""

@@ -90,7 +90,7 @@ async def random_life(folder: Path, oracle: Oracle, chance: random.Random, appen
 @contextmanager
 def small_checkpoints(pages: int = 6) -> Iterator[None]:
     """The write-ahead log is moved into the database every few commits, and ids into their table."""
-    names = ("CHECKPOINT_PAGES", "CHECKPOINT_REST_PAGES", "CHECKPOINT_FORCED_PAGES", "INDEXED_AT_ONCE")
+    names = ("CHECKPOINT_PAGES", "CHECKPOINT_REST_PAGES", "CHECKPOINT_FORCED_PAGES", "IDS_PER_INDEXING")
     before = {name: getattr(schema, name) for name in names}
     for name, value in zip(names, (pages, max(1, pages // 2), 4 * pages, 2 * pages), strict=True):
         setattr(schema, name, value)

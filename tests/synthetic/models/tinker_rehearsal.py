@@ -33,7 +33,7 @@ from rftd.workers.engines.tinker.service import (
 KEY = "tml-rehearsal-key"
 END = 2
 """The token that ends a text."""
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 """How often a wait for the service looks whether whoever waits is dead."""
 
 
@@ -279,7 +279,7 @@ class RehearsalService:
 
     def reach(self) -> None:
         """Waits until the service is there. Raises ConnectionError if whoever asks dies meanwhile."""
-        while not self.service.there.wait(LOOK_S):
+        while not self.service.there.wait(POLL_INTERVAL_S):
             if self.gone.is_set():
                 raise ConnectionError("whoever asked is dead")
 

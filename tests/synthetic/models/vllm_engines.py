@@ -200,14 +200,6 @@ class Policies:
         self._models[version] = adapter.model
         return self.announce(adapter.published(), version)
 
-    def as_folder(self, version: int) -> Path:
-        """A model folder with the weights of this version."""
-        folder = self.folder / f"model-{version}"
-        self._models[version].save_pretrained(folder)
-        for file in self.base.glob("token*"):
-            (folder / file.name).write_bytes(file.read_bytes())
-        return folder
-
     @torch.no_grad()
     def logprobs(self, request: GenerationRequest, drawn: Generation, spans: Any = None) -> list[float]:
         """What transformers gives each token, at the request's temperature, under the weights of its span.

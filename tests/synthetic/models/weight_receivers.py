@@ -11,7 +11,7 @@ import msgspec
 
 from rftd.workers.engines.ranks.controller import RankedEngine
 from rftd.workers.weights import safetensors
-from rftd.workers.weights.channel import WeightsRef
+from rftd.workers.weights.channel import Exported, WeightsRef
 from rftd.workers.weights.registry import CHANNELS, Channels
 from rftd.workers.weights.tensor_bytes import Weights
 
@@ -31,6 +31,19 @@ for line in sys.stdin.buffer:
 """
 
 
+def ref_of(method: str, exported: Exported, version: int = 1, generation: int = 0) -> WeightsRef:
+    """The exported weights as the channel of that method finds them."""
+    return WeightsRef(
+        version=version,
+        generation=generation,
+        path=exported.path,
+        manifest=exported.manifest,
+        checksum=exported.checksum,
+        method=method,
+        host=exported.host,
+    )
+
+
 def assert_received_by_each_channel(engine: RankedEngine, folder: Path) -> None:
     """One process opens the weights from each channel that carries bytes: it has those of the engine."""
     channels = Channels(str(folder / "job"), str(folder / "memory"))
@@ -40,17 +53,7 @@ def assert_received_by_each_channel(engine: RankedEngine, folder: Path) -> None:
     for method in methods:
         exported = channels.of(method).publish(engine.snapshot().weights(), version=1, generation=0)
         assert exported.checksum == engine.digest_like(exported.checksum), method
-        refs.append(
-            WeightsRef(
-                version=1,
-                generation=0,
-                path=exported.path,
-                manifest=exported.manifest,
-                checksum=exported.checksum,
-                method=method,
-                host=exported.host,
-            )
-        )
+        refs.append(ref_of(method, exported))
     done = subprocess.run(
         [sys.executable, "-P", "-c", _RECEIVER],
         input=b"".join(msgspec.json.encode(each) + b"\n" for each in refs),

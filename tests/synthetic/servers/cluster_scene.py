@@ -121,14 +121,6 @@ class ClusterScene(Scene):
             time.sleep(0.1)
         return said[1]
 
-    def until_log_counts(self, text: str, times: int, timeout_s: float = PATIENCE_S) -> str:
-        """The daemon's log, once it holds the text so many times."""
-        deadline_s = time.monotonic() + timeout_s
-        while (said := (self.folder / "daemon.log").read_text()).count(text) < times:
-            assert time.monotonic() < deadline_s, said[-3000:]
-            time.sleep(0.1)
-        return said
-
     def until_completed_in_log(self, *, steps: int, timeout_s: float = PATIENCE_S) -> None:
         """Returns once the event log alone, read past the proxies, says that the experiment has completed."""
         deadline_s = time.monotonic() + timeout_s

@@ -49,6 +49,9 @@ ROLES = ("explorer", "agent", "sandbox", "daemon")
 class AgentRun:
     """An experiment whose agents are commands, in a folder of its own."""
 
+    roles = ROLES
+    """Victims of `kill_each`, in turns."""
+
     def __init__(self, folder: Path, *, command: str = "[sh, agent.sh]", steps: int = 6) -> None:
         self.folder = folder
         self.agent = folder / "agent"
@@ -92,8 +95,8 @@ class AgentRun:
     def kill_each(self, name: str, kills: int, chance: random.Random) -> None:
         """Kills each role so many times, in turns, each after progress since the last kill."""
         deadline_s = time.monotonic() + PATIENCE_S * (1 + kills)
-        for number in range(kills * len(ROLES)):
-            role = ROLES[number % len(ROLES)]
+        for number in range(kills * len(self.roles)):
+            role = self.roles[number % len(self.roles)]
             while not self._strike(role, name, chance):
                 page = self.scene.page(name)
                 assert page is None or page.experiment.summary.state not in ENDED, page
@@ -107,7 +110,7 @@ class AgentRun:
     def _strike(self, role: str, name: str, chance: random.Random) -> bool:
         if role in ("explorer", "daemon"):
             return bool(self.scene.kill(role, name))
-        victims = self.wardens() if role == "sandbox" else self.commands()
+        victims = self.victims(role)
         if not victims:
             return False
         try:
@@ -115,6 +118,10 @@ class AgentRun:
         except psutil.NoSuchProcess:
             return False
         return True
+
+    def victims(self, role: str) -> list[psutil.Process]:
+        """Processes of a role that is no worker's and not the daemon's."""
+        return self.wardens() if role == "sandbox" else self.commands()
 
     def wardens(self) -> list[psutil.Process]:
         """Processes beside commands of this run."""

@@ -20,6 +20,15 @@ from rftd.streams.spec.spec import StageSpec
 from rftd.workers.control import holds
 from rftd.workers.control.hold import NoStage, Paused, StagePlanned
 from rftd.workers.control.planner import view_of
+from rftd.workers.control.planner_holds import (
+    Collects,
+    EvalDecides,
+    LastChance,
+    NoTrainer,
+    PlannedAhead,
+    StepsAgain,
+    TooFewExperiences,
+)
 from rftd.workers.control.policies.registry import make_policy
 from rftd.workers.control.windows import admission_view
 
@@ -98,25 +107,25 @@ class Claims:
         due = eval_due(self._stage, hold.version - spine.first_version)
         return due and id not in spine.evaluated and hold.version <= spine.furthest
 
-    def _Collects(self, hold: holds.Collects) -> bool:
+    def _Collects(self, hold: Collects) -> bool:
         return self._stage.kind == "explore" and not self._entries()
 
-    def _EvalDecides(self, hold: holds.EvalDecides) -> bool:
+    def _EvalDecides(self, hold: EvalDecides) -> bool:
         decides = bool(self._stage.trainer.by_evaluation.figures)
         return decides and self._spine.planned <= hold.step < self._spine.last_version
 
-    def _NoTrainer(self, hold: holds.NoTrainer) -> bool:
+    def _NoTrainer(self, hold: NoTrainer) -> bool:
         return self._spine.generation < 0
 
-    def _StepsAgain(self, hold: holds.StepsAgain) -> bool:
+    def _StepsAgain(self, hold: StepsAgain) -> bool:
         return hold.first == self._spine.version + 1 <= hold.last == self._spine.furthest
 
-    def _PlannedAhead(self, hold: holds.PlannedAhead) -> bool:
+    def _PlannedAhead(self, hold: PlannedAhead) -> bool:
         steps = sorted(self._spine.plans)
         wanted = plan_ahead(self._stage.policy)
         return steps == list(range(hold.first, hold.last + 1)) and len(steps) >= wanted
 
-    def _TooFewExperiences(self, hold: holds.TooFewExperiences) -> bool:
+    def _TooFewExperiences(self, hold: TooFewExperiences) -> bool:
         spine, entries = self._spine, self._entries()
         resting = [entry.eligible_at_ns for entry in entries if entry.eligible_at_ns > self._now_ns]
         ready = len(entries) - len(resting)
@@ -128,7 +137,7 @@ class Claims:
             and (hold.have < hold.need if waited_ns < self._stage.max_read_timeout_s * 1e9 else hold.have == 0)
         )
 
-    def _LastChance(self, hold: holds.LastChance) -> bool:
+    def _LastChance(self, hold: LastChance) -> bool:
         began = [
             max(group.min_version, min(lease.held_version for lease in group.leases.values()))
             for group in self._leased_groups()
@@ -221,8 +230,8 @@ _NOT_ASKED = (*_OVER, holds.PolicyFull, holds.AllGivenOut, holds.NoneOffered, ho
 def _denies(hold: Any, event: Event) -> bool:
     match event:
         case BatchPlanned():
-            return not isinstance(hold, holds.PlannedAhead | holds.TooFewExperiences | holds.LastChance) or (
-                hold.last < event.step if isinstance(hold, holds.PlannedAhead) else hold.step <= event.step
+            return not isinstance(hold, PlannedAhead | TooFewExperiences | LastChance) or (
+                hold.last < event.step if isinstance(hold, PlannedAhead) else hold.step <= event.step
             )
         case StageCompleted() | ExperimentCompleted():
             return True

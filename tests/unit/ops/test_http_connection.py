@@ -68,7 +68,7 @@ async def test_what_is_no_http_is_refused_in_the_servers_own_form(sent: bytes) -
     async with served(App(), ConnectionBounds()) as address:
         heard = await told(address, sent + b"\r\n\r\n")
     assert heard.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/letters\r\n")
-    assert heard.endswith(b"400! what was sent is no valid HTTP/1.1 request")
+    assert heard.endswith(b"400! this is not a valid HTTP/1.1 request")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,6 +36,21 @@ def test_a_third_party_is_found_by_its_entry_point(tmp_path: Path, monkeypatch: 
         known.open("theirs", {"sise": 3})
     with pytest.raises(ConfigError, match=r"'ours' does not take its arguments \{'numerator': 'x'\}"):
         known.open("ours", {"numerator": "x"})
+
+
+def test_entry_points_written_after_the_first_look_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "class Theirs: pass\n"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert plugins().names() == ("ours", "gone")
+    install(tmp_path, "late_things", code, {"rftd.things": {"theirs": "late_things:Theirs"}})
+    assert plugins().names() == ("ours", "gone", "theirs")
+    file = tmp_path / "late_things-0.dist-info" / "entry_points.txt"
+    written_ns = file.stat().st_mtime_ns
+    file.write_text("[rftd.things]\nrenamed = late_things:Theirs\n")
+    os.utime(file, ns=(written_ns + 1, written_ns + 1))
+    assert plugins().names() == ("ours", "gone", "renamed")
+    shutil.rmtree(file.parent)
+    assert plugins().names() == ("ours", "gone")
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

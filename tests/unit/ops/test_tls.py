@@ -52,3 +52,13 @@ def test_a_renewed_certificate_is_taken_and_a_wrong_one_is_not(tmp_path: Path) -
     os.replace(new[1], own[1])
     assert tls.renew()
     assert not tls.renew()
+
+
+def test_names_after_a_renewal_are_those_of_the_new_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.certificate("own", hosts="DNS:old.example,IP:127.0.0.1")
+    tls = ServerTls(*own)
+    for new, current in zip(authority.certificate("new", hosts="DNS:new.example,IP:127.0.0.2"), own, strict=True):
+        os.replace(new, current)
+    assert tls.renew()
+    assert (tls.names, tls.addresses) == (("new.example",), ("127.0.0.2",))

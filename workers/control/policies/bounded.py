@@ -29,9 +29,9 @@ class HardBoundArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of `hard_bound` and `weight_fifo`."""
 
     abort_inflight: AbortInflight = False
-    """Whether groups that have become too old in flight are given up."""
+    """True if groups that became too old in flight are given up."""
     wait: Wait = False
-    """Whether a batch waits for groups in flight that would be too old for the batch after it; a field of verl, too.
+    """True: a batch waits for groups in flight that would be too old for the batch after it; a field of verl, too.
 
     Trained lengths then equal generated lengths; the price is that training waits for the longest rollout. With
     `weight_fifo` the groups that arrived last are trained first.
@@ -124,9 +124,9 @@ class WindowedArgs(PolicyArguments, frozen=True, kw_only=True):
     """Arguments of the policy `windowed` in section `policy`."""
 
     freshest_first: Annotated[bool, Meta(description="true: use the newest version first")] = False
-    """Whether the newest weight version is trained first."""
+    """True: the newest weight version is trained first."""
     abort_inflight: AbortInflight = True
-    """Whether groups that began before the window are given up."""
+    """True: groups that began before the window are abandoned."""
 
 
 class Windowed(Paced):

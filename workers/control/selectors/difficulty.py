@@ -14,9 +14,9 @@ from rftd.ops import limits
 from rftd.ops.errors import ConfigError
 from rftd.workers.control.selectors.selector import DrawView
 
-_KEPT_OF_CAPABILITY: Final = 0.9
+_CAPABILITY_DECAY: Final = 0.9
 """Fraction of the former capability kept at each step."""
-_NO_DIFFERENCE: Final = 1e-6
+_DIFFERENCE_EPSILON: Final = 1e-6
 """Small addend to the difference between the two models' pass rates, against division by zero."""
 
 _FORGOTTEN: Final = 1e-16
@@ -46,11 +46,11 @@ class PassRates:
         """Adds the mean rewards of a step's rows. They count as pass rates, clipped to 0 and 1."""
         rates = np.clip(rewards, 0.0, 1.0)
         weak, strong = self._anchors[rows].mean(axis=0)
-        difference = float(strong - weak) + _NO_DIFFERENCE
+        difference = float(strong - weak) + _DIFFERENCE_EPSILON
         if difference:
             capability = (float(rates.mean()) - float(weak)) / difference
             former = self._capability
-            share = _KEPT_OF_CAPABILITY
+            share = _CAPABILITY_DECAY
             self._capability = capability if former is None else share * former + (1 - share) * capability
         weaker = self._anchors[:, 0]
         stronger = self._anchors[:, 1]

@@ -20,19 +20,20 @@ class EasyToHard:
     """
 
     follows_rewards: ClassVar[bool] = False
-    """False: the order depends on columns alone."""
+    """False, because the order depends on the columns alone."""
     once_an_epoch: ClassVar[bool] = True
-    """True: every row is drawn once in an epoch."""
+    """True, because every row is drawn once in an epoch."""
 
     def __init__(self) -> None:
         self._order = lru_cache(maxsize=1)(_order_of)
+        """Cached function returning the rows in drawing order; only the last result is kept."""
 
     @staticmethod
     def check_keys(keys: Sequence[str]) -> None:
         """Raises ConfigError if no column is named."""
         if not keys:
             raise ConfigError(
-                "offline_easy2hard needs columns, and none is named",
+                "offline_easy2hard needs columns, but selector_args names none",
                 field="data_selector.feature_keys",
                 fix="name the columns of numbers that are larger for easier rows",
             )

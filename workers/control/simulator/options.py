@@ -14,10 +14,15 @@ from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, Sy
 
 _NO_MODEL: Final = ModelSpec(path="", max_model_len=1, max_prompt_tokens=1, max_response_tokens=1)
 _UNITS: Final = 16
+"""Default number of units: machines or devices that generate or train."""
 _SLOTS: Final = 32
+"""Default number of rollouts at a time on one unit."""
 _BATCH: Final = 512
+"""Default number of experiences per batch."""
 _BOUND: Final = 2
+"""Default bound of staleness in weight versions."""
 _TRAIN_S: Final = 2.0
+"""Default seconds of a training step on all units."""
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):

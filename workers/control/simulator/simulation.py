@@ -25,7 +25,7 @@ from rftd.workers.control.simulator.system import LongTail, SimulatedUpdates, Sy
 from rftd.workers.control.simulator.unit import Flights, SimulatedGroup, Unit
 from rftd.workers.control.windows import Ask, Begin
 
-_DRAWN_AT_ONCE: Final = 4096
+_DURATIONS_PER_DRAW: Final = 4096
 """Number of durations drawn by one call."""
 _TOKENS_PER_MEDIAN: Final = 1000
 """Tokens of a simulated rollout of median duration."""
@@ -159,7 +159,7 @@ class Simulation:
     def _roll_out(self, unit: Unit, group: SimulatedGroup, index: int) -> None:
         """Schedules the end of a rollout of a drawn duration, later if the unit stands still meanwhile."""
         if not self._drawn:
-            self._drawn = self._lengths.draw(self._random, _DRAWN_AT_ONCE).tolist()
+            self._drawn = self._lengths.draw(self._random, _DURATIONS_PER_DRAW).tolist()
         duration_s = self._drawn.pop()
         version = unit.version
         end_s = max(self._now_s, unit.ready_s) + duration_s

@@ -3,12 +3,10 @@
 In reading order:
 
 backend.py    the interface to one model: forward passes, gradients, parameters and state; the models of a stage
-learner.py    `ModelLearner`: policy, reference, critic and teacher of a stage over their backends
-critic.py     `ModelCritic`: the expected return at each token
+learner.py    `ModelLearner`: policy, reference, teacher and critic (`ModelCritic`) of a stage over their backends
 optimizer.py  AdamW or SGD: clipped, stepped, saved by parameter name
-policy.py     the interface to the model under training: opened, published, saved, restored
 low_rank.py   low-rank matrices added to linear layers (peft), and a policy that trains only them
-engine.py     `ModelEngine`: stages, digests and checkpoints of a trainer engine
+engine.py     `Policy`, the interface to the model under training; `ModelEngine`: stages, digests and checkpoints
 saving.py     the files of a checkpoint
 snapshot.py   the weights of one version for explorers
 model.py      model folders: read, written

@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import torch
+from torch import Tensor
 
 from rftd.ops.processors import threads_of
 from rftd.streams.spec.spec import ExperimentSpec, StageSpec
 from rftd.workers.engines.learner.backend import StageModels
 from rftd.workers.engines.learner.learner import ModelLearner
 from rftd.workers.engines.learner.opening import Determinism
-from rftd.workers.engines.learner.policy import Policy
+from rftd.workers.engines.learner.optimizer import Parameters
 from rftd.workers.engines.ranks.collectives import raise_on_all_ranks, this_rank
 from rftd.workers.learning.engine import StepResult, TrainBatch
 from rftd.workers.learning.losses.objective import Objective
 from rftd.workers.learning.stage.learner import Learner, M
 from rftd.workers.learning.stage.stage_training import StageTraining
 from rftd.workers.learning.stage.trainer_state import TrainerState
+from rftd.workers.learning.term_notes import TermNotes
 from rftd.workers.weights.checksum import Form, form_of
 from rftd.workers.weights.tensor_digests import TensorDigests
+
+
+class Policy(Protocol):
+    """A model and its trained parameters; all ranks make equal calls."""
+
+    @property
+    def model(self) -> Any:
+        """The model that computes forward passes, with gradients for the trained parameters."""
+        ...
+
+    def parameters(self) -> Parameters:
+        """Returns the trained parameters by name."""
+        ...
+
+    def published(self) -> Mapping[str, Tensor]:
+        """Returns the tensors for explorers by name, not copied where they exist already; of a spread tensor, this
+        rank's part.
+        """
+        ...
+
+    def write(self, actor: Path, *, hf: bool, writers: int) -> None:
+        """Writes the weights into a checkpoint's folder `actor`, and with `hf` a model for transformers.
+
+        At most `writers` ranks write at a time; 0: all.
+        """
+        ...
+
+    def restore(self, actor: Path) -> None:
+        """Loads the weights written by `write`. Raises DataError, on all ranks, for missing files or another
+        model's.
+        """
+        ...
+
 
 P = TypeVar("P", bound=Policy)
 """Type of an engine's policy."""
@@ -50,6 +86,8 @@ class ModelEngine(ABC, Generic[P, M]):
         self._digests: dict[Form, str] = {}
         """Digests of the current weights already computed, by form."""
         self._determinism = Determinism()
+        self._notes: TermNotes | None = None
+        """Notes to be filled by the present call of `train`; None if no notes are requested."""
 
     @property
     def deterministic(self) -> bool:
@@ -97,7 +135,15 @@ class ModelEngine(ABC, Generic[P, M]):
     def train(self, batch: TrainBatch) -> StepResult:
         """Takes the batch's optimizer steps; none, with weights and optimizer unchanged, if no step would be finite."""
         assert self._training is not None, "train before begin_stage"
-        return self._training.train(batch)
+        return self._training.train(batch, self._notes)
+
+    def train_noting(self, batch: TrainBatch, notes: TermNotes) -> StepResult:
+        """Trains a batch as `train` does, and fills the notes with the terms of the objective at each token."""
+        self._notes = notes
+        try:
+            return self.train(batch)
+        finally:
+            self._notes = None
 
     def checksum(self) -> str:
         """Returns the checksum of the weights, computed once per step: xxh3 on a CPU, bit sums on a GPU."""

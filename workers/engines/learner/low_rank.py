@@ -23,12 +23,12 @@ from rftd.workers.weights.adapter import A, B
 
 FOLDER: Final = "lora_adapter"
 """Folder of an adapter within a checkpoint's `actor`."""
-_TENSORS: Final = "adapter_model.safetensors"
-"""File of an adapter's matrices."""
-_NAME: Final = "default"
-"""peft's name of the only adapter in a model."""
-_BASE: Final = ".base_layer."
-"""Part of a parameter's name inserted by peft for an adapted layer."""
+_MATRICES_FILE: Final = "adapter_model.safetensors"
+"""Name of the file with an adapter's matrices."""
+_ADAPTER_NAME: Final = "default"
+"""Name given by peft to the only adapter of a model."""
+_BASE_LAYER_PART: Final = ".base_layer."
+"""Part inserted by peft into the parameter names of an adapted layer."""
 
 
 class LowRankLayers:
@@ -46,7 +46,8 @@ class LowRankLayers:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             try:
-                self._peft = peft.get_peft_model(model, _config(peft, spec, base))
+                self._peft = peft.get_peft_model(model, _peft_config(peft, spec, base))
+                """peft's wrapper around the model."""
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(
                     f"no adapter can be made: {error}",
@@ -55,34 +56,37 @@ class LowRankLayers:
                 ) from error
         # eval: dropout would draw numbers, and the log-probabilities of a step could not be computed again.
         self.model: Any = self._peft.get_base_model().eval()
+        """The model with its adapted layers, without peft's wrapper around the whole."""
         self._base = base
-        self._layers = _layers(self.model, base)
+        """Folder of the frozen model."""
+        self._adapted_layers = _adapted_layers(self.model, base)
+        """Adapted modules by name."""
         if spec.path:
             saving.copy_weights(self.saved(), read_adapter(Path(spec.path)), Path(spec.path))
 
     @property
     def modules(self) -> tuple[str, ...]:
         """The names of the adapted modules."""
-        return tuple(self._layers)
+        return tuple(self._adapted_layers)
 
     def low(self, module: str) -> Tensor:
         """Returns the matrix A of a module  # [r, in]"""
-        matrix: Tensor = self._layers[module].lora_A[_NAME].weight.detach()
+        matrix: Tensor = self._adapted_layers[module].lora_A[_ADAPTER_NAME].weight.detach()
         return matrix
 
     def high(self, module: str) -> Tensor:
         """Returns the matrix B of a module  # [out, r]"""
-        matrix: Tensor = self._layers[module].lora_B[_NAME].weight.detach()
+        matrix: Tensor = self._adapted_layers[module].lora_B[_ADAPTER_NAME].weight.detach()
         return matrix
 
     def scale(self, module: str) -> float:
         """Returns the factor of B A in the module's weight: weight = base + scale B A."""
-        factor: float = self._layers[module].scaling[_NAME]
+        factor: float = self._adapted_layers[module].scaling[_ADAPTER_NAME]
         return factor
 
     def change(self, module: str) -> Tensor:
         """Returns scale B A of a module that is not spread over ranks  # [out, in]"""
-        product: Tensor = self._layers[module].get_delta_weight(_NAME).detach()
+        product: Tensor = self._adapted_layers[module].get_delta_weight(_ADAPTER_NAME).detach()
         return product
 
     def saved(self) -> dict[str, Tensor]:
@@ -94,9 +98,9 @@ class LowRankLayers:
         """Writes `lora_adapter/` in peft's layout; `tensors` are the complete matrices of `saved`."""
         folder = actor / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        self._peft.peft_config[_NAME].save_pretrained(folder)
+        self._peft.peft_config[_ADAPTER_NAME].save_pretrained(folder)
         # One file, as peft reads it, however many ranks there are.
-        saving.write_file(folder / _TENSORS, tensors)
+        saving.write_file(folder / _MATRICES_FILE, tensors)
         write_tokenizer(folder, self._base)
 
 
@@ -112,9 +116,13 @@ class LowRankPolicy:
         `merged` publishes complete weights.
         """
         self.model = model
+        """The model that runs the forward passes."""
         self.base = base
+        """Folder of the frozen model."""
         self.merged = merged
+        """True: explorers receive complete weights instead of the adapter."""
         self.layers = layers
+        """The adapted layers of the model."""
 
     def whole(self) -> Mapping[str, Tensor]:
         """Returns the merged weights by the model's own names: base + scale B A of each adapted module, buffers
@@ -143,17 +151,19 @@ class LowRankPolicy:
 
 
 class EarlierNumbers:
-    """Copy of an adapter's numbers at one moment, for the reference of a stage; the frozen base needs no copy."""
+    """Copy of an adapter's parameters at one moment, for the reference of a stage; the frozen base needs no copy."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        """Copies the current numbers of the parameters."""
+        """Copies the current values of the parameters."""
         self._parameters = parameters
+        """The parameters of the model."""
         self._earlier = {name: value.detach().clone() for name, value in parameters.items()}
+        """The copied values by name."""
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts the earlier numbers into the parameters within the context; never between a forward pass and its
-        backward pass.
+        """Puts the copied values into the parameters within the context; never between a forward pass and its backward
+        pass.
         """
         # Copied out and in, not exchanged: the optimizer holds the very tensors of the parameters.
         present = {name: value.detach().clone() for name, value in self._parameters.items()}
@@ -164,26 +174,26 @@ class EarlierNumbers:
             copy_shards(self._parameters, present)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Returns the earlier numbers by name, not copied."""
+        """Returns the copied values by name; the tensors are shared with this object."""
         return dict(self._earlier)
 
 
 def own_name(parameter: str) -> str:
     """Returns the name in the unadapted model of a parameter in the adapted model."""
-    return parameter.replace(_BASE, ".")
+    return parameter.replace(_BASE_LAYER_PART, ".")
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
     """Reads an adapter's matrices by peft's names. Raises DataError for a folder without an adapter, or unreadable
     files.
     """
-    if not (folder / _TENSORS).is_file():
+    if not (folder / _MATRICES_FILE).is_file():
         raise DataError(
-            f"the folder holds no adapter: {_TENSORS} is missing",
+            f"the folder holds no adapter: {_MATRICES_FILE} is missing",
             where=str(folder),
             fix="name a folder in peft's layout, with adapter_config.json and adapter_model.safetensors",
         )
-    return saving.read_tensors(folder / _TENSORS)
+    return saving.read_tensors(folder / _MATRICES_FILE)
 
 
 def _peft() -> Any:
@@ -199,7 +209,7 @@ def _peft() -> Any:
     return peft
 
 
-def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
+def _peft_config(peft: Any, spec: LoraSpec, base: Path) -> Any:
     """Returns an adapter's settings in peft's form."""
     targets: Any = "all-linear" if spec.target_modules == ("all-linear",) else list(spec.target_modules)
     return peft.LoraConfig(
@@ -215,7 +225,7 @@ def _config(peft: Any, spec: LoraSpec, base: Path) -> Any:
     )
 
 
-def _layers(model: Any, base: Path) -> dict[str, Any]:
+def _adapted_layers(model: Any, base: Path) -> dict[str, Any]:
     """Returns the adapted modules by name. Raises ConfigError for a module other than a plain linear layer."""
     from peft.tuners.lora import Linear
 

@@ -36,7 +36,7 @@ from rftd.workers.engines.ranks.torch_shards import is_spread, load_shards, load
 from rftd.workers.learning.stage.trainer_state import unreadable
 from rftd.workers.weights.shards import ShardedTensors, is_sharded
 
-OWN: Final = "float32"
+RESUME_DTYPE: Final = "float32"
 """The dtype of weights saved for resuming the training, whatever the model's own dtype."""
 
 
@@ -44,7 +44,7 @@ def exported_dtype(base: Path) -> str:
     """Returns the dtype of `huggingface/`: the base model's; float32 if its folder names none, or has incomplete
     safetensors files.
     """
-    return (dtype_of(base) if is_whole(base) else None) or OWN
+    return (dtype_of(base) if is_whole(base) else None) or RESUME_DTYPE
 
 
 def round_export(folder: Path, base: Path) -> None:
@@ -54,9 +54,9 @@ def round_export(folder: Path, base: Path) -> None:
     number does not fit the dtype.
     """
     dtype = exported_dtype(base)
-    if dtype == OWN:
+    if dtype == RESUME_DTYPE:
         return
-    exact = {tensor.name for tensor in tensors_of_files(weight_files(base)) if tensor.layout.dtype == OWN}
+    exact = {tensor.name for tensor in tensors_of_files(weight_files(base)) if tensor.layout.dtype == RESUME_DTYPE}
     tensors = [
         tensor if tensor.name in exact else replace(tensor, dtype=dtype)
         for tensor in tensors_of_files(weight_files(folder))

@@ -231,7 +231,7 @@ class RemoteRank:
                 shut()
 
     def _follow(self) -> None:
-        """Reads the host's news of the process until the connection ends."""
+        """Reads the host's news of the process until its end, or until the connection ends."""
         with suppress(OSError, *UNREADABLE), self._news as lines:
             for line in lines:
                 news: HostNews = json_decoder(HostNews).decode(line)  # type: ignore[arg-type]
@@ -239,6 +239,7 @@ class RemoteRank:
                     self._output.take(news.text)
                 elif isinstance(news, RankEnded):
                     self._code = news.code
+                    break  # the host keeps the connection open for signals until it is closed here
         self._has_ended.set()
 
 

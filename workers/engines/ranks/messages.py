@@ -57,7 +57,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """A `TrainSample` for a message without pickle: fields as in `TrainSample`, arrays as raw little-endian bytes."""
+    """A `TrainSample` for a message: fields as in `TrainSample`, arrays as raw little-endian bytes."""
 
     tokens: bytes
     prompt_tokens: int

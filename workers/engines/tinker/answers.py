@@ -22,8 +22,11 @@ class DrawnResponse(NamedTuple):
     """A response of the service after all checks of tokens and log-probabilities."""
 
     tokens: tuple[int, ...]  # [R]
+    """Ids of the response's tokens."""
     logprobs: tuple[float, ...]  # [R]
+    """Log-probability of each token."""
     finish: str
+    """Reason for the response's end, `stop` or `length`."""
 
 
 def logprobs_of(answer: PassAnswer, rows: Sequence[TokenRow]) -> list[NDArray[np.float32]]:

@@ -36,9 +36,9 @@ _PROBE_S: Final = 5.0
 """Time-out of a probe of the service, in seconds."""
 _CLOSE_S: Final = 10.0
 """Maximum seconds to wait for the end of the session."""
-_GONE: Final = (404, 410)
+_UNKNOWN_NAME_STATUSES: Final = (404, 410)
 """Status codes for an unknown name."""
-_REFUSED: Final = (400, *_GONE)
+_REFUSED: Final = (400, *_UNKNOWN_NAME_STATUSES)
 """Status codes for a request with an unknown name."""
 _TELEMETRY: Final = "TINKER_TELEMETRY"
 """Environment variable that switches off the package's reports to its makers."""
@@ -108,7 +108,9 @@ class SdkService:
         run, name = _split_path(path)
         try:
             # The list has a run's states and sampler weights; no request exists for a single path of sampler weights.
-            with self._translating_errors(f"look for {path}", lambda detail: _UnknownNameError(detail), _GONE):
+            with self._translating_errors(
+                f"look for {path}", lambda detail: _UnknownNameError(detail), _UNKNOWN_NAME_STATUSES
+            ):
                 listing = self._rest_client().list_checkpoints(run).result()
                 return any(_split_path(saved.tinker_path)[1] == name for saved in listing.checkpoints)
         except _UnknownNameError:
@@ -120,7 +122,9 @@ class SdkService:
         """Deletes a path; a missing path is no error."""
         with (
             suppress(_UnknownNameError),
-            self._translating_errors(f"delete {path}", lambda detail: _UnknownNameError(detail), _GONE),
+            self._translating_errors(
+                f"delete {path}", lambda detail: _UnknownNameError(detail), _UNKNOWN_NAME_STATUSES
+            ),
         ):
             run, name = _split_path(path)
             self._rest_client().delete_checkpoint(run, name).result()
@@ -214,7 +218,7 @@ class SdkService:
         `Access.error`.
         """
         # Open servers look up the weights only now.
-        with self._translating_errors("generate", self._no_weights(path), _GONE):
+        with self._translating_errors("generate", self._no_weights(path), _UNKNOWN_NAME_STATUSES):
             # Early releases return a future for threads only.
             return await (future if isinstance(future, Awaitable) else asyncio.wrap_future(future))
 

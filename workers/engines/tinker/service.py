@@ -31,11 +31,11 @@ class AdapterShape(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None
     """Seed of the initial numbers; None: chosen by the service."""
     train_mlp: bool
-    """Whether feed-forward layers are adapted."""
+    """True: feed-forward layers are adapted."""
     train_attn: bool
-    """Whether attention layers are adapted."""
+    """True: attention layers are adapted."""
     train_unembed: bool
-    """Whether the output layer is adapted."""
+    """True: the output layer is adapted."""
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
             # Each rank of a node computes on the GPU of its number there.
             self._device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             torch.cuda.set_device(self._device)
-        _check(arguments, spec, self._device)
+        _check(arguments, spec)
         if arguments.strategy != "megatron":
             check_heads(arguments, Path(model_path))
         platform.choose_platform(self._device, field=DEVICE)
@@ -140,8 +140,10 @@ class VerlTrainerEngine(ModelEngine[SpreadPolicy, PackedTexts]):
         return self._experiment.stages[0].trainer if self._learner is None else self._learner.spec.trainer
 
 
-def _check(arguments: VerlTrainerArgs, stage: StageSpec, device: torch.device) -> None:
-    """Raises ConfigError for settings unfit for the device."""
+def _check(arguments: VerlTrainerArgs, stage: StageSpec) -> None:
+    """Raises ConfigError for a dtype that the engine does not train in and, with Megatron, for missing packages or a
+    LoRA.
+    """
     if stage.trainer.dtype not in ("float32", "bfloat16"):
         raise ConfigError(
             f"the verl engine does not train in {stage.trainer.dtype!r}",

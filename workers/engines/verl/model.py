@@ -108,7 +108,7 @@ class _FsdpBase:
 
     @property
     def _offloads(self) -> bool:
-        """Whether any tensors are offloaded."""
+        """True if any tensors are offloaded to the CPU."""
         return self._is_offload_param or self._is_offload_optimizer
 
     def _settle(self) -> None:

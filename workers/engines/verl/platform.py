@@ -30,7 +30,7 @@ def choose_platform(device: torch.device, *, field: str) -> None:
         set_platform(CpuPlatform() if device.type == "cpu" else platform_manager.PlatformCUDA())
     if (found := get_platform().device_name) != device.type:
         raise ConfigError(
-            f"verl computes on {found} in this process, and {device.type} is asked for",
+            f"verl computes on {found} in this process, but {device.type} is requested",
             field=field,
             fix="leave the device out, or run this trainer in a process of its own",
         )

@@ -63,7 +63,7 @@ class WholePolicy:
         """
         if hf:
             write_hf_folder(actor / "huggingface", self.published(), self._base)
-        if not hf or saving.exported_dtype(self._base) != saving.OWN:
+        if not hf or saving.exported_dtype(self._base) != saving.RESUME_DTYPE:
             saving.write_weights(actor, self.published(), self._base, model=self.model.outline, writers=writers)
 
     def restore(self, actor: Path) -> None:

@@ -168,7 +168,7 @@ class VllmRolloutEngine:
 
     @property
     def holds_schemas(self) -> bool:
-        """Whether responses follow a request's JSON schema: always, because vLLM bans all other tokens."""
+        """True: responses follow a request's JSON schema, because vLLM bans all other tokens."""
         return True
 
     async def generate(self, request: GenerationRequest) -> Generation:

@@ -29,7 +29,9 @@ from vllm.model_executor.model_loader.reload.sanitize import restore_layer_refs
 from rftd.ops.errors import RolloutError
 
 _PACKING: Final = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
-"""Packing methods whose outputs all stay at the layer."""
+"""vLLM's quantization methods of unquantized layers: each leaves everything that it computes from weights in attributes
+of the layer, so that layers can be exchanged by their attributes.
+"""
 
 
 class PreparedWeights:
@@ -45,7 +47,9 @@ class PreparedWeights:
 
     @staticmethod
     def possible(model: nn.Module) -> bool:
-        """True for a model with layers prepared one by one, without shared memory between them."""
+        """True if new weights can be prepared for the model: no quantized layer, no attention layer that computes
+        weights from other layers, no layer skipped by vLLM's reload, and no buffer in the memory of a parameter.
+        """
         for layer in model.modules():
             if is_deferred_attention_layer(layer) and type(layer) is not Attention:
                 return False  # it computes its own weights from other layers'

@@ -31,7 +31,7 @@ _STARTING: Final = threading.Lock()
 """Held by the starting engine: its processes inherit the environment, which all threads share."""
 GRACE_S: Final = 10.0
 """Seconds for processes to end by themselves."""
-_LOOK_S: Final = 0.02
+_POLL_INTERVAL_S: Final = 0.02
 """Seconds between two checks for ended processes."""
 _ENVIRONMENT: Final = {
     # Nothing leaves the machine.
@@ -192,7 +192,7 @@ class EngineProcesses:
         # first process collects nothing.
         patient_until_s = time.monotonic() + GRACE_S
         while any(map(_is_alive, self._processes.values())) and time.monotonic() < patient_until_s:
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 def _children() -> set[int | None]:

@@ -17,9 +17,9 @@ part of `explorer.max_timeout`.
 """
 FIRST_S: Final = 600.0
 """Least time-out in seconds until the first token is drawn, for kernels compiled on demand."""
-LOOK_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 """Seconds between two checks."""
-_LONGEST_LOOK_S: Final = 5.0
+_MAX_POLL_INTERVAL_S: Final = 5.0
 """Longest pause between two checks in seconds."""
 
 
@@ -74,13 +74,13 @@ class Watchdog:
         before = self._look()
         looked_s = self._clock.monotonic_s()
         while True:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(POLL_INTERVAL_S)
             now = self._look()
             if now.dead:
                 return Trouble(0.0, now.work)
             now_s = self._clock.monotonic_s()
             # A late check means that this process itself was delayed, and vLLM's progress meanwhile went unnoticed.
-            passed_s = min(now_s - looked_s, _LONGEST_LOOK_S)
+            passed_s = min(now_s - looked_s, _MAX_POLL_INTERVAL_S)
             looked_s = now_s
             waits = before.work and now.work and now.progress == before.progress
             quiet_s = quiet_s + passed_s if waits else 0.0

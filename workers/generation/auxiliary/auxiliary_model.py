@@ -18,11 +18,13 @@ class AuxiliaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of an auxiliary model, with its token counts."""
 
     text: str
+    """Text of the answer."""
     finish: str
     """`stop`, `length`, or another reason in a service's own terms."""
     prompt_tokens: int = 0
     """Prompt tokens as counted by the engine or the service; 0 where a service reports none."""
     tokens: int = 0
+    """Answer tokens as counted by the engine or the service; 0 where a service reports none."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class ModelAddress:
     base_url: str
     """URL including the path `/v1`."""
     secret: Secret
+    """Key, hidden in representations."""
     model: str
     """Value of a request's field `model`."""
 

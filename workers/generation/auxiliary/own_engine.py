@@ -27,18 +27,25 @@ from rftd.workers.weights.manifest import Manifest, manifest_id
 from rftd.workers.weights.tensor_bytes import TensorBytes, Weights, each_once
 
 _INDEX: Final = "model.safetensors.index.json"
+"""File listing the parts of a model's weights."""
 
 
 class _PartsIndex(msgspec.Struct, frozen=True):
+    """The index of a model in several files."""
+
     weight_map: dict[str, str]
+    """File of each tensor."""
 
 
 class OpenedModel(NamedTuple):
     """An engine with its weights loaded, and the tokenizer and model for its prompts."""
 
     engine: RolloutEngine
+    """Engine with the weights of the auxiliary model loaded."""
     tokenizer: Tokenizer
+    """Tokenizer of the model."""
     model: ModelSpec
+    """Folder and lengths of the model."""
 
 
 class AuxiliaryEngines:
@@ -61,7 +68,9 @@ class AuxiliaryEngines:
             )
             for number in range(spec.engines)
         )
+        """The engines, each on its share of the GPUs."""
         self._rollouts = dict.fromkeys(self.engines, 0)
+        """Number of rollouts begun on each engine."""
 
     def least_busy(self) -> AuxiliaryEngine:
         """Returns the engine with the fewest unanswered questions, and of equal ones that with the fewest rollouts."""
@@ -101,11 +110,15 @@ class AuxiliaryEngine:
         self._gpus = gpus
         self._clock = clock
         self._folder = Path(experiment.job_dir) / "auxiliary" / spec.name
+        """Folder for the engine's files."""
         self._stage = auxiliary_stage(spec, stage)
+        """Stage with the auxiliary model in place of the trained one."""
         # A separate folder: two engines of one kind would otherwise write into one.
         folder = self._folder / str(number) if number else self._folder
         self._experiment = msgspec.structs.replace(experiment, job_dir=str(folder), stages=(self._stage,))
+        """Experiment with the auxiliary stage alone, and with a separate folder for each engine's files."""
         self._opening: asyncio.Task[OpenedModel | Exception] | None = None
+        """Task opening the engine; None before the first request, after a failed opening, and after `close`."""
         self.questions = 0
         """Number of unanswered questions."""
 
@@ -116,7 +129,7 @@ class AuxiliaryEngine:
         Raises RolloutError if opening fails; the next call tries again.
         """
         if self._opening is None:
-            self._opening = tasks.create_task(self._outcome())
+            self._opening = tasks.create_task(self._open_engine())
         opening = self._opening
         outcome = await asyncio.shield(opening)
         if isinstance(outcome, OpenedModel):
@@ -129,28 +142,30 @@ class AuxiliaryEngine:
 
     def check_lives(self) -> None:
         """Raises WorkError if the engine has failed for good in this process; one not opened yet has not."""
-        opened = self._open()
+        opened = self._opened_model()
         if opened is not None:
             check_lives(opened.engine, f"the engine of the auxiliary model {self._spec.name!r}")
 
     async def close(self) -> None:
         """Closes the engine, if it was opened. Idempotent."""
-        opened = self._open()
+        opened = self._opened_model()
         self._opening = None
         if opened is not None:
             await opened.engine.close()
 
-    def _open(self) -> OpenedModel | None:
+    def _opened_model(self) -> OpenedModel | None:
+        """Returns the opened engine; None while there is none."""
         opening = self._opening
         if opening is None or not opening.done() or opening.cancelled():
             return None
         outcome = opening.result()
         return outcome if isinstance(outcome, OpenedModel) else None
 
-    async def _outcome(self) -> OpenedModel | Exception:
+    async def _open_engine(self) -> OpenedModel | Exception:
+        """Opens the engine with the model's weights; returns the error if the opening fails."""
         try:
             tokenizer = await asyncio.to_thread(stage_tokenizer, self._stage)
-            weights = await asyncio.to_thread(self._weights)
+            weights = await asyncio.to_thread(self._publish_weights)
             engine = await open_engine(
                 self._experiment,
                 self._stage,
@@ -169,7 +184,8 @@ class AuxiliaryEngine:
             raise
         return OpenedModel(engine, tokenizer, self._stage.model)
 
-    def _weights(self) -> WeightsRef:
+    def _publish_weights(self) -> WeightsRef:
+        """Writes the model's weights for the engine, and returns their reference. Blocks."""
         folder = self._folder / "weights"
         # A fake engine is opened with weights like every engine, but ignores them.
         return published({} if self._spec.engine == "fake" else Path(self._spec.path), folder)
@@ -182,7 +198,7 @@ def published(model: Path | Weights, folder: Path) -> WeightsRef:
     The files lie below `folder`; the weights of a model in one file are linked, not copied. Idempotent. Blocks. Raises
     DataError if the model has no tensors in the safetensors format.
     """
-    weights = _tensors(model) if isinstance(model, Path) else model
+    weights = _read_tensors(model) if isinstance(model, Path) else model
     sums = tensor_sums(weights)
     manifest = Manifest(version=0, generation=0, checksum=checksum_of(sums), tensors=sums)
     encoded = msgspec.json.encode(manifest)
@@ -209,7 +225,7 @@ def published(model: Path | Weights, folder: Path) -> WeightsRef:
     )
 
 
-def _tensors(model: Path) -> Weights:
+def _read_tensors(model: Path) -> Weights:
     """Reads the tensors of a model's one file, or of all files named by its index."""
     if (model / checkpoint.TENSORS).is_file():
         return safetensors.read(model / checkpoint.TENSORS)

@@ -6,7 +6,9 @@ from random import Random
 from typing import Final
 
 FIRST_PAUSE_S: Final = 0.5
+"""First pause in seconds, doubled with each failure."""
 LONGEST_PAUSE_S: Final = 60.0
+"""Longest pause in seconds, unless the service itself requests a longer one."""
 
 
 class Retries:
@@ -17,7 +19,9 @@ class Retries:
         self.most = most
         self.wait_s = wait_s
         self.used = 0
+        """Number of retries made."""
         self.waited_s = 0.0
+        """Total seconds of pauses."""
         self._random = random
 
     def pause(self, failures: int, after_s: float | None) -> float | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from rftd.workers.generation.auxiliary.service import ModelService
 
 T = TypeVar("T")
+"""Type of the work's outcome."""
 
 
 class AuxiliaryModels:
@@ -60,9 +61,12 @@ class AuxiliaryModels:
         self.endpoint = endpoint
         self._random = random
         self._loop = asyncio.get_running_loop()
+        """The explorer's event loop."""
         self._tasks: asyncio.TaskGroup | None = None
+        """Group of the tasks that open engines; None outside of `run`."""
         self._up = asyncio.Event()
-        self._opened: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngines]] = []
+        """Set once `run` works."""
+        self._open_model: list[tuple[AuxiliarySpec, ModelService | AuxiliaryEngines]] = []
         """Opened models, each once for all stages that use it."""
         for spec, stage, gpus in auxiliary_places(experiment.stages):
             if spec.served:
@@ -75,9 +79,9 @@ class AuxiliaryModels:
                 service = ModelService(
                     spec, arguments, address, clock=clock, reach=experiment.reach, transport=transport
                 )
-                self._opened.append((spec, service))
+                self._open_model.append((spec, service))
             else:
-                self._opened.append((spec, AuxiliaryEngines(spec, experiment, stage, clock, gpus=gpus)))
+                self._open_model.append((spec, AuxiliaryEngines(spec, experiment, stage, clock, gpus=gpus)))
 
     async def run(self) -> None:
         """Opens engines at their first request, until cancelled; then closes them and all connections."""
@@ -87,12 +91,12 @@ class AuxiliaryModels:
                 self._up.set()
                 await asyncio.Event().wait()
         finally:
-            for _, source in self._opened:
+            for _, source in self._open_model:
                 await source.close()
 
     def check_lives(self) -> None:
         """Raises WorkError if an engine of an auxiliary model has failed for good in this process."""
-        for _, source in self._opened:
+        for _, source in self._open_model:
             if isinstance(source, AuxiliaryEngines):
                 source.check_lives()
 
@@ -100,13 +104,13 @@ class AuxiliaryModels:
         """Returns a stage's models for one attempt at a rollout; the seeds of engines derive from `seed`."""
         record = RolloutModels()
         for position, spec in enumerate(stage.auxiliary):
-            source = next(source for opened_spec, source in self._opened if opened_spec == spec)
+            source = next(source for opened_spec, source in self._open_model if opened_spec == spec)
             if isinstance(source, AuxiliaryEngines):
                 ids = (derive(rollout, "auxiliary", position), derive(seed, "auxiliary", position))
-                record.add(_OfEngine(self, spec, source, ids, record))
+                record.add(_EngineModelOfRollout(self, spec, source, ids, record))
             else:
                 retries = source.retries(self._random)
-                record.add(_OfService(self, spec, source, retries, record))
+                record.add(_ServiceModelOfRollout(self, spec, source, retries, record))
         return record
 
     async def on_explorer_loop(self, work: Coroutine[Any, Any, T]) -> T:
@@ -126,7 +130,7 @@ class AuxiliaryModels:
             opened.engine,
             opened.tokenizer,
             spec=opened.model,
-            sampling=_usual(spec),
+            sampling=_default_sampling(spec),
             rollout=ids[0],
             seed=ids[1],
             endpoint=self.endpoint,
@@ -138,9 +142,11 @@ class RolloutModels:
 
     def __init__(self) -> None:
         self.models: tuple[AuxiliaryModel, ...] = ()
+        """The models, in the order of the file."""
         self.turns: tuple[AuxiliaryTurn, ...] = ()
         """Answers recorded until now; long texts are cut, and answers beyond the limit left out."""
         self._chars = 0
+        """Number of characters of the answers recorded so far, up to `AUXILIARY_TEXT_CHARS`."""
 
     def add(self, model: AuxiliaryModel) -> None:
         """Adds the next model in the order of the experiment file."""
@@ -156,7 +162,7 @@ class RolloutModels:
         self.turns += (turn,)
 
 
-class _OfService:
+class _ServiceModelOfRollout:
     """Implements `AuxiliaryModel` for one rollout, by a service."""
 
     def __init__(
@@ -167,6 +173,7 @@ class _OfService:
         retries: Retries,
         record: RolloutModels,
     ) -> None:
+        """Answers are recorded in `record`; `retries` is the rollout's budget of retries for all questions."""
         self._models = models
         self._spec = spec
         self._service = service
@@ -184,7 +191,7 @@ class _OfService:
             answer = await self._models.on_explorer_loop(self._service.chat(messages, sampling, self._retries))
             if span is not None:
                 note_usage(span, answer.prompt_tokens, answer.tokens)
-        self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
+        self._record.note(self.name, question_digest(messages, sampling or _default_sampling(self._spec)), answer)
         return answer
 
     @asynccontextmanager
@@ -193,7 +200,7 @@ class _OfService:
         yield self._service.address
 
 
-class _OfEngine:
+class _EngineModelOfRollout:
     """Implements `AuxiliaryModel` for one rollout, by one of the explorer's separate engines."""
 
     def __init__(
@@ -204,13 +211,16 @@ class _OfEngine:
         ids: tuple[UUID, UUID],
         record: RolloutModels,
     ) -> None:
+        """`ids` are the rollout's id and the source of its seeds; answers are recorded in `record`."""
         self._models = models
         self._spec = spec
         self._engines = engines
         self._engine: AuxiliaryEngine | None = None
+        """Engine of the rollout; None before its first question."""
         self._ids = ids
         self._record = record
         self._model: Model | None = None
+        """Model on the rollout's engine, used for all of its questions; None before the first question."""
 
     @property
     def name(self) -> str:
@@ -225,39 +235,41 @@ class _OfEngine:
                 f"a question to the auxiliary model {self.name!r} has more than {self._spec.max_prompt_tokens} tokens",
                 fix="raise max_prompt_tokens (or max_model_len) of its entry in explorer.auxiliary_models",
             )
-        answer = _answer(response)
-        self._record.note(self.name, question_digest(messages, sampling or _usual(self._spec)), answer)
+        answer = _answer_of(response)
+        self._record.note(self.name, question_digest(messages, sampling or _default_sampling(self._spec)), answer)
         return answer
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[ModelAddress]:
         """A context with a URL and key for the engine; see `AuxiliaryModel.served`."""
-        model = await self._models.on_explorer_loop(self._opened())
+        model = await self._models.on_explorer_loop(self._open_model())
         async with model.served() as served:
             try:
                 yield ModelAddress(served.base_url, Secret(served.api_key), model.name)
             finally:
                 for turn in served.turns:
-                    self._record.note(self.name, _prompt_digest(turn), _answer(turn))
+                    self._record.note(self.name, _prompt_digest(turn), _answer_of(turn))
 
     async def _chat(self, messages: Sequence[Message], sampling: SamplingSpec | None) -> Response:
-        engine = self._chosen()
+        """Asks the engine, counted as an unanswered question meanwhile."""
+        engine = self._engine_of_rollout()
         engine.questions += 1
         try:
-            return await (await self._opened()).chat(messages, sampling=sampling)
+            return await (await self._open_model()).chat(messages, sampling=sampling)
         finally:
             engine.questions -= 1
 
-    def _chosen(self) -> AuxiliaryEngine:
+    def _engine_of_rollout(self) -> AuxiliaryEngine:
         """The engine of the rollout, chosen at its first question."""
         if self._engine is None:
             self._engine = self._engines.least_busy()
         return self._engine
 
-    async def _opened(self) -> Model:
+    async def _open_model(self) -> Model:
         # One model for all questions of the rollout: its numbering gives equal questions different seeds.
+        """Returns the one model for all questions of the rollout."""
         if self._model is None:
-            model = await self._models.model(self._chosen(), self._spec, self._ids)
+            model = await self._models.model(self._engine_of_rollout(), self._spec, self._ids)
             self._model = self._model or model
         return self._model
 
@@ -283,7 +295,8 @@ def _prompt_digest(response: Response) -> str:
     return digest
 
 
-def _answer(response: Response) -> AuxiliaryAnswer:
+def _answer_of(response: Response) -> AuxiliaryAnswer:
+    """Returns the response as an answer of an auxiliary model."""
     return AuxiliaryAnswer(
         text=response.text,
         finish=response.finish,
@@ -292,7 +305,8 @@ def _answer(response: Response) -> AuxiliaryAnswer:
     )
 
 
-def _usual(spec: AuxiliarySpec) -> SamplingSpec:
+def _default_sampling(spec: AuxiliarySpec) -> SamplingSpec:
+    """Returns the sampling settings of the experiment file."""
     return SamplingSpec(
         temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k, max_tokens=spec.max_response_tokens
     )

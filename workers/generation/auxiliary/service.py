@@ -32,13 +32,16 @@ NO_KEY: Final = "EMPTY"
 _BUSY: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Status codes for temporary failures, worth a retry."""
 _KEY_REFUSED: Final = (401, 403)
+"""Status codes of a refused key."""
 _SHOWN_CHARS: Final = 300
+"""Maximum characters of a service's text in messages."""
 
 
 class ServiceModel(NamedTuple):
     """How error messages name a service's model, and which field of the experiment file to change."""
 
     who: str
+    """Name of the model in messages."""
     field: str
     """Field of the experiment file with the service's address."""
 
@@ -53,29 +56,46 @@ class ServiceKeyError(RolloutError):
 
 
 class _ChoiceMessage(msgspec.Struct, frozen=True):
+    """The message of a choice."""
+
     content: str
+    """Text of the answer."""
 
 
 class _Choice(msgspec.Struct, frozen=True):
+    """One choice of a completion."""
+
     message: _ChoiceMessage
+    """Message with the text of the answer."""
     finish_reason: str | None = None
+    """Why the answer ended; None if not reported."""
 
 
 class _Usage(msgspec.Struct, frozen=True):
+    """Token counts of a completion."""
+
     prompt_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+    """Number of prompt tokens."""
     completion_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+    """Number of answer tokens."""
 
 
 class _Completion(msgspec.Struct, frozen=True):
+    """The body of an answer, as far as used."""
+
     choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    """Choices of the answer, at least one; only the first one is used."""
     usage: _Usage | None = None
+    """Token counts; None if not reported."""
 
 
 class _Busy(NamedTuple):
     """A temporary failure, worth a retry after `after_s` seconds or a usual pause."""
 
     why: str
+    """Description of the failure, to be put behind the service's name in an error."""
     after_s: float | None = None
+    """Pause requested by the service, in seconds; None without a request."""
 
 
 def service_address(
@@ -91,7 +111,7 @@ def service_address(
     Raises ConfigError naming the variable, never showing a value.
     """
     subject = subject or auxiliary(spec)
-    base_url = _variable(subject, spec.base_url_env, environ, reach) if spec.base_url_env else spec.base_url
+    base_url = _read_variable(subject, spec.base_url_env, environ, reach) if spec.base_url_env else spec.base_url
     base_url = base_url.rstrip("/")
     try:
         reach.check(base_url, field=subject.field, variable=spec.base_url_env)
@@ -105,11 +125,12 @@ def service_address(
     if spec.api_key_env:
         if not reach.may_send(spec.api_key_env, address):
             raise _withheld_error(subject, spec.api_key_env)
-        key = _variable(subject, spec.api_key_env, environ, reach)
+        key = _read_variable(subject, spec.api_key_env, environ, reach)
     return ModelAddress(base_url, Secret(key), spec.model_name)
 
 
-def _variable(subject: ServiceModel, name: str, environ: Mapping[str, str], reach: ReachSpec) -> str:
+def _read_variable(subject: ServiceModel, name: str, environ: Mapping[str, str], reach: ReachSpec) -> str:
+    """Returns an environment variable's content. Raises ConfigError for an unset or withheld one."""
     setting = environ.get(name, "").strip() if reach.may_read(name) else ""
     if setting:
         return setting
@@ -153,10 +174,12 @@ class ModelService:
         """
         self.address = address
         self._subject = subject or auxiliary(spec)
+        """Names for error messages."""
         self._spec = spec
         self._arguments = arguments
         self._clock = clock
         self._slots = asyncio.Semaphore(max(1, spec.concurrency))
+        """Limit of concurrent requests."""
         if transport is None and reach.restricted:
             transport = PublicTransport(reach.hosts(spec.base_url_env), field=self._subject.field)
         # Redirects are not followed: the key would travel to the redirect's target.
@@ -166,6 +189,7 @@ class ModelService:
             follow_redirects=False,
             limits=httpx.Limits(max_connections=None),
         )
+        """HTTP client of the service, with a connection for each concurrent request."""
 
     def retries(self, random: Random) -> Retries:
         """Returns a new budget of retries for one rollout."""
@@ -179,7 +203,7 @@ class ModelService:
 
         Raises ServiceKeyError if the key is refused.
         """
-        body = self._body(messages, sampling)
+        body = self._request_body(messages, sampling)
         failures = 0
         while True:
             async with self._slots:
@@ -190,7 +214,7 @@ class ModelService:
             pause_s = retries.pause(failures, outcome.after_s)
             if pause_s is None:
                 wish = f", and requests {outcome.after_s:g} s more" if outcome.after_s is not None else ""
-                raise self._error(
+                raise self._service_error(
                     f"{outcome.why}{wish}; this rollout has retried {retries.used} times and waited "
                     f"{retries.waited_s:.0f} s, of {retries.most} times and {retries.wait_s:g} s",
                     fix="lower explorer.runner_per_model, or raise retries and wait_s in its extra_engine_args",
@@ -201,7 +225,8 @@ class ModelService:
         """Closes the connections to the service. Idempotent."""
         await self._client.aclose()
 
-    def _body(self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None) -> bytes:
+    def _request_body(self, messages: Sequence[Message], sampling: SamplingSpec | Sampling | None) -> bytes:
+        """Returns the request's body for these messages and settings."""
         spec = self._spec
         settings = sampling or SamplingSpec(
             temperature=spec.temperature, top_p=spec.top_p, top_k=spec.top_k, max_tokens=spec.max_response_tokens
@@ -233,40 +258,44 @@ class ModelService:
                 asyncio.timeout(self._arguments.timeout_s),
                 self._client.stream("POST", url, content=body, headers=headers) as response,
             ):
-                return self._read(response, await self._content(response))
+                return self._parse_answer(response, await self._read_content(response))
         except TimeoutError:
             return _Busy(f"did not answer within {self._arguments.timeout_s:g} s")
         except httpx.TransportError as error:
-            return _Busy(f"cannot be reached: {type(error).__name__}: {self._shown(str(error))}")
+            return _Busy(f"cannot be reached: {type(error).__name__}: {self._safe_text(str(error))}")
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            raise self._error(f"cannot be called: {type(error).__name__}: {self._shown(str(error))}") from None
+            raise self._service_error(
+                f"cannot be called: {type(error).__name__}: {self._safe_text(str(error))}"
+            ) from None
 
-    async def _content(self, response: httpx.Response) -> bytes:
+    async def _read_content(self, response: httpx.Response) -> bytes:
+        """Reads the body of an answer. Raises RolloutError for a body over `SERVICE_ANSWER_SIZE_BYTES`."""
         chunks: list[bytes] = []
         size = 0
         async for chunk in response.aiter_bytes():
             chunks.append(chunk)
             size += len(chunk)
             if size > limits.SERVICE_ANSWER_SIZE_BYTES:
-                raise self._error(f"answered with more than {limits.SERVICE_ANSWER_SIZE_BYTES} bytes")
+                raise self._service_error(f"answered with more than {limits.SERVICE_ANSWER_SIZE_BYTES} bytes")
         return b"".join(chunks)
 
-    def _read(self, response: httpx.Response, content: bytes) -> AuxiliaryAnswer | _Busy:
+    def _parse_answer(self, response: httpx.Response, content: bytes) -> AuxiliaryAnswer | _Busy:
+        """Returns the answer in a response, or the temporary failure. Raises RolloutError, ServiceKeyError."""
         status = response.status_code
         if status in _KEY_REFUSED:
             # The service's own message is omitted: some services repeat the key in it.
             variable = self._spec.api_key_env
             refused_key = f"the key in the environment variable {variable}" if variable else "a call without a key"
             fix = f"export another {variable} where the explorers run" if variable else "name a variable that holds one"
-            raise ServiceKeyError(self._named(f"answered {status}: it refuses {refused_key}"), fix=fix)
+            raise ServiceKeyError(self._with_name(f"answered {status}: it refuses {refused_key}"), fix=fix)
         if status in _BUSY:
-            return _Busy(f"answered {status}{self._words(content)}", self._after_s(response.headers))
+            return _Busy(f"answered {status}{self._message_words(content)}", self._after_s(response.headers))
         if status != httpx.codes.OK:
-            raise self._error(f"answered {status}{self._words(content)}")
+            raise self._service_error(f"answered {status}{self._message_words(content)}")
         try:
             completion = json_decoder(_Completion).decode(content)
         except UNREADABLE as error:
-            raise self._error(f"gave an answer of an unexpected shape: {self._shown(str(error))}") from None
+            raise self._service_error(f"gave an answer of an unexpected shape: {self._safe_text(str(error))}") from None
         choice = completion.choices[0]
         usage = completion.usage or _Usage()
         return AuxiliaryAnswer(
@@ -276,7 +305,7 @@ class ModelService:
             tokens=usage.completion_tokens,
         )
 
-    def _words(self, content: bytes) -> str:
+    def _message_words(self, content: bytes) -> str:
         """Returns the service's error message, in OpenAI's form or as bare text, to be appended to a status."""
         message: object = content.decode("utf-8", "replace")
         try:
@@ -286,7 +315,7 @@ class ModelService:
         error = body.get("error")
         if isinstance(error, dict) and isinstance(error.get("message"), str):
             message = error["message"]
-        text = self._shown(" ".join(str(message).split()))
+        text = self._safe_text(" ".join(str(message).split()))
         return f": {text}" if text else ""
 
     def _after_s(self, headers: httpx.Headers) -> float | None:
@@ -301,16 +330,18 @@ class ModelService:
                 return None
         return max(0.0, after_s) if math.isfinite(after_s) else None
 
-    def _shown(self, text: str) -> str:
+    def _safe_text(self, text: str) -> str:
         """Returns a service's text fit for messages: shortened, and without the key."""
         key = self.address.api_key
         clean = text if key == NO_KEY else text.replace(key, MASK)
         return clean[:_SHOWN_CHARS]
 
-    def _error(
+    def _service_error(
         self, problem: str, *, fix: str = "check the service's message, then its entry in the file"
     ) -> RolloutError:
-        return RolloutError(self._named(problem), fix=fix)
+        """Builds the error for a problem with the service."""
+        return RolloutError(self._with_name(problem), fix=fix)
 
-    def _named(self, problem: str) -> str:
+    def _with_name(self, problem: str) -> str:
+        """Returns the problem with the service's name in front."""
         return f"the service of {self._subject.who} {problem}"

@@ -26,13 +26,20 @@ from rftd.workers.generation.endpoint.tool_calls import (
 _FUNCTION: Final = re.compile(
     r"<tool_call>\s*<function=([^>\s]+)\s*>(.*?)(?:</function>\s*(?:</tool_call>|\Z)|\Z)", re.DOTALL
 )
+"""A call in Qwen3-Coder's form."""
 _PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)\s*>\n?(.*?)\n?</parameter>", re.DOTALL)
+"""An argument in Qwen3-Coder's form."""
 
 
-def _qwen3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+def _read_qwen3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    """Reads calls in Qwen3-Coder's form; see `ReadCalls`."""
     calls = [
         DrawnToolCall(
-            name, {key: _typed(argument, _schema(parameters, name, key)) for key, argument in _PARAMETER.findall(body)}
+            name,
+            {
+                key: _parse_argument(argument, _argument_schema(parameters, name, key))
+                for key, argument in _PARAMETER.findall(body)
+            },
         )
         for name, body in _FUNCTION.findall(text)
     ]
@@ -40,13 +47,14 @@ def _qwen3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
     return calls if len(calls) == text.count("<tool_call>") else ()
 
 
-def _schema(parameters: Parameters, name: str, key: str) -> Mapping[str, Any]:
+def _argument_schema(parameters: Parameters, name: str, key: str) -> Mapping[str, Any]:
+    """Returns the JSON schema of one argument; empty if unknown."""
     properties = parameters.get(name, {}).get("properties")
     schema = properties.get(key) if isinstance(properties, Mapping) else None
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+def _parse_argument(text: str, schema: Mapping[str, Any]) -> Any:
     """Parses an argument by its schema: text for a string or a schema without a type, else JSON where the argument is
     JSON.
     """
@@ -62,15 +70,16 @@ def _typed(text: str, schema: Mapping[str, Any]) -> Any:
     return {"True": True, "False": False, "None": None}.get(text.strip(), text)
 
 
-def _pythonic(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+def _read_pythonic(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    """Reads a Python list of calls; see `ReadCalls`."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
-    return all_or_none([_call(element) for element in tree.elts]) if isinstance(tree, ast.List) else ()
+    return all_or_none([_read_pythonic_call(element) for element in tree.elts]) if isinstance(tree, ast.List) else ()
 
 
-def _call(node: ast.expr) -> DrawnToolCall | None:
+def _read_pythonic_call(node: ast.expr) -> DrawnToolCall | None:
     """Reads a call by name with named literal arguments; None for any other expression."""
     if not isinstance(node, ast.Call) or node.args or not isinstance(node.func, ast.Name | ast.Attribute):
         return None
@@ -88,36 +97,49 @@ def _call(node: ast.expr) -> DrawnToolCall | None:
 
 
 QWEN3: Final = ToolForm(
-    read=_qwen3,
+    read=_read_qwen3,
     begin=lambda name: "<tool_call>\n<function=" + (f"{name}>\n" if name else ""),
     opens="<tool_call>",
     closes="</tool_call>",
 )
-PYTHONIC: Final = ToolForm(read=_pythonic, begin=lambda name: f"[{name}(" if name else "[", starts="[")
+"""Form of Qwen3-Coder: tags around functions and parameters."""
+PYTHONIC: Final = ToolForm(read=_read_pythonic, begin=lambda name: f"[{name}(" if name else "[", starts="[")
+"""Form of a Python list of calls."""
 
 
 _HERMES: Final = re.compile(r"<tool_call>\s*(\{.*?\})\s*(?:</tool_call>|\Z)", re.DOTALL)
+"""A call in the form of Hermes."""
 _PYTHON_TAG: Final = "<|python_tag|>"
+"""Llama 3's mark before calls."""
 _MISTRAL: Final = "[TOOL_CALLS]"
+"""Mistral's mark before calls."""
 _MISTRAL_CALL: Final = re.compile(r"\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\])?\s*(\{.*\})\s*", re.DOTALL)
+"""A call in the newer form of Mistral."""
 _CALLS: Final = "<｜tool▁calls▁begin｜>"
+"""DeepSeek's mark before all calls."""
 _CALL: Final = "<｜tool▁call▁begin｜>"
+"""DeepSeek's mark before a call."""
 _SEPARATOR: Final = "<｜tool▁sep｜>"
+"""DeepSeek's mark behind type or name."""
 _CALL_END: Final = "<｜tool▁call▁end｜>"
+"""DeepSeek's mark behind a call."""
 _V3: Final = re.compile(
     rf"{re.escape(_CALL)}function{re.escape(_SEPARATOR)}([^\n]+)\n```json\n(.*?)\n?```\s*(?:{re.escape(_CALL_END)}|\Z)",
     re.DOTALL,
 )
+"""A call in the form of DeepSeek V3."""
 _V31: Final = re.compile(
     rf"{re.escape(_CALL)}(.*?){re.escape(_SEPARATOR)}(.*?)(?:{re.escape(_CALL_END)}|\Z)", re.DOTALL
 )
+"""A call in the form of DeepSeek V3.1."""
 
 
-def _hermes(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+def _read_hermes(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    """Reads calls in the form of Hermes; see `ReadCalls`."""
     return all_or_none([json_call(match[1]) for match in _HERMES.finditer(text)])
 
 
-def _objects(text: str) -> Iterator[str]:
+def _json_objects(text: str) -> Iterator[str]:
     """Yields the JSON objects of a text, separated by semicolons; a text of another form ends with an empty string."""
     decoder = json.JSONDecoder()
     at = 0
@@ -137,13 +159,14 @@ def _objects(text: str) -> Iterator[str]:
             at += len(text[at:]) - len(text[at:].lstrip())
 
 
-def _llama3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+def _read_llama3(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+    """Reads calls in the form of Llama 3; see `ReadCalls`."""
     return all_or_none(
-        [json_call(text_of_object) for text_of_object in _objects(text.removeprefix(_PYTHON_TAG).strip())]
+        [json_call(text_of_object) for text_of_object in _json_objects(text.removeprefix(_PYTHON_TAG).strip())]
     )
 
 
-def _mistral(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
+def _read_mistral(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
     """Reads a list of objects behind one mark, as in the first versions, or calls with a mark before each name."""
     first, *following = text.split(_MISTRAL)[1:]
     if not following and first.lstrip().startswith("["):
@@ -159,7 +182,8 @@ def _mistral(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
     return all_or_none(calls)
 
 
-def _deepseek(form: re.Pattern[str]) -> ToolForm:
+def _deepseek_form(form: re.Pattern[str]) -> ToolForm:
+    """Returns the form of calls matched by `form`: V3, with arguments in a code block, or V3.1."""
     fenced = form is _V3
 
     def read(text: str, parameters: Parameters) -> Sequence[DrawnToolCall]:
@@ -177,26 +201,31 @@ def _deepseek(form: re.Pattern[str]) -> ToolForm:
 
 
 HERMES: Final = ToolForm(
-    read=_hermes,
+    read=_read_hermes,
     begin=lambda name: '<tool_call>\n{"name": "' + (f'{name}", "arguments": ' if name else ""),
     opens="<tool_call>",
     closes="</tool_call>",
 )
+"""Form of Hermes and Qwen: JSON objects between tags."""
 LLAMA3: Final = ToolForm(
-    read=_llama3,
+    read=_read_llama3,
     begin=lambda name: '{"name": "' + (f'{name}", "parameters": ' if name else ""),
     opens=_PYTHON_TAG,
     starts="{",
     special=True,
 )
+"""Form of Llama 3: JSON objects alone."""
 MISTRAL: Final = ToolForm(
-    read=_mistral,
+    read=_read_mistral,
     begin=lambda name: f'{_MISTRAL} [{{"name": "' + (f'{name}", "arguments": ' if name else ""),
     opens=_MISTRAL,
     special=True,
 )
-DEEPSEEK_V3: Final = _deepseek(_V3)
-DEEPSEEK_V31: Final = _deepseek(_V31)
+"""Form of Mistral."""
+DEEPSEEK_V3: Final = _deepseek_form(_V3)
+"""Form of DeepSeek V3."""
+DEEPSEEK_V31: Final = _deepseek_form(_V31)
+"""Form of DeepSeek V3.1."""
 
 
 TOOL_FORMS: Final[Mapping[str, ToolForm]] = {
@@ -212,13 +241,16 @@ TOOL_FORMS: Final[Mapping[str, ToolForm]] = {
 }
 """Forms of tool calls, by `tool_call_parser`."""
 DEFAULT_TOOLS: Final = "hermes"
+"""Name of the form of tool calls for models without a configured form."""
 
 
 class ThoughtForm(NamedTuple):
     """The marks around the thought before an answer."""
 
     opens: str
+    """Mark before the thought."""
     closes: str
+    """Mark behind the thought."""
     always: bool = False
     """True: each answer begins with a thought, with or without an opening mark."""
     special: bool = False
@@ -253,7 +285,9 @@ class AnswerForm:
     """The marks for splitting an answer's text into thought, text and calls."""
 
     tools: ToolForm = HERMES
+    """Form of tool calls."""
     thoughts: ThoughtForm | None = None
+    """Form of thoughts; None: the answer has none."""
     auto: bool = True
     """True: calls are recognised where the client lets the model decide about calling tools."""
 

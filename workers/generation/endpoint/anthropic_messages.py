@@ -30,63 +30,95 @@ class ContentBlock(msgspec.Struct, frozen=True, kw_only=True):
     """A block of a message's content: text, a tool's call, or a tool's result."""
 
     type: str
+    """`text`, `tool_use` or `tool_result`."""
     text: str = ""
+    """Text of a text block."""
     id: str = ""
+    """Id of a tool's call."""
     name: str = ""
+    """Name of the called tool."""
     input: dict[str, Any] = {}
+    """Arguments of the call."""
     tool_use_id: str = ""
+    """Id of the call answered by a result."""
     content: str | list[ContentBlock] | None = None
+    """Content of a result."""
 
 
 class AnthropicMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of the user or the assistant."""
 
     role: str
+    """`user` or `assistant`."""
     content: str | list[ContentBlock]
+    """Text, or blocks."""
 
 
 class AnthropicTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool available to the model, with the JSON schema of its input."""
 
     name: str
+    """Name of the tool."""
     input_schema: dict[str, Any]
+    """JSON schema of the arguments."""
     description: str | None = None
+    """Description for the model."""
     type: str | None = None
+    """`custom`; other types are refused."""
 
 
 class AnthropicToolChoice(msgspec.Struct, frozen=True):
     """The choice among the tools: optional, required or forbidden."""
 
     type: str
+    """`auto`, `any`, `tool` or `none`."""
     name: str = ""
+    """Name of the tool to call, for `tool`."""
     disable_parallel_tool_use: bool = False
+    """True: an answer has at most one call."""
 
 
 class MessagesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     messages: list[AnthropicMessage]
+    """The conversation."""
     max_tokens: int
+    """Maximum tokens of the answer."""
     model: str = ""
+    """Any name: there is one model."""
     system: str | list[ContentBlock] | None = None
+    """System prompt."""
     stream: bool | None = None
+    """True: the answer is sent as events."""
     stop_sequences: list[str] | None = None
+    """Texts that end the answer; the text that matched is hidden from the client."""
     temperature: float | None = None
+    """Sampling temperature; None: the experiment's."""
     top_p: float | None = None
+    """Nucleus size; None: the experiment's."""
     top_k: int | None = None
+    """Number of likeliest tokens; None: the experiment's."""
     tools: list[AnthropicTool] | None = None
+    """The callable tools."""
     tool_choice: AnthropicToolChoice | None = None
+    """Choice among the tools: optional, required, forbidden, or one tool by name; None: optional."""
 
     metadata: dict[str, Any] | None = None
+    """No effect."""
     service_tier: str | None = None
+    """No effect."""
     thinking: dict[str, Any] | None = None
+    """No effect."""
 
 
 class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for Anthropic's API."""
 
     question: ChatQuestion
+    """The question to draw an answer for."""
     request: MessagesRequest
+    """The decoded body."""
 
     @classmethod
     def read(cls, body: bytes) -> MessagesCall:
@@ -113,13 +145,14 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
 
     def whole(self, answered: Answered) -> bytes:
         """Returns the complete answer as a `message` object, encoded as JSON."""
-        return msgspec.json.encode(self._message(answered))
+        return msgspec.json.encode(self._message_object(answered))
 
     def events(self, begun: Begun) -> MessageEvents:
         """Returns a writer of the message's blocks as they are drawn."""
         return MessageEvents(self, begun)
 
-    def _message(self, answered: Answered) -> dict[str, Any]:
+    def _message_object(self, answered: Answered) -> dict[str, Any]:
+        """Returns the complete answer as a message object."""
         response = answered.responses[0]
         turn = self.question.assistant_turn(answered.prompt, response)
         thought = {"type": "thinking", "thinking": turn.thought or "", "signature": ""}
@@ -127,7 +160,7 @@ class MessagesCall(msgspec.Struct, frozen=True, kw_only=True):
         content += [{"type": "text", "text": turn.text}] if turn.text else []
         content += calls_of(answered, turn)
         message = self.begun(answered)
-        return {**message, "content": content, **self.end(answered, turn), "usage": _usage(answered.usage)}
+        return {**message, "content": content, **self.end(answered, turn), "usage": _usage_of(answered.usage)}
 
     def begun(self, begun: Begun) -> dict[str, Any]:
         """Returns a message without content, for the start of a stream."""
@@ -155,10 +188,13 @@ class MessageEvents:
     """Implements `AnswerEvents` for Anthropic's API. Tool calls are sent when the answer is complete."""
 
     def __init__(self, call: MessagesCall, begun: Begun) -> None:
+        """Writes the answer `begun` to `call`."""
         self._call = call
         self._begun = begun
         self._text = call.question.shown(begun.prompt, begun.tokens_of)
+        """Tracker of the text that can be sent."""
         self._started = False
+        """True once the first event was sent."""
         self._index = -1
         """Number of the newest block."""
         self._open = ""
@@ -166,52 +202,57 @@ class MessageEvents:
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the deltas of thought and text for newly drawn tokens."""
-        yield from self._parts(self._text.add(tokens))
+        yield from self._part_events(self._text.add(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the events for the remaining thought and text, the calls, and the message's end."""
         turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
-        yield from self._start()
-        yield from self._parts(self._text.finish(turn.text, turn.thought))
-        yield from self._stop()
+        yield from self._start_once()
+        yield from self._part_events(self._text.finish(turn.text, turn.thought))
+        yield from self._stop_block()
         for block in calls_of(answered, turn):
-            yield from self._begin({**block, "input": {}})
+            yield from self._begin_block({**block, "input": {}})
             partial = msgspec.json.encode(block["input"]).decode()
-            yield self._delta({"type": "input_json_delta", "partial_json": partial})
-            yield from self._stop()
+            yield self._delta_event({"type": "input_json_delta", "partial_json": partial})
+            yield from self._stop_block()
         usage = {"output_tokens": answered.usage["completion_tokens"]}
         yield named_event({"type": "message_delta", "delta": self._call.end(answered, turn), "usage": usage})
         yield named_event({"type": "message_stop"})
 
-    def _start(self) -> Iterator[bytes]:
+    def _start_once(self) -> Iterator[bytes]:
+        """Yields the first event, once."""
         if not self._started:
             self._started = True
             yield named_event({"type": "message_start", "message": self._call.begun(self._begun)})
 
-    def _parts(self, parts: ShownParts) -> Iterator[bytes]:
+    def _part_events(self, parts: ShownParts) -> Iterator[bytes]:
+        """Yields the deltas of thought and text."""
         if parts.thought:
-            yield from self._within({"type": "thinking", "thinking": "", "signature": ""})
-            yield self._delta({"type": "thinking_delta", "thinking": parts.thought})
+            yield from self._begin_unless_open({"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta_event({"type": "thinking_delta", "thinking": parts.thought})
         if parts.text:
-            yield from self._within({"type": "text", "text": ""})
-            yield self._delta({"type": "text_delta", "text": parts.text})
+            yield from self._begin_unless_open({"type": "text", "text": ""})
+            yield self._delta_event({"type": "text_delta", "text": parts.text})
 
-    def _within(self, block: dict[str, Any]) -> Iterator[bytes]:
+    def _begin_unless_open(self, block: dict[str, Any]) -> Iterator[bytes]:
         """Begins the block unless it is open already."""
         if self._open != block["type"]:
-            yield from self._start()
-            yield from self._stop()
-            yield from self._begin(block)
+            yield from self._start_once()
+            yield from self._stop_block()
+            yield from self._begin_block(block)
 
-    def _begin(self, block: dict[str, Any]) -> Iterator[bytes]:
+    def _begin_block(self, block: dict[str, Any]) -> Iterator[bytes]:
+        """Yields the event beginning a block."""
         self._index += 1
         self._open = block["type"]
         yield named_event({"type": "content_block_start", "index": self._index, "content_block": block})
 
-    def _delta(self, delta: dict[str, Any]) -> bytes:
+    def _delta_event(self, delta: dict[str, Any]) -> bytes:
+        """Returns the event with a part of the open block."""
         return named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
 
-    def _stop(self) -> Iterator[bytes]:
+    def _stop_block(self) -> Iterator[bytes]:
+        """Yields the event ending the open block."""
         if self._open:
             self._open = ""
             yield named_event({"type": "content_block_stop", "index": self._index})
@@ -225,7 +266,8 @@ def calls_of(answered: Answered, turn: AssistantTurn) -> list[dict[str, Any]]:
     ]
 
 
-def _usage(usage: dict[str, int]) -> dict[str, int]:
+def _usage_of(usage: dict[str, int]) -> dict[str, int]:
+    """Returns the token counts under Anthropic's names."""
     return {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]}
 
 
@@ -261,6 +303,7 @@ def _messages_of(request: MessagesRequest) -> tuple[Message, ...]:
 
 
 def _text_of(content: str | list[ContentBlock], path: str) -> str:
+    """Returns the text of a content. Raises CallError for blocks other than text."""
     if isinstance(content, str):
         return content
     for block in content:
@@ -270,6 +313,7 @@ def _text_of(content: str | list[ContentBlock], path: str) -> str:
 
 
 def _tools_of(request: MessagesRequest) -> OfferedTools:
+    """Returns the tools of a request. Raises CallError for unsupported types or choices."""
     listed = []
     for number, tool in enumerate(request.tools or ()):
         if tool.type not in (None, "custom"):

@@ -50,7 +50,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Unique name of the call."""
     created_s: int
+    """Time of the call, in seconds since 1970."""
     prompt: QuestionPrompt
+    """Prompt of the answer."""
     tokens_of: Model
     """The drawing model, with the tokenizer of the answer."""
     version: tuple[int, int]
@@ -66,6 +68,7 @@ class Answered(Begun, frozen=True, kw_only=True):
     """A complete answer to a call: the responses of all its choices."""
 
     responses: tuple[Response, ...]
+    """The responses, one for each choice."""
 
     @classmethod
     def of(cls, begun: Begun, responses: Sequence[Response]) -> Answered:

@@ -11,14 +11,18 @@ from rftd.ops.errors import RftdError
 INVALID: Final = "invalid_request_error"
 """Type of an error in the request."""
 SERVER: Final = "server_error"
+"""Type of an error of the server."""
 
 
 class CallError(RftdError):
     """A call to a rollout's endpoint was refused or failed; the agent program received the error."""
 
     code = "RFTD-CAL-001"
+    """Code of the error."""
     remedy = "Correct the agent program's request: the error object that it received names the parameter."
+    """Fix of the error."""
     http_status = 400
+    """Default status of the reply."""
 
     def __init__(
         self, status: int, problem: str, *, kind: str = INVALID, reason: str | None = None, param: str | None = None

@@ -20,6 +20,7 @@ from rftd.workers.generation.endpoint.rollout_calls import ModelCall, RolloutCal
 from rftd.workers.generation.model import Model
 
 T = TypeVar("T")
+"""Type of a decoded body."""
 Keep: TypeAlias = Callable[[Answered], Awaitable[None]]
 """An async function recording a complete answer, called before the client learns of its completion."""
 
@@ -29,19 +30,24 @@ CALLS: Final[dict[str, Callable[[bytes], ApiCall]]] = {
     "/v1/responses": ResponsesCall.read,
     "/v1/messages": MessagesCall.read,
 }
+"""Function decoding the body of a call, by the path of the request."""
 MODELS: Final = "/v1/models"
+"""Path of the list of models."""
 READ_ON_LOOP_SIZE_BYTES: Final = 256 * 1024
 """Size above which a body is decoded on a thread, to avoid blocking the event loop."""
 _UNKNOWN: Final = re.compile(r"unknown field `([^`]+)`")
+"""The name of an unknown field in msgspec's message."""
 
 
 class AnswerStream:
     """Streams a call's answer to one client from its first token on, however late the client came."""
 
     def __init__(self, call: ModelCall, http: HttpCall) -> None:
+        """Streams the answer of `call` as the reply to `http`."""
         self._call = call
         self._http = http
         self._events: AnswerEvents | None = None
+        """Writer of events; None before the answer begins."""
         self._sent = [0] * call.api_call.question.choices
         """Number of tokens of each choice already sent in events."""
 
@@ -70,6 +76,7 @@ class AnswerStream:
         return list(events.rest(answered))
 
     async def _send_drawn(self) -> None:
+        """Sends the events of tokens drawn since the last call."""
         begun = self._call.begun
         if begun is None:
             return
@@ -98,7 +105,7 @@ async def reply(http: HttpCall, calls: RolloutCalls, call: ModelCall, keep: Keep
     equal to `ended` for a call cancelled elsewhere, and the errors of `keep`.
     """
     stream = AnswerStream(call, http) if call.api_call.stream else None
-    answered = await _answered(http, calls, call, stream, ended)
+    answered = await _wait_for_answer(http, calls, call, stream, ended)
     if answered is None:
         return  # the client hung up
     # Encoded before it is recorded: an answer that cannot be sent must not be recorded.
@@ -112,7 +119,7 @@ async def reply(http: HttpCall, calls: RolloutCalls, call: ModelCall, keep: Keep
         await http.answer(whole)
 
 
-async def _answered(
+async def _wait_for_answer(
     http: HttpCall, calls: RolloutCalls, call: ModelCall, stream: AnswerStream | None, ended: CallError
 ) -> Answered | None:
     """Waits for the answer; None if the client hung up first."""

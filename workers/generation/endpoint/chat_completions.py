@@ -21,52 +21,78 @@ class NamedTool(msgspec.Struct, frozen=True):
     """A `tool_choice` of one tool."""
 
     function: FunctionSchema
+    """The function to call."""
     type: Literal["function"] = "function"
+    """Always `function`."""
 
 
 class JsonSchema(msgspec.Struct, frozen=True):
     """A schema with a name. The answer obeys the schema, `strict` or not."""
 
     name: str = ""
+    """Name of the schema."""
     schema: dict[str, Any] | None = None
+    """The schema; None: any JSON object."""
     description: str | None = None
+    """Description, not used."""
     strict: bool | None = None
+    """No effect: the answer always obeys the schema."""
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
     """The requested form of the answer: `text`, `json_object` or `json_schema`."""
 
     type: str
+    """`text`, `json_object` or `json_schema`."""
     json_schema: JsonSchema | None = None
+    """The schema, for `json_schema`."""
 
 
 class ChatRequest(DrawRequest, frozen=True, kw_only=True):
     """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     messages: list[ChatMessage]
+    """The conversation."""
     max_completion_tokens: int | None = None
+    """Maximum tokens of the answer."""
     logprobs: bool | None = None
+    """True: log-probabilities are requested."""
     top_logprobs: int | None = None
+    """Refused unless 0: only drawn tokens have a log-probability."""
     tools: list[ToolSchema] | None = None
+    """The callable tools."""
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    """Choice among the tools: optional, required, forbidden, or one tool by name; None: optional."""
     parallel_tool_calls: bool | None = None
+    """False: an answer has at most one call."""
     response_format: ResponseFormat | None = None
+    """Requested form of the answer."""
 
     store: bool | None = None
+    """No effect."""
     metadata: dict[str, Any] | None = None
+    """No effect."""
     service_tier: str | None = None
+    """No effect."""
     reasoning_effort: str | None = None
+    """No effect."""
     verbosity: str | None = None
+    """No effect."""
     prompt_cache_key: str | None = None
+    """No effect."""
     prompt_cache_retention: str | None = None
+    """No effect."""
     safety_identifier: str | None = None
+    """No effect."""
 
 
 class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the chat API."""
 
     question: ChatQuestion
+    """The question to draw an answer for."""
     request: ChatRequest
+    """The decoded body."""
 
     @classmethod
     def read(cls, body: bytes) -> ChatCall:
@@ -106,7 +132,7 @@ class ChatCall(msgspec.Struct, frozen=True, kw_only=True):
             message: dict[str, Any] = {"role": "assistant", "content": turn.text}
             if turn.calls:
                 message["content"] = turn.text or None
-                message["tool_calls"] = _calls(answered, index, turn)
+                message["tool_calls"] = _tool_calls(answered, index, turn)
             if turn.thought is not None:
                 message["reasoning"] = turn.thought
             logprobs = self.logprobs(answered, response.tokens, response.logprobs)
@@ -134,23 +160,29 @@ class _ChoiceEvents:
     """The progress of one choice's events."""
 
     def __init__(self, text: ShownText) -> None:
+        """`text` tracks the text that can be sent."""
         self.text = text
         self.begun = False
+        """True once the first event was sent."""
         self.untold: tuple[list[int], list[float]] = ([], [])
         """Tokens and log-probabilities not yet sent in an event."""
         self.drawn = 0
+        """Number of tokens drawn."""
 
 
 class ChatEvents:
     """Implements `AnswerEvents` for the chat API. Tool calls are sent when the answer is complete."""
 
     def __init__(self, call: ChatCall, begun: Begun) -> None:
+        """Writes the answer `begun` to `call`."""
         self._call = call
         self._begun = begun
         self._head = call.request.head(begun, call.id_of(begun), "chat.completion.chunk")
+        """First fields of every event."""
         self._choices = [
             _ChoiceEvents(call.question.shown(begun.prompt, begun.tokens_of)) for _ in range(call.question.choices)
         ]
+        """Progress of each choice."""
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the event of the text newly certain, if any."""
@@ -160,7 +192,7 @@ class ChatEvents:
         choice.untold[1].extend(logprobs)
         parts = choice.text.add(tokens)
         if parts.thought or parts.text:
-            yield from self._parts(index, parts)
+            yield from self._part_events(index, parts)
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the remaining text of each choice, its calls and finish reason; then the usage."""
@@ -169,39 +201,42 @@ class ChatEvents:
             choice.untold[0].extend(response.tokens[choice.drawn :])
             choice.untold[1].extend(response.logprobs[choice.drawn :])
             turn = self._call.question.assistant_turn(answered.prompt, response)
-            yield from self._parts(index, choice.text.finish(turn.text, turn.thought))
-            for position, call in enumerate(_calls(answered, index, turn)):
-                yield self._event(index, {"tool_calls": [{"index": position, **call}]})
-            yield self._event(index, {}, finish=turn.finish)
+            yield from self._part_events(index, choice.text.finish(turn.text, turn.thought))
+            for position, call in enumerate(_tool_calls(answered, index, turn)):
+                yield self._chunk_event(index, {"tool_calls": [{"index": position, **call}]})
+            yield self._chunk_event(index, {}, finish=turn.finish)
         if self._call.request.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
-    def _parts(self, index: int, parts: ShownParts) -> Iterator[bytes]:
+    def _part_events(self, index: int, parts: ShownParts) -> Iterator[bytes]:
+        """Yields the deltas of thought and text, with log-probabilities if requested."""
         choice = self._choices[index]
         if not choice.begun:
             choice.begun = True
-            yield self._event(index, {"role": "assistant", "content": ""})
+            yield self._chunk_event(index, {"role": "assistant", "content": ""})
         listed_logprobs = self._call.logprobs(self._begun, *choice.untold) if choice.untold[0] else None
         choice.untold = ([], [])
         if parts.thought:
-            yield self._event(index, {"reasoning": parts.thought}, None if parts.text else listed_logprobs)
+            yield self._chunk_event(index, {"reasoning": parts.thought}, None if parts.text else listed_logprobs)
         if parts.text or (listed_logprobs and not parts.thought):
-            yield self._event(index, {"content": parts.text}, listed_logprobs)
+            yield self._chunk_event(index, {"content": parts.text}, listed_logprobs)
 
-    def _event(
+    def _chunk_event(
         self, index: int, delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish: str | None = None
     ) -> bytes:
+        """Returns the event with a part of one choice."""
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         return event({**self._head, "choices": [choice]})
 
 
 def _refuse_top_logprobs(request: ChatRequest) -> None:
+    """Raises CallError if alternatives to the drawn tokens are requested."""
     if request.top_logprobs:
         raise unsupported("top_logprobs", "the engine returns the log-probability of the drawn token only")
 
 
-def _calls(answered: Answered, index: int, turn: AssistantTurn) -> list[dict[str, Any]]:
+def _tool_calls(answered: Answered, index: int, turn: AssistantTurn) -> list[dict[str, Any]]:
     """Returns the calls of one choice, each with an id unique in the rollout."""
     return [
         {

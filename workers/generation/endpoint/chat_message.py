@@ -12,46 +12,60 @@ from rftd.workers.datasets.message import Message
 from rftd.workers.generation.endpoint.call_error import CallError, unsupported
 
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""Role for the template of each role in requests."""
 _TEXTS: Final = ("text", "input_text", "output_text")
+"""Types of parts with text."""
 
 
 class ContentPart(msgspec.Struct, frozen=True):
     """A part of a message's content; only text is supported."""
 
     type: str
+    """Type of the part; only text is accepted."""
     text: str | None = None
+    """The text."""
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
     """The function of a tool call, with its arguments as JSON text."""
 
     name: str
+    """Name of the function."""
     arguments: str = ""
+    """Arguments as JSON text."""
 
 
 class ToolCallPart(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call in an assistant's message, as sent back by clients."""
 
     id: str = ""
+    """Id of the call."""
     type: str = "function"
+    """Always `function`."""
     function: CalledFunction
+    """The called function."""
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a request. Unknown fields are ignored: clients send answers back with fields of their own."""
 
     role: str
+    """Role of the author."""
     content: str | list[ContentPart] | None = None
+    """Text, or parts of it."""
     name: str | None = None
+    """Name of the author or tool."""
     tool_calls: list[ToolCallPart] | None = None
+    """Tool calls of the assistant."""
     tool_call_id: str | None = None
+    """Id of the call answered by the message."""
 
 
 def messages_of(messages: list[ChatMessage]) -> tuple[Message, ...]:
     """Converts a request's messages to a conversation. Raises CallError for unknown roles or content."""
     if not messages:
         raise CallError(400, "messages is empty", param="messages")
-    return tuple(_message(message, f"messages[{number}]") for number, message in enumerate(messages))
+    return tuple(_template_message(message, f"messages[{number}]") for number, message in enumerate(messages))
 
 
 def content_text(content: str | list[ContentPart] | None, path: str) -> str:
@@ -72,7 +86,8 @@ def called(name: str, arguments: str, id: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": decoded}}
 
 
-def _message(message: ChatMessage, path: str) -> Message:
+def _template_message(message: ChatMessage, path: str) -> Message:
+    """Converts one message, at `path` in the request. Raises CallError."""
     role = ROLES.get(message.role)
     if role is None:
         role_names = ", ".join(ROLES)

@@ -23,19 +23,28 @@ class CompletionRequest(DrawRequest, frozen=True, kw_only=True):
     """The body of a call: a prompt as text or token ids, with settings."""
 
     prompt: str | list[int | str]
+    """Text or token ids to continue."""
     max_tokens: int | None = 16
+    """Maximum tokens of the answer."""
     best_of: int | None = None
+    """Refused unless equal to the number of choices."""
     logprobs: int | None = None
+    """Number of log-probabilities for each token; None: the answer has none; more than 1 is refused."""
     echo: bool | None = None
+    """Refused: the prompt is never repeated."""
     suffix: str | None = None
+    """Refused: text behind the answer."""
 
 
 class TextQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `Question` for a text, or ids, without a chat template."""
 
     text: str | tuple[int, ...]
+    """Text or token ids to continue."""
     choices: int
+    """Number of answers to draw."""
     settings: DrawSettings
+    """Sampling settings."""
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
         """Returns the ids, as a continuation of the longest earlier turn at their beginning, if any."""
@@ -51,7 +60,9 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the completion API."""
 
     question: TextQuestion
+    """The question to draw an answer for."""
     request: CompletionRequest
+    """The decoded body."""
 
     @classmethod
     def read(cls, body: bytes) -> CompletionCall:
@@ -65,7 +76,7 @@ class CompletionCall(msgspec.Struct, frozen=True, kw_only=True):
         if request.logprobs is not None and request.logprobs > 1:
             raise unsupported("logprobs", "the engine returns the log-probability of the drawn token only")
         settings = request.settings(checked_length(request.max_tokens, "max_tokens"), stops_of(request.stop))
-        question = TextQuestion(text=_text_of(request.prompt), choices=request.choices, settings=settings)
+        question = TextQuestion(text=_prompt_of(request.prompt), choices=request.choices, settings=settings)
         return cls(question=question, request=request)
 
     @property
@@ -111,14 +122,18 @@ class CompletionEvents:
     """Implements `AnswerEvents` for the completion API."""
 
     def __init__(self, call: CompletionCall, begun: Begun) -> None:
+        """Writes the answer `begun` to `call`."""
         self._call = call
         self._begun = begun
         self._head = call.request.head(begun, call.id_of(begun), "text_completion")
+        """First fields of every event."""
         question = call.question
         self._texts = [
             ShownText(begun.tokens_of.tokenizer.decode, stops=question.settings.stop) for _ in range(question.choices)
         ]
+        """Tracker of each choice's text."""
         self._drawn: list[list[tuple[int, float]]] = [[] for _ in range(question.choices)]
+        """Token and log-probability of each choice's drawn tokens."""
         self._sent = [0] * question.choices
         """Number of tokens of each choice already sent with their log-probabilities."""
         self._offsets = [0] * question.choices
@@ -129,19 +144,20 @@ class CompletionEvents:
         self._drawn[index] += zip(tokens, logprobs, strict=True)
         text = self._texts[index].add(tokens).text
         if text:
-            yield self._event(index, text, None)
+            yield self._choice_event(index, text, None)
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the remaining text of each choice with its finish reason; then the usage."""
         for index, response in enumerate(answered.responses):
             self._drawn[index] = list(zip(response.tokens, response.logprobs, strict=True))
             text = text_of(answered.prompt, response, self._call.question.settings.stop)
-            yield self._event(index, self._texts[index].finish(text).text, response.finish)
+            yield self._choice_event(index, self._texts[index].finish(text).text, response.finish)
         if self._call.request.with_usage:
             yield event({**self._head, "choices": [], "usage": answered.usage})
         yield DONE
 
-    def _event(self, index: int, text: str, finish: str | None) -> bytes:
+    def _choice_event(self, index: int, text: str, finish: str | None) -> bytes:
+        """Returns the event with a part of one choice, and the log-probabilities not sent before."""
         untold = self._drawn[index][self._sent[index] :]
         self._sent[index] += len(untold)
         tokens = [token for token, _ in untold]
@@ -151,7 +167,8 @@ class CompletionEvents:
         return event({**self._head, "choices": [self._call.choice(index, text, logprobs, finish)]})
 
 
-def _text_of(prompt: str | list[int | str]) -> str | tuple[int, ...]:
+def _prompt_of(prompt: str | list[int | str]) -> str | tuple[int, ...]:
+    """Returns the prompt as a text or as ids. Raises CallError for several prompts or a negative id."""
     if isinstance(prompt, str):
         return prompt
     texts = [text for text in prompt if isinstance(text, str)]

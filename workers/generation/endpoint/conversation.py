@@ -30,9 +30,11 @@ class AssistantTurn(msgspec.Struct, frozen=True, kw_only=True):
     """An answer as sent to the client: text, thought and tool calls."""
 
     text: str
+    """Text after the thought, without calls."""
     thought: str | None = None
     """Thought before the answer; None where the model does not think, or no form of thoughts is set."""
     calls: tuple[DrawnToolCall, ...] = ()
+    """Tool calls of the answer."""
     finish: str
     """`stop`, `length` or `tool_calls`."""
 
@@ -47,13 +49,17 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A request for the assistant's next message in a conversation, perhaps with tools."""
 
     messages: tuple[Message, ...]
+    """The conversation."""
     tools: OfferedTools = OfferedTools()
+    """The callable tools."""
     choices: int = 1
+    """Number of answers to draw."""
     settings: DrawSettings
+    """Sampling settings."""
 
     @property
     def stops(self) -> tuple[str, ...]:
-        """Stop texts hidden from the client."""
+        """The client's stop texts, cut from the end of the answer that the client sees."""
         return self.settings.stop
 
     def prompt(self, model: Model, record: TurnRecord) -> QuestionPrompt:
@@ -63,7 +69,7 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
         """
         form = AnswerForm.of(model.spec)
         beginning = self.tools.beginning(form.tools)
-        keys = _keys(self.tools.shown, self.messages)
+        keys = _conversation_keys(self.tools.shown, self.messages)
         for count in range(len(self.messages), 0, -1):
             parent = record.find(keys[count]) if self.messages[count - 1].role == "assistant" else None
             if parent is None:
@@ -71,15 +77,15 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             following = text_after(model.tokenizer, self.messages, count, tools=self.tools.shown)
             if following is None:
                 break
-            ids = continued(model.tokenizer, parent.tokens, _begun(following, form, beginning))
-            return self._prompt(ids, parent, beginning, form, following, model)
+            ids = continued(model.tokenizer, parent.tokens, _with_beginning(following, form, beginning))
+            return self._question_prompt(ids, parent, beginning, form, following, model)
         following = model.tokenizer.chat_text(self.messages, generation_prompt=True, tools=self.tools.shown)
-        ids = model.tokenizer.encode(_begun(following, form, beginning))
-        return self._prompt(ids, None, beginning, form, following, model)
+        ids = model.tokenizer.encode(_with_beginning(following, form, beginning))
+        return self._question_prompt(ids, None, beginning, form, following, model)
 
     def key_after(self, prompt: QuestionPrompt, response: Response) -> bytes:
         """Returns the key of the conversation with this answer."""
-        return _keys(self.tools.shown, (*self.messages, self.assistant_turn(prompt, response).message))[-1]
+        return _conversation_keys(self.tools.shown, (*self.messages, self.assistant_turn(prompt, response).message))[-1]
 
     def shown(self, prompt: QuestionPrompt, model: Model) -> ShownText:
         """Returns a tracker of the answer's text while the answer is drawn."""
@@ -108,7 +114,7 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
                 return AssistantTurn(text=text, thought=thought, calls=calls, finish="tool_calls")
         return AssistantTurn(text=text, thought=thought, finish=response.finish)
 
-    def _prompt(
+    def _question_prompt(
         self,
         ids: Sequence[int],
         parent: RecordedTurn | None,
@@ -117,6 +123,9 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
         template_text: str,
         model: Model,
     ) -> QuestionPrompt:
+        """Builds the prompt of these ids: `beginning` is the forced start of the answer, `template_text` the text
+        before it.
+        """
         thoughts = form.thoughts
         if beginning:  # a call, never preceded by a thought
             form = replace(form, thoughts=None)
@@ -125,25 +134,27 @@ class ChatQuestion(msgspec.Struct, frozen=True, kw_only=True):
             parent=parent,
             text=beginning,
             form=form,
-            in_thought=thoughts is not None and not beginning and (thoughts.always or _thinks(template_text, thoughts)),
+            in_thought=thoughts is not None
+            and not beginning
+            and (thoughts.always or _begins_thought(template_text, thoughts)),
             ends=self.tools.stops(form.tools),
             decode=form.decoder(model.tokenizer),
         )
 
 
-def _thinks(template_text: str, thoughts: ThoughtForm) -> bool:
+def _begins_thought(template_text: str, thoughts: ThoughtForm) -> bool:
     """True if the template begins a thought for the model."""
     return template_text.rstrip().endswith(thoughts.opens)
 
 
-def _begun(template_text: str, form: AnswerForm, beginning: str) -> str:
+def _with_beginning(template_text: str, form: AnswerForm, beginning: str) -> str:
     """Appends the answer's forced beginning to the template's text, after closing a thought begun by the template."""
-    if beginning and form.thoughts is not None and _thinks(template_text, form.thoughts):
+    if beginning and form.thoughts is not None and _begins_thought(template_text, form.thoughts):
         return f"{template_text}{form.thoughts.closes}\n\n{beginning}"
     return template_text + beginning
 
 
-def _keys(tools: str, messages: Sequence[Message]) -> list[bytes]:
+def _conversation_keys(tools: str, messages: Sequence[Message]) -> list[bytes]:
     """Returns the key of each beginning of the conversation, indexed by the number of messages."""
     keys = [digest_of(tools.encode())]
     for message in messages:

@@ -21,6 +21,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """Options of a stream's events."""
 
     include_usage: bool = False
+    """True: the last event has the token counts."""
     include_obfuscation: bool = False
     """No effect."""
 
@@ -31,23 +32,39 @@ class DrawRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     model: str = ""
     """Any name: there is one model."""
     n: int | None = None
+    """Number of answers."""
     stream: bool | None = None
+    """True: the answer is sent as events."""
     stream_options: StreamOptions | None = None
+    """Options of the events."""
     max_tokens: int | None = None
+    """Maximum tokens of the answer."""
     stop: str | list[str] | None = None
+    """Text or texts that end the answer and are hidden from the client."""
     temperature: float | None = None
+    """Sampling temperature; None: the temperature of the experiment."""
     top_p: float | None = None
+    """Nucleus size."""
     presence_penalty: float | None = None
+    """Penalty of tokens drawn before."""
     frequency_penalty: float | None = None
+    """Refused unless 0."""
     logit_bias: dict[str, float] | None = None
+    """Amount added to logits, by token id."""
     seed: int | None = None
+    """No effect."""
     user: str | None = None
+    """No effect."""
 
     # Extensions of OpenAI's API, shared with vLLM and SGLang.
     top_k: int | None = None
+    """Number of likeliest tokens kept."""
     min_p: float | None = None
+    """Least probability, as a share of the likeliest token's."""
     repetition_penalty: float | None = None
+    """Penalty of tokens present in prompt or answer."""
     min_tokens: int | None = None
+    """Minimum tokens of the answer."""
 
     @property
     def choices(self) -> int:
@@ -124,6 +141,7 @@ def stops_of(stop: str | list[str] | None) -> tuple[str, ...]:
 
 
 def _biases_of(biases: dict[str, float] | None) -> tuple[tuple[int, float], ...] | None:
+    """Returns the biases with integer ids. Raises CallError for other keys."""
     if biases is None:
         return None
     if not all(key.isascii() and key.isdigit() for key in biases):

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from rftd.ops import limits
 from rftd.workers.generation.endpoint.call_error import CallError
 
-THROWN_AWAY_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
+MAX_DISCARDED_SIZE_BYTES = 16 * limits.ENDPOINT_BODY_SIZE_BYTES
 """Bytes read and discarded from a refused client still sending, to let the client see the reason; then it is cut off.
 """
 
@@ -20,12 +20,17 @@ class HttpCall:
     """One HTTP request, and its reply: a complete body, a stream of events, or an error."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`scope`, `receive` and `send` are those of ASGI."""
         self.method: str = scope["method"]
+        """Method of the request."""
         self.path: str = scope["path"]
+        """Path of the request."""
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        """Headers of the request, with names in lower case."""
         self._receive = receive
         self._send = send
         self._read = False
+        """True once no more of the body will be read: it is complete, far too large, or too late."""
         self.status = 200
         """HTTP status of the reply, once begun."""
         self.replied = False
@@ -47,13 +52,14 @@ class HttpCall:
         """
         try:
             async with asyncio.timeout(limits.ENDPOINT_BODY_S):
-                return await self._received()
+                return await self._receive_body()
         except TimeoutError:
             self._read = True  # never wait again for the rest
             problem = f"the body did not arrive within {limits.ENDPOINT_BODY_S:g} s"
             raise CallError(408, problem, reason="request_timeout") from None
 
-    async def _received(self) -> bytes:
+    async def _receive_body(self) -> bytes:
+        """Reads the body up to the limit. Raises CallError for a larger body, or if the client hung up."""
         body = bytearray()
         size_bytes = 0
         while not self._read:
@@ -65,7 +71,7 @@ class HttpCall:
             size_bytes += len(chunk)
             if size_bytes <= limits.ENDPOINT_BODY_SIZE_BYTES:
                 body += chunk
-            self._read = not message.get("more_body", False) or size_bytes > THROWN_AWAY_SIZE_BYTES
+            self._read = not message.get("more_body", False) or size_bytes > MAX_DISCARDED_SIZE_BYTES
         if size_bytes > limits.ENDPOINT_BODY_SIZE_BYTES:
             problem = f"a body of {size_bytes} bytes or more is over the limit of {limits.ENDPOINT_BODY_SIZE_BYTES}"
             raise CallError(413, problem, reason="request_too_large")
@@ -81,7 +87,7 @@ class HttpCall:
 
     async def answer(self, body: bytes, *, media_type: bytes = b"application/json") -> None:
         """Replies with a body of JSON, or of another media type."""
-        await self._whole(200, body, media_type)
+        await self._reply_whole(200, body, media_type)
 
     async def stream(self, events: Iterable[bytes]) -> None:
         """Replies with server-sent events, or with the last of them."""
@@ -93,7 +99,7 @@ class HttpCall:
         for event in events:
             if not self.replied:
                 self._streaming = True
-                await self._start(200, b"text/event-stream; charset=utf-8")
+                await self._start_reply(200, b"text/event-stream; charset=utf-8")
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
@@ -111,13 +117,15 @@ class HttpCall:
         if self._streaming:
             await self.stream([error.as_event()])
         elif not self.replied:
-            await self._whole(error.status, error.body())
+            await self._reply_whole(error.status, error.body())
 
-    async def _whole(self, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
-        await self._start(status, media_type, (b"content-length", b"%d" % len(body)))
+    async def _reply_whole(self, status: int, body: bytes, media_type: bytes = b"application/json") -> None:
+        """Replies with a complete body."""
+        await self._start_reply(status, media_type, (b"content-length", b"%d" % len(body)))
         await self._send({"type": "http.response.body", "body": body})
 
-    async def _start(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:
+    async def _start_reply(self, status: int, media_type: bytes, *more: tuple[bytes, bytes]) -> None:
+        """Sends status and headers of the reply."""
         self.replied = True
         self.status = status
         headers = [(b"content-type", media_type), (b"cache-control", b"no-store"), *more]

@@ -15,22 +15,29 @@ class FunctionSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """A callable function, shown completely to the template."""
 
     name: str
+    """Name of the function."""
     description: str | None = None
+    """Description for the model."""
     parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments."""
     strict: bool | None = None
+    """Shown to the template, without effect here."""
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
     """A tool in the chat API's form, known to templates."""
 
     type: Literal["function"]
+    """Always `function`."""
     function: FunctionSchema
+    """The function."""
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
     """The callable tools, and the rules for calling them."""
 
     schemas: tuple[ToolSchema, ...] = ()
+    """The callable tools."""
     choice: Literal["none", "auto", "required"] | FunctionSchema = "auto"
     """`none`, `auto`, `required`, or the one tool to be called."""
     parallel: bool = True

@@ -28,15 +28,25 @@ class DrawSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling settings of a call; None stands for the experiment's setting."""
 
     temperature: float | None = None
+    """Sampling temperature."""
     top_p: float | None = None
+    """Nucleus size."""
     top_k: int | None = None
+    """Number of likeliest tokens kept."""
     min_p: float | None = None
+    """Least probability, as a share of the likeliest token's."""
     repetition_penalty: float | None = None
+    """Penalty of tokens present in prompt or answer."""
     presence_penalty: float | None = None
+    """Penalty of tokens drawn before."""
     logit_bias: tuple[tuple[int, float], ...] | None = None
+    """Pairs of a token id and the amount added to its logit."""
     min_tokens: int | None = None
+    """Minimum tokens of the answer."""
     max_tokens: int | None = None
+    """Maximum tokens of the answer."""
     stop: tuple[str, ...] = ()
+    """Texts that end the answer."""
     held: HeldAnswer | None = None
     """Constraint on the answer; None: any text."""
 
@@ -57,6 +67,7 @@ class QuestionPrompt(msgspec.Struct, frozen=True):
     """The prompt of a question, with the rules for reading its answer."""
 
     ids: Sequence[int]
+    """Ids of the prompt."""
     parent: RecordedTurn | None
     """Earlier turn with ids equal to the beginning of the prompt."""
     text: str = ""

@@ -18,7 +18,8 @@ class RequestSpan:
     def __init__(self, http: HttpCall, tracer: Tracer | None, rollout: TraceSpan | None) -> None:
         """`rollout` is the span of the request's rollout, if any and traced."""
         self._http = http
-        self._span = None if tracer is None else _begun(http, tracer, rollout)
+        self._span = None if tracer is None else _begin_span(http, tracer, rollout)
+        """The span; None without tracing."""
 
     async def around(self, answer: Awaitable[None]) -> None:
         """Awaits the answer within the span. Raises the answer's errors."""
@@ -41,7 +42,10 @@ class RequestSpan:
             span.end()
 
 
-def _begun(http: HttpCall, tracer: Tracer, rollout: TraceSpan | None) -> TraceSpan | None:
+def _begin_span(http: HttpCall, tracer: Tracer, rollout: TraceSpan | None) -> TraceSpan | None:
+    """Begins the span of a request: below the caller's, else below the rollout's, else alone; None outside of the
+    sample.
+    """
     path = http.path.rstrip("/")
     method = names.http_method(http.method)
     # Paths outside the APIs are arbitrary text from clients, so they stay out of the span's name.

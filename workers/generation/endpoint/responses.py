@@ -28,64 +28,98 @@ class InputItem(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     type: str = "message"
+    """`message`, `function_call` or `function_call_output`."""
     role: str = ""
+    """Role of a message's author."""
     content: str | list[ContentPart] | None = None
+    """Content of a message."""
     call_id: str = ""
+    """Id of a call, or of the call answered by a result."""
     name: str = ""
+    """Name of the called function."""
     arguments: str = ""
+    """Arguments of the call, as JSON text."""
     output: str | list[ContentPart] | None = None
+    """Result of a call."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A callable function, with the JSON schema of its parameters."""
 
     type: str
+    """`function`; other types are refused."""
     name: str = ""
+    """Name of the function."""
     description: str | None = None
+    """Description for the model."""
     parameters: dict[str, Any] | None = None
+    """JSON schema of the arguments."""
 
 
 class NamedFunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A `tool_choice` of one function."""
 
     type: Literal["function"]
+    """Always `function`."""
     name: str
+    """Name of the function to call."""
 
 
 class TextFormat(msgspec.Struct, frozen=True):
     """The requested form of the answer: `text`, `json_object` or `json_schema`."""
 
     type: str
+    """`text`, `json_object` or `json_schema`."""
     name: str = ""
+    """Name of the schema."""
     schema: dict[str, Any] | None = None
+    """The schema, for `json_schema`."""
     description: str | None = None
+    """Description, not used."""
     strict: bool | None = None
+    """No effect: the answer always obeys the schema."""
 
 
 class TextOptions(msgspec.Struct, frozen=True):
     """Options of an answer's text."""
 
     format: TextFormat | None = None
+    """Requested form of the answer."""
     verbosity: str | None = None
+    """No effect."""
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a call. Fields of the last paragraph are accepted without effect."""
 
     input: str | list[InputItem]
+    """A text, or the conversation's items."""
     model: str = ""
+    """Any name: there is one model."""
     instructions: str | None = None
+    """System prompt."""
     stream: bool | None = None
+    """True: the answer is sent as events."""
     max_output_tokens: int | None = None
+    """Maximum tokens of the answer."""
     temperature: float | None = None
+    """Sampling temperature; None: the experiment's."""
     top_p: float | None = None
+    """Nucleus size; None: the experiment's."""
     tools: list[FunctionTool] | None = None
+    """The callable functions."""
     tool_choice: Literal["none", "auto", "required"] | NamedFunctionTool | None = None
+    """Choice among the functions: optional, required, forbidden, or one function by name; None: optional."""
     parallel_tool_calls: bool | None = None
+    """False: an answer has at most one call."""
     text: TextOptions | None = None
+    """Options of the answer's text."""
     previous_response_id: str | None = None
+    """Refused: nothing is stored between calls."""
     conversation: Any = None
+    """Refused: nothing is stored between calls."""
     background: bool | None = None
+    """Refused unless false."""
 
     include: list[str] | None = None
     store: bool | None = None
@@ -110,7 +144,9 @@ class ResponsesCall(msgspec.Struct, frozen=True, kw_only=True):
     """Implements `ApiCall` for the responses API."""
 
     question: ChatQuestion
+    """The question to draw an answer for."""
     request: ResponsesRequest
+    """The decoded body."""
 
     @classmethod
     def read(cls, body: bytes) -> ResponsesCall:
@@ -220,10 +256,13 @@ class ResponseEvents:
     """Implements `AnswerEvents` for the responses API, with numbered events. Calls are sent when complete."""
 
     def __init__(self, call: ResponsesCall, begun: Begun) -> None:
+        """Writes the answer `begun` to `call`."""
         self._call = call
         self._begun = begun
         self._text = call.question.shown(begun.prompt, begun.tokens_of)
+        """Tracker of the text that can be sent."""
         self._number = 0
+        """Number of the next event."""
         self._items = 0
         """Number of items begun."""
         self._open: dict[str, Any] | None = None
@@ -231,47 +270,51 @@ class ResponseEvents:
 
     def drawn(self, index: int, tokens: Sequence[int], logprobs: Sequence[float]) -> Iterator[bytes]:
         """Yields the deltas of thought and text for newly drawn tokens."""
-        yield from self._parts(self._text.add(tokens))
+        yield from self._part_events(self._text.add(tokens))
 
     def rest(self, answered: Answered) -> Iterator[bytes]:
         """Yields the events for the remaining thought and text, for the calls, and for the complete response."""
         turn = self._call.question.assistant_turn(answered.prompt, answered.responses[0])
         output = items_of(answered, turn)
-        yield from self._start()
-        yield from self._parts(self._text.finish(turn.text, turn.thought))
-        yield from self._end()
+        yield from self._start_once()
+        yield from self._part_events(self._text.finish(turn.text, turn.thought))
+        yield from self._end_item()
         # An empty thought, an empty answer and calls are items without any event so far.
         for output_item in output[self._items :]:
-            yield from self._whole(output_item)
+            yield from self._whole_item_events(output_item)
         response = self._call.complete(answered, output)
-        yield self._event({"type": f"response.{response['status']}", "response": response})
+        yield self._numbered_event({"type": f"response.{response['status']}", "response": response})
 
-    def _event(self, body: dict[str, Any]) -> bytes:
+    def _numbered_event(self, body: dict[str, Any]) -> bytes:
+        """Returns an event with the next number."""
         number = self._number
         self._number = number + 1
         return named_event({**body, "sequence_number": number})
 
-    def _start(self) -> Iterator[bytes]:
+    def _start_once(self) -> Iterator[bytes]:
+        """Yields the first events, once."""
         if not self._number:
             for kind in ("created", "in_progress"):
-                yield self._event({"type": f"response.{kind}", "response": self._call.begun(self._begun)})
+                yield self._numbered_event({"type": f"response.{kind}", "response": self._call.begun(self._begun)})
 
-    def _parts(self, parts: ShownParts) -> Iterator[bytes]:
+    def _part_events(self, parts: ShownParts) -> Iterator[bytes]:
+        """Yields the deltas of thought and text."""
         for kind, text in (("reasoning", parts.thought), ("message", parts.text)):
             if text:
-                yield from self._start()
-                yield from self._within(kind)
-                yield from self._delta(text)
+                yield from self._start_once()
+                yield from self._begin_unless_open(kind)
+                yield from self._delta_event(text)
 
-    def _within(self, kind: str) -> Iterator[bytes]:
+    def _begin_unless_open(self, kind: str) -> Iterator[bytes]:
         """Begins an item of this type unless one is open already."""
         if self._open is not None and self._open["type"] == kind:
             return
-        yield from self._end()
+        yield from self._end_item()
         empty = AssistantTurn(text="", thought="" if kind == "reasoning" else None, finish="stop")
         yield from self._begin(items_of(self._begun, empty)[0])
 
-    def _at(self) -> dict[str, Any]:
+    def _item_position(self) -> dict[str, Any]:
+        """Returns index and id of the open item."""
         assert self._open is not None
         return {"output_index": self._items - 1, "item_id": self._open["id"]}
 
@@ -280,55 +323,67 @@ class ResponseEvents:
         self._open = output_item
         self._items += 1
         begun = {**output_item, "status": "in_progress", "content": []}
-        yield self._event({"type": "response.output_item.added", "output_index": self._items - 1, "item": begun})
+        yield self._numbered_event(
+            {"type": "response.output_item.added", "output_index": self._items - 1, "item": begun}
+        )
         part_event = {
             "type": "response.content_part.added",
-            **self._at(),
+            **self._item_position(),
             "content_index": 0,
             "part": output_item["content"][0],
         }
-        yield self._event(part_event)
+        yield self._numbered_event(part_event)
 
-    def _delta(self, text: str) -> Iterator[bytes]:
+    def _delta_event(self, text: str) -> Iterator[bytes]:
+        """Yields the event with a part of the open item's text."""
         assert self._open is not None
         (content,) = self._open["content"]
         self._open = {**self._open, "content": [{**content, "text": content["text"] + text}]}
-        yield self._event({"type": f"response.{content['type']}.delta", **self._text_at(content), "delta": text})
+        yield self._numbered_event(
+            {"type": f"response.{content['type']}.delta", **self._content_position(content), "delta": text}
+        )
 
-    def _text_at(self, content: dict[str, Any]) -> dict[str, Any]:
-        at = {**self._at(), "content_index": 0}
+    def _content_position(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Returns the index and id of the open item with the index of its only part; for a text, also empty
+        log-probabilities.
+        """
+        at = {**self._item_position(), "content_index": 0}
         return {**at, "logprobs": []} if "logprobs" in content else at
 
-    def _end(self) -> Iterator[bytes]:
+    def _end_item(self) -> Iterator[bytes]:
         """Yields the events that end the open item."""
         output_item = self._open
         if output_item is None:
             return
         (content,) = output_item["content"]
-        yield self._event(
-            {"type": f"response.{content['type']}.done", **self._text_at(content), "text": content["text"]}
+        yield self._numbered_event(
+            {"type": f"response.{content['type']}.done", **self._content_position(content), "text": content["text"]}
         )
-        yield self._event({"type": "response.content_part.done", **self._at(), "content_index": 0, "part": content})
-        yield self._event({"type": "response.output_item.done", "output_index": self._items - 1, "item": output_item})
+        yield self._numbered_event(
+            {"type": "response.content_part.done", **self._item_position(), "content_index": 0, "part": content}
+        )
+        yield self._numbered_event(
+            {"type": "response.output_item.done", "output_index": self._items - 1, "item": output_item}
+        )
         self._open = None
 
-    def _whole(self, output_item: dict[str, Any]) -> Iterator[bytes]:
+    def _whole_item_events(self, output_item: dict[str, Any]) -> Iterator[bytes]:
         """Yields the events of an item sent in one step."""
         if output_item["type"] != "function_call":
             yield from self._begin(output_item)
-            yield from self._delta("")
-            yield from self._end()
+            yield from self._delta_event("")
+            yield from self._end_item()
             return
         position = self._items
         self._items += 1
         begun = {**output_item, "status": "in_progress", "arguments": ""}
-        yield self._event({"type": "response.output_item.added", "output_index": position, "item": begun})
+        yield self._numbered_event({"type": "response.output_item.added", "output_index": position, "item": begun})
         at = {"output_index": position, "item_id": output_item["id"]}
         arguments = output_item["arguments"]
         kind = "response.function_call_arguments"
-        yield self._event({"type": f"{kind}.delta", **at, "delta": arguments})
-        yield self._event({"type": f"{kind}.done", **at, "name": output_item["name"], "arguments": arguments})
-        yield self._event({"type": "response.output_item.done", "output_index": position, "item": output_item})
+        yield self._numbered_event({"type": f"{kind}.delta", **at, "delta": arguments})
+        yield self._numbered_event({"type": f"{kind}.done", **at, "name": output_item["name"], "arguments": arguments})
+        yield self._numbered_event({"type": "response.output_item.done", "output_index": position, "item": output_item})
 
 
 def _messages_of(request: ResponsesRequest) -> tuple[Message, ...]:
@@ -345,7 +400,7 @@ def _messages_of(request: ResponsesRequest) -> tuple[Message, ...]:
             input_item.type == "message" and input_item.role == "assistant"
         )
         if spoke and not assistant and input_item.type != "reasoning":
-            messages.append(_assistant(text, calls))
+            messages.append(_assistant_message(text, calls))
             text = ""
             calls = []
             spoke = False
@@ -366,17 +421,19 @@ def _messages_of(request: ResponsesRequest) -> tuple[Message, ...]:
             raise CallError(400, f"{path}.role is {input_item.role!r}", param=f"{path}.role")
         spoke = spoke or assistant
     if spoke:
-        messages.append(_assistant(text, calls))
+        messages.append(_assistant_message(text, calls))
     if not messages:
         raise CallError(400, "input is empty", param="input")
     return tuple(messages)
 
 
-def _assistant(text: str, calls: list[dict[str, Any]]) -> Message:
+def _assistant_message(text: str, calls: list[dict[str, Any]]) -> Message:
+    """Builds the assistant's message of text and calls."""
     return Message("assistant", text, msgspec.json.encode({"tool_calls": calls}).decode() if calls else "")
 
 
 def _tools_of(request: ResponsesRequest) -> OfferedTools:
+    """Returns the functions of a request. Raises CallError for other types of tools."""
     listed = []
     for number, tool in enumerate(request.tools or ()):
         if tool.type != "function":

@@ -32,6 +32,7 @@ from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.generation.response import Response
 
 TOO_LONG: Final = "context_length_exceeded"
+"""Reason code of a prompt over the model's context."""
 DrawBlock: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 """A context around generating one answer: may wait first, limit the time, and raise CallError."""
 
@@ -53,11 +54,13 @@ class ModelCall:
     """A call answered once, for one or several requests."""
 
     def __init__(self, api_call: ApiCall, repetition: Repetition) -> None:
+        """`repetition` has the marks by which a repeated request is recognised."""
         self.api_call = api_call
         self.repetition = repetition
         self.waiting = 0
         """Number of requests waiting for the answer."""
         self.recorded = False
+        """True once the answer was recorded for training."""
         self.begun: Begun | None = None
         """The unfinished answer's id, prompt and weights; None until the draw begins."""
         self.drawn: list[tuple[list[int], list[float]]] = []
@@ -65,16 +68,18 @@ class ModelCall:
         self.listeners: set[Callable[[], None]] = set()
         """Callbacks for new tokens."""
         self.task: asyncio.Task[Answered | CallError] | None = None
+        """Task drawing the answer; None before the task starts."""
 
     def watch(self, begun: Begun) -> list[Watch]:
         """Starts recording the tokens of each choice, and returns a callback for each."""
         self.begun = begun
         self.drawn = [([], []) for _ in range(self.api_call.question.choices)]
-        return [partial(self._grew, *choice) for choice in self.drawn]
+        return [partial(self._add_tokens, *choice) for choice in self.drawn]
 
-    def _grew(
+    def _add_tokens(
         self, tokens: list[int], logprobs: list[float], new: Sequence[int], new_logprobs: Sequence[float]
     ) -> None:
+        """Adds new tokens to a choice, and calls the listeners."""
         tokens += new
         logprobs += new_logprobs
         for listener in self.listeners:
@@ -115,11 +120,13 @@ class RolloutCalls:
         self.span = span
         self.model = model
         self.record = TurnRecord()
+        """Recorded answers."""
         self.failure: RolloutError | None = None
         """Why the newest call failed; None after an answer."""
         self.cut: Response | None = None
         """Response to the newest prompt if it was too long; None otherwise."""
         self.ended = False
+        """True after `end`: no call is recorded any more."""
         self._bounds = bounds
         self._lengths_only = lengths_only
         self.tasks = tasks
@@ -127,10 +134,13 @@ class RolloutCalls:
         self._clock = clock
         self._draw_block = draw_block
         self._calls = 0
+        """Number of answers requested."""
         self._running = 0
+        """Number of answers being drawn."""
         self._tokens = 0
         """Tokens generated, plus the maximum for answers being generated."""
-        self._keyed: dict[str, ModelCall] = {}
+        self._calls_by_key: dict[str, ModelCall] = {}
+        """Calls with an idempotency key."""
         self._unkeyed: dict[bytes, ModelCall] = {}
         """Newest call for each body's digest."""
         self._order: deque[ModelCall] = deque()
@@ -148,17 +158,17 @@ class RolloutCalls:
             return earlier
         question = api_call.question
         call = ModelCall(api_call, repetition)
-        self._admit(question.choices)
-        call.task = self.tasks.create_task(self._outcome(call))
+        self._reserve_slots(question.choices)
+        call.task = self.tasks.create_task(self._answer_or_error(call))
         # Not inside the task, which may be cancelled before its first step.
-        call.task.add_done_callback(lambda _: self._release(question.choices))
+        call.task.add_done_callback(lambda _: self._release_slots(question.choices))
         if repetition.key:
-            self._keyed[repetition.key] = call
+            self._calls_by_key[repetition.key] = call
         else:
             self._unkeyed[repetition.body] = call
         self._order.append(call)
         self._remembered_bytes += repetition.size_bytes
-        self._forget()
+        self._forget_oldest()
         return call
 
     def leave(self, call: ModelCall) -> None:
@@ -184,7 +194,7 @@ class RolloutCalls:
     async def end(self) -> None:
         """Cancels unanswered calls and waits for their end; no call is recorded afterwards."""
         self.ended = True
-        calls = [*self._keyed.values(), *self._unkeyed.values()]
+        calls = [*self._calls_by_key.values(), *self._unkeyed.values()]
         running = [call.task for call in calls if call.task is not None and not call.task.done()]
         for task in running:
             task.cancel()
@@ -192,8 +202,11 @@ class RolloutCalls:
             await asyncio.wait(running)
 
     def _earlier_call(self, repetition: Repetition) -> ModelCall | None:
+        """Returns the call repeated by a request; None for a new one. Raises CallError for a key used by another
+        request.
+        """
         if repetition.key:
-            call = self._keyed.get(repetition.key)
+            call = self._calls_by_key.get(repetition.key)
             if call is not None and call.repetition.body != repetition.body:
                 raise CallError(
                     422, "this idempotency key was used for another request", reason="idempotency_key_reused"
@@ -204,22 +217,23 @@ class RolloutCalls:
             repeated = call is not None and call.answered and repetition.declared
         return call if call is not None and (call.under_way or repeated) else None
 
-    def _forget(self) -> None:
+    def _forget_oldest(self) -> None:
         """Forgets the oldest finished calls above the size limit; their repetition would be a new call."""
         while self._remembered_bytes > limits.ENDPOINT_KEPT_SIZE_BYTES and not self._order[0].waits:
             call = self._order.popleft()
             repetition = call.repetition
             self._remembered_bytes -= repetition.size_bytes
             # A newer call may have replaced the call in its table.
-            if repetition.key and self._keyed.get(repetition.key) is call:
-                del self._keyed[repetition.key]
+            if repetition.key and self._calls_by_key.get(repetition.key) is call:
+                del self._calls_by_key[repetition.key]
             elif not repetition.key and self._unkeyed.get(repetition.body) is call:
                 del self._unkeyed[repetition.body]
 
-    def _admit(self, choices: int) -> None:
+    def _reserve_slots(self, choices: int) -> None:
+        """Reserves slots for these choices. Raises CallError at a bound of the rollout."""
         bounds = self._bounds
         if self._calls + choices > bounds.calls:
-            raise _spent(f"this rollout may request {bounds.calls} answers in total")
+            raise _bound_error(f"this rollout may request {bounds.calls} answers in total")
         if self._running + choices > bounds.concurrent:
             raise CallError(
                 429,
@@ -230,13 +244,15 @@ class RolloutCalls:
         self._calls += choices
         self._running += choices
 
-    def _release(self, choices: int) -> None:
+    def _release_slots(self, choices: int) -> None:
+        """Frees the slots of ended choices, so that further answers may be drawn."""
         self._running -= choices
 
-    async def _outcome(self, call: ModelCall) -> Answered | CallError:
+    async def _answer_or_error(self, call: ModelCall) -> Answered | CallError:
+        """Draws the answer; returns an error as the client has to see it."""
         try:
             async with self._draw_block():
-                return await self._answer(call, call.api_call.question)
+                return await self._draw_answer(call, call.api_call.question)
         except CallError as error:
             return error
         except RftdError as error:
@@ -254,10 +270,11 @@ class RolloutCalls:
             logger().error("endpoint.bug", error=repr(bug), exc_info=bug)
             return bug_in_rftd()
 
-    async def _answer(self, call: ModelCall, question: Question) -> Answered:
+    async def _draw_answer(self, call: ModelCall, question: Question) -> Answered:
+        """Draws all choices of a question within the rollout's tokens. Raises CallError, RolloutError."""
         remaining_tokens = self._bounds.tokens - self._tokens
         if remaining_tokens < question.choices:
-            raise _spent(f"this rollout may draw {self._bounds.tokens} tokens in total")
+            raise _bound_error(f"this rollout may draw {self._bounds.tokens} tokens in total")
         prompt = question.prompt(self.model, self.record)
         sampling = question.settings.over(self.model.sampling, lengths_only=self._lengths_only)
         sampling = msgspec.structs.replace(
@@ -265,8 +282,8 @@ class RolloutCalls:
             max_tokens=min(sampling.max_tokens, remaining_tokens // question.choices),
             stop=(*sampling.stop, *prompt.ends),
         )
-        schema = self._schema(question.settings.held, prompt, sampling)
-        requests = [self._request(prompt.ids, sampling, schema) for _ in range(question.choices)]
+        schema = self._checked_schema(question.settings.held, prompt, sampling)
+        requests = [self._make_request(prompt.ids, sampling, schema) for _ in range(question.choices)]
         begun = Begun(
             id=requests[0].id.hex,
             created_s=self._clock.now_ns() // 1_000_000_000,
@@ -281,15 +298,15 @@ class RolloutCalls:
         self._tokens += reserved_tokens
         drawn = 0
         try:
-            responses = await self._draw(requests)
+            responses = await self._draw_all(requests)
             drawn = sum(len(response.tokens) for response in responses)
         finally:
             self._tokens += drawn - reserved_tokens
         return Answered.of(begun, responses)
 
-    def _schema(self, constraint: HeldAnswer | None, prompt: QuestionPrompt, sampling: SamplingSpec) -> str:
-        """Returns the JSON schema of the answer; empty for any text. Raises CallError for a constraint that cannot be
-        met.
+    def _checked_schema(self, constraint: HeldAnswer | None, prompt: QuestionPrompt, sampling: SamplingSpec) -> str:
+        """Returns the JSON schema of the answer; empty for any text. Raises CallError for a constraint that the engine
+        or the prompt rules out.
         """
         if constraint is None:
             return ""
@@ -304,12 +321,13 @@ class RolloutCalls:
             raise unsupported(constraint.param, f"{constraint.param} is set, and {obstacle}")
         return constraint.json_schema
 
-    def _request(self, ids: Sequence[int], sampling: SamplingSpec, json_schema: str) -> GenerationRequest:
+    def _make_request(self, ids: Sequence[int], sampling: SamplingSpec, json_schema: str) -> GenerationRequest:
+        """Builds the engine's request. Raises CallError for an invalid or too long prompt."""
         try:
             request = self.model.ask(ids, sampling=sampling, json_schema=json_schema)
         except RolloutError as error:
             self.failure = error
-            raise CallError(400, error.what, param=error.field or "messages", reason=_reason(error)) from error
+            raise CallError(400, error.what, param=error.field or "messages", reason=_reason_code(error)) from error
         if isinstance(request, Response):
             self.cut = request
             self.failure = None
@@ -319,7 +337,8 @@ class RolloutCalls:
             raise CallError(400, problem, reason=TOO_LONG, param="messages")
         return request
 
-    async def _draw(self, requests: Sequence[GenerationRequest]) -> list[Response]:
+    async def _draw_all(self, requests: Sequence[GenerationRequest]) -> list[Response]:
+        """Returns the responses to all requests, drawn at the same time; the first error cancels the others."""
         if len(requests) == 1:
             return [await self.model.draw(requests[0])]
         try:
@@ -330,11 +349,13 @@ class RolloutCalls:
         return [task.result() for task in drawing]
 
 
-def _reason(error: RolloutError) -> str | None:
+def _reason_code(error: RolloutError) -> str | None:
     # Invalid settings carry a field; otherwise the prompt is empty or too long.
+    """Returns the reason code of an error about the prompt; None for an error about settings."""
     return None if error.field else TOO_LONG
 
 
-def _spent(problem: str) -> CallError:
+def _bound_error(problem: str) -> CallError:
     # Not 429: clients would retry automatically, and the bound never rises.
+    """Returns the error at a bound of the rollout, which clients do not retry."""
     return CallError(403, problem, kind="permission_error", reason="rollout_bound_reached")

@@ -35,8 +35,10 @@ from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 
 T = TypeVar("T")
+"""Type of the work's outcome."""
 
 KEY_SIZE_BYTES: Final = 32
+"""Random bytes of a key."""
 
 
 class CallApp:
@@ -53,7 +55,7 @@ class CallApp:
             return
         http = HttpCall(scope, receive, send)
         try:
-            await self._answer(http)
+            await self._answer_in_span(http)
         except CallError as error:
             await http.refuse(error)
         except Exception as bug:
@@ -61,18 +63,20 @@ class CallApp:
             logger().error("endpoint.bug", path=http.path, error=repr(bug), exc_info=bug)
             await http.refuse(bug_in_rftd())
 
-    async def _answer(self, http: HttpCall) -> None:
+    async def _answer_in_span(self, http: HttpCall) -> None:
         # The key is checked first, whatever the path and the body.
+        """Answers a request with a valid key, within the request's span. Raises CallError."""
         calls = self._calls_of(http.key)
-        await RequestSpan(http, self._tracer, calls.span).around(self._reply(http, calls))
+        await RequestSpan(http, self._tracer, calls.span).around(self._reply_to(http, calls))
 
-    async def _reply(self, http: HttpCall, calls: RolloutCalls) -> None:
+    async def _reply_to(self, http: HttpCall, calls: RolloutCalls) -> None:
+        """Replies to a request for an answer or for the list of models."""
         body = await http.body()
         if names_models(http):
             await http.answer(models_of(calls.model, http))
             return
         api_call = await call_of(http, body)
-        call = calls.enter(api_call, _repetition(http.path.rstrip("/"), body, http.headers))
+        call = calls.enter(api_call, _repetition_of(http.path.rstrip("/"), body, http.headers))
 
         async def deliver(answered: Answered) -> None:
             calls.deliver(call, answered)
@@ -85,7 +89,8 @@ def no_rollout() -> CallError:
     return CallError(401, "this key belongs to no active rollout", reason="invalid_api_key")
 
 
-def _repetition(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repetition:
+def _repetition_of(path: str, body: bytes, headers: Mapping[bytes, bytes]) -> Repetition:
+    """Returns the marks by which a repeated request is recognised."""
     return Repetition(
         digest_of(path.encode(), body),
         headers.get(b"idempotency-key", b"").decode("latin-1"),
@@ -98,10 +103,14 @@ class ServedModel:
     """A model over HTTP, for one rollout and the duration of a block: `async with model.served() as served`."""
 
     def __init__(self, endpoint: ModelEndpoint, model: Model, bounds: CallBounds, *, lengths_only: bool) -> None:
+        """`lengths_only`: a call may change lengths and stops, no other setting."""
         self._endpoint = endpoint
         self._parameters = (model, bounds, lengths_only)
+        """Model, bounds and the restriction of settings."""
         self._calls: RolloutCalls | None = None
+        """Calls of the rollout; None outside of the block."""
         self._key = Secret("")
+        """Key of the rollout; empty outside of the block."""
 
     async def __aenter__(self) -> Self:
         model, bounds, lengths_only = self._parameters
@@ -112,7 +121,7 @@ class ServedModel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._endpoint.on_endpoint_loop(self._endpoint.end(self._key, self._opened))
+        await self._endpoint.on_endpoint_loop(self._endpoint.end(self._key, self._open_calls))
 
     @property
     def base_url(self) -> str:
@@ -127,32 +136,33 @@ class ServedModel:
     @property
     def turns(self) -> Sequence[Response]:
         """Responses of the conversation with the newest call, for rewards; empty without calls."""
-        return self._opened.record.turns
+        return self._open_calls.record.turns
 
     @property
     def answers(self) -> Sequence[Response]:
         """All recorded responses, in the order of their recording."""
-        return self._opened.record.answers
+        return self._open_calls.record.answers
 
     @property
     def failure(self) -> RolloutError | None:
         """Reason why the newest call failed; None if the model answered or the prompt was too long."""
-        return self._opened.failure
+        return self._open_calls.failure
 
     @property
     def cut(self) -> Response | None:
         """Response to the newest prompt if the prompt was too long."""
-        return self._opened.cut
+        return self._open_calls.cut
 
     def results(self, reward: RewardResult, *, cut: Response | None = None) -> list[RolloutResult]:
         """Returns everything drawn as steps of a rollout with this reward, the return value of a workflow.
 
         `cut` is the response to an overlong prompt, if the rollout ended with one and earns nothing.
         """
-        return self._opened.record.results(reward, cut=cut)
+        return self._open_calls.record.results(reward, cut=cut)
 
     @property
-    def _opened(self) -> RolloutCalls:
+    def _open_calls(self) -> RolloutCalls:
+        """Returns the calls of the rollout; only within the block."""
         assert self._calls is not None, "use `async with model.served()`"
         return self._calls
 
@@ -168,9 +178,13 @@ class ModelEndpoint:
         self._clock = clock
         self._random_bytes = random_bytes
         self._loop = asyncio.get_running_loop()
+        """Event loop of the endpoint."""
         self._wanted = asyncio.Event()
+        """Set at the first capability."""
         self._up = asyncio.Event()
+        """Set once the server listens."""
         self._tasks: asyncio.TaskGroup | None = None
+        """Group of the tasks of requests; None outside of `run`."""
         self._rollouts: dict[bytes, RolloutCalls] = {}
         """Calls by the digest of the key: a lookup takes equal time whatever the key's characters are."""
 
@@ -212,21 +226,22 @@ class ModelEndpoint:
         assert self._tasks is not None
         calls = RolloutCalls(model, bounds, lengths_only=lengths_only, tasks=self._tasks, clock=self._clock, span=span)
         key = "sk-rftd-" + urlsafe_b64encode(self._random_bytes(KEY_SIZE_BYTES)).decode().rstrip("=")
-        self._rollouts[_digest(key.encode())] = calls
+        self._rollouts[_key_digest(key.encode())] = calls
         return calls, Secret(key)
 
     async def end(self, key: Secret, calls: RolloutCalls) -> None:
         """Ends access under a key: the key becomes invalid, and unanswered calls are cancelled."""
-        self._rollouts.pop(_digest(key.reveal().encode()), None)
+        self._rollouts.pop(_key_digest(key.reveal().encode()), None)
         await calls.end()
 
     def calls_of(self, key: bytes) -> RolloutCalls:
         """Returns the calls for a key. Raises CallError for an invalid key."""
-        calls = self._rollouts.get(_digest(key))
+        calls = self._rollouts.get(_key_digest(key))
         if calls is None:
             raise no_rollout()
         return calls
 
 
-def _digest(key: bytes) -> bytes:
+def _key_digest(key: bytes) -> bytes:
+    """Returns the digest under which a key is stored."""
     return hashlib.sha256(key).digest()

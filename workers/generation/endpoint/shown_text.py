@@ -48,11 +48,15 @@ class ShownText:
         """
         self._decode = decode
         self._beginning_chars = len(beginning)
+        """Characters of the forced beginning."""
         self._whole_text = beginning
         """Text decoded so far, after the beginning."""
         self._stops = tuple(stops)
+        """Texts that end the answer."""
         self._tool_form = calls
+        """Form of tool calls; None: calls are not searched."""
         self._thought_form = thoughts
+        """Form of thoughts; None: the answer has none."""
         self._prompt_opens_thought = in_thought
         """True if the prompt began a thought."""
         self._thought_begun = False

@@ -19,7 +19,9 @@ class DrawnToolCall(msgspec.Struct, frozen=True):
     """A tool call made by the model: the tool's name, and arguments by name."""
 
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any] = {}
+    """Arguments by name."""
 
     @property
     def arguments_json(self) -> str:
@@ -38,6 +40,7 @@ class ToolForm:
     """A form of written tool calls: marks, a reader, and a forced beginning."""
 
     read: ReadCalls
+    """Reader of the calls."""
     begin: Callable[[str | None], str]
     """Returns the necessary beginning of an answer that calls the named tool, or any tool for None."""
     opens: str = ""
@@ -74,9 +77,14 @@ def json_call(text: str | bytes) -> DrawnToolCall | None:
 
 
 class _JsonCall(msgspec.Struct, frozen=True):
+    """A call as a JSON object."""
+
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any] | None = None
+    """Arguments by name."""
     parameters: dict[str, Any] | None = None
+    """Arguments by name, in Llama's form."""
 
 
 def json_arguments(name: str, text: str) -> DrawnToolCall | None:

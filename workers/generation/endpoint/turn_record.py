@@ -19,6 +19,7 @@ class RecordedTurn:
     """One answer of the model, linked to the earlier turn whose ids are the beginning of its prompt."""
 
     def __init__(self, response: Response, parent: RecordedTurn | None) -> None:
+        """`parent` is the turn whose ids begin the prompt of `response`."""
         self.response = response
         self.parent = parent
 
@@ -35,6 +36,7 @@ class TurnRecord:
         self._sequences: list[list[RecordedTurn]] = []
         """Sequences of turns; the sequence with the newest turn is last."""
         self._by_key: dict[bytes, list[RecordedTurn]] = {}
+        """Turns by key, in the order of recording."""
         self.answers: list[Response] = []
         """All answers, in the order of their recording."""
 

@@ -27,7 +27,7 @@ from rftd.workers.hosts.ray.messages import ActorOrder
 from rftd.workers.hosts.ray.placement import CPUS
 from rftd.workers.hosts.started_here import StartedHere
 
-ASKED_S: Final = 20.0
+OUTCOME_TIMEOUT_S: Final = 20.0
 """Seconds to wait for the daemon to fetch the outcome, and as many again to be ended by it; then the actor ends itself.
 """
 
@@ -46,7 +46,9 @@ class RankHostActor:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
+        """Held while listening begins."""
         self._host: RankHost | None = None
+        """The listening host; None before `begin`."""
 
     def begin(self, order: bytes) -> bytes:
         """Starts listening, unless started before; returns an encoded `HostBegun`. `order` is the worker's encoded
@@ -96,6 +98,7 @@ class ActorBegun(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `WorkerActor.begin`: the worker's pid, or a refusal."""
 
     pid: int
+    """Process id of the worker."""
     refusal: str = ""
     """The reason why the node is unfit; empty if the worker runs."""
 
@@ -105,10 +108,15 @@ class WorkerActor:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
+        """Held while the worker is started."""
         self._guest: Guest | None = None
+        """The worker's process; None before `begin`."""
         self._over = threading.Event()
+        """Set once the worker has ended."""
         self._outcome_sent = threading.Event()
+        """Set once the daemon has fetched the outcome."""
         self._outcome = Outcome(code=0)
+        """How the worker ended."""
         self._hosts: list[Any] = []
         """The actors of its other nodes, which end with this one."""
 
@@ -146,7 +154,7 @@ class WorkerActor:
             tune_collector()
         os.environ.setdefault(MARK, order.place)
         end_predecessors(os.environ[MARK])
-        if order.nodes > 1 and (refusal := self._take_nodes(order, node)) != "":
+        if order.nodes > 1 and (refusal := self._start_rank_hosts(order, node)) != "":
             return refusal
         started = StartedHere()
         self._guest = Guest(assignment, logger(role=assignment.role, slot=assignment.slot, node=node))
@@ -154,7 +162,7 @@ class WorkerActor:
         threading.Thread(target=self._watch, args=(self._guest, started), name="watch", daemon=True).start()
         return ""
 
-    def _take_nodes(self, order: ActorOrder, node: str) -> str:
+    def _start_rank_hosts(self, order: ActorOrder, node: str) -> str:
         """Starts rank hosts on the other nodes, and passes the addresses to the engine; returns the refusals of unfit
         nodes.
         """
@@ -174,9 +182,9 @@ class WorkerActor:
         started.end()
         self._outcome = ended
         self._over.set()
-        self._outcome_sent.wait(ASKED_S)
+        self._outcome_sent.wait(OUTCOME_TIMEOUT_S)
         # A live daemon ends the actor after receiving the outcome; the daemon may have died long before.
-        threading.Event().wait(ASKED_S)
+        threading.Event().wait(OUTCOME_TIMEOUT_S)
         # The daemon is gone. The placement group is detached from every job, so nobody else would release the
         # resources; removing the group ends the actor, too.
         from ray.util import get_current_placement_group, remove_placement_group
@@ -184,6 +192,6 @@ class WorkerActor:
         try:
             if (group := get_current_placement_group()) is not None:
                 remove_placement_group(group)
-            threading.Event().wait(ASKED_S)
+            threading.Event().wait(OUTCOME_TIMEOUT_S)
         finally:
             os._exit(ended.code)

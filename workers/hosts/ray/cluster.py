@@ -38,21 +38,22 @@ class NodeSizes:
     def __init__(self) -> None:
         self.known: dict[str, NodeSize] = {}
         """Sizes by node id; `UNSIZED` for a node that failed to answer, such as one without rftd."""
-        self._asked: dict[str, Any] = {}
+        self._size_tasks: dict[str, Any] = {}
+        """Task measuring each new node."""
 
     def refresh(self, nodes: Set[str]) -> None:
         """Starts a task on each new node, stores finished tasks' answers, and drops nodes missing from `nodes`."""
-        for lost_node in (self.known.keys() | self._asked.keys()) - nodes:
+        for lost_node in (self.known.keys() | self._size_tasks.keys()) - nodes:
             self.known.pop(lost_node, None)
-            self._asked.pop(lost_node, None)
-        for node_id in nodes - self.known.keys() - self._asked.keys():
+            self._size_tasks.pop(lost_node, None)
+        for node_id in nodes - self.known.keys() - self._size_tasks.keys():
             where = NodeAffinitySchedulingStrategy(node_id, soft=False)
             task = ray.remote(size_of_this_node).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
-            self._asked[node_id] = task.remote()
-        for node, answer in list(self._asked.items()):
+            self._size_tasks[node_id] = task.remote()
+        for node, answer in list(self._size_tasks.items()):
             if ray.wait([answer], timeout=0)[0]:
-                del self._asked[node]
-                self.known[node] = _decoded_size(answer)
+                del self._size_tasks[node]
+                self.known[node] = _decode_size(answer)
 
 
 def size_of_this_node() -> bytes:
@@ -64,7 +65,8 @@ def size_of_this_node() -> bytes:
     return msgspec.json.encode(NodeSize(memory_bytes=cpu.memory_bytes, gpu_memory_bytes=largest_bytes))
 
 
-def _decoded_size(answer: Any) -> NodeSize:
+def _decode_size(answer: Any) -> NodeSize:
+    """Returns the size answered by a task; `UNSIZED` if the task failed."""
     try:
         return json_decoder(NodeSize).decode(ray.get(answer))
     except (ray.exceptions.RayError, msgspec.DecodeError):
@@ -75,10 +77,14 @@ class RayCluster:
     """Reads Ray's control store; each method is a query of some milliseconds."""
 
     def __init__(self, *, local_log: bool) -> None:
+        """`local_log`: only the daemon's machine can reach the log."""
         self._local_log = local_log
         self._address = ray.util.get_node_ip_address()
+        """Address of the daemon's node."""
         self.nodes: tuple[RayNode, ...] = ()
+        """Living nodes at the last `refresh`."""
         self._sizes = NodeSizes()
+        """Memory of the nodes."""
 
     def refresh(self) -> None:
         """Reads the living nodes, with their free resources and known memory, into `nodes`."""
@@ -128,18 +134,18 @@ class RayCluster:
 
     def node_of(self, name: str) -> str:
         """Returns the address of the node that an actor runs on; empty for an unknown actor."""
-        info = self._info(name)
+        info = self._actor_record(name)
         return str(info["Address"]["IPAddress"]) if info else ""
 
     def death_of(self, name: str) -> str:
         """Returns why an actor ended, in words; empty while it lives, and for an actor unknown to Ray."""
-        info = self._info(name)
+        info = self._actor_record(name)
         if not info or info["State"] != "DEAD":
             return ""
         exit_type, detail = _exit_of(int(info["Pid"]), str(info["Address"]["NodeID"]))
         return reason_of(info.get("DeathCause"), exit_type, detail, str(info["Address"]["IPAddress"]))
 
-    def _info(self, name: str) -> dict[str, Any]:
+    def _actor_record(self, name: str) -> dict[str, Any]:
         """Returns Ray's record of an actor; empty for an unknown one."""
         every = ray._private.state.actors().values()
         return next((actor for actor in every if actor["Name"] == name), {})

@@ -47,17 +47,21 @@ from rftd.workers.hosts.ray.messages import (
 from rftd.workers.hosts.ray.placement import CPUS, bundles_of, lack_of, strategy_of
 
 NAMESPACE: Final = "rftd"
-LOOK_S: Final = 0.1
+"""Namespace of the driver's own connection to Ray; each actor has the namespace of its order instead."""
+POLL_INTERVAL_S: Final = 0.1
+"""Seconds for which the driver waits for a request before it checks the workers again."""
 NODES_S: Final = 1.0
+"""Minimum number of seconds between two readings of the cluster's nodes."""
 CALLS: Final = 8
 """Maximum simultaneous calls to an actor: each daemon that adopted the worker has one call waiting for its end."""
-NO_ACTOR: Final = (
+NO_ACTOR_REASON: Final = (
     "no actor of Ray's has its name: it has ended, or a daemon without --workers ray started it; in that case another "
     "takes its place, and it leaves"
 )
+"""Reason of a worker without an actor."""
 
 
-OF_THE_CLUSTER: Final = (
+RAY_ERRORS: Final = (
     ray.exceptions.LocalRayletDiedError,
     ray.exceptions.RaySystemError,
     ray.exceptions.AuthenticationError,
@@ -72,7 +76,9 @@ class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     address: str
+    """Address of the cluster."""
     runtime_env: dict[str, Any] = {}
+    """Runtime environment of the workers, in Ray's format."""
     local_log: bool
     """True if only processes of the daemon's machine can reach the log."""
 
@@ -81,36 +87,43 @@ class Tracked:
     """A worker followed by the driver from order to end: placement group, actor, pending calls, last state."""
 
     def __init__(self, order: ActorOrder) -> None:
+        """Begins to follow the worker of `order`, in the state `pending`, before its placement."""
         self.order = order
         self.name = order.name
+        """Name of the actor."""
         self.group: Any = None
+        """Placement group; None before the placement."""
         self.actor: Any = None
+        """The worker's actor; None before the actor is found or made."""
         self._begun: Any = None
+        """Pending call of the actor's `begin`; None before the call."""
         self._ended: Any = None
+        """Pending call of the actor's `outcome`; None before the worker has begun."""
         self.seen = ActorSeen(worker=order.assignment.worker, state="pending")
+        """State of the worker at the last check, to be reported if changed."""
 
     def advance(self, cluster: RayCluster) -> None:
         """Checks the worker without blocking, and takes the next step: place, begin, or await the end. Updates `seen`;
-        raises the errors of `OF_THE_CLUSTER`.
+        raises the errors of `RAY_ERRORS`.
         """
         if self.seen.state == "ended":
             return
         try:
             if self.actor is None:
-                self._place(cluster)
+                self._place_worker(cluster)
             elif self._ended is None:
                 self._await_begin(cluster)
             else:
-                self._await_end(cluster)
+                self._await_end()
         except ray.exceptions.ActorUnavailableError:
             self._ask_again()
         except ray.exceptions.RayTaskError as error:
-            self._end(1, f"its actor failed: {str(error.cause)[:400]}")
-        except OF_THE_CLUSTER:
+            self._report_end(1, f"its actor failed: {str(error.cause)[:400]}")
+        except RAY_ERRORS:
             raise
         except ray.exceptions.RayError as error:
             # The error for an actor's end depends on the cause: the node, the memory monitor, ...
-            self._end(UNKNOWN_EXIT, cluster.death_of(self.name) or _error_line(error))
+            self._report_end(UNKNOWN_EXIT, cluster.death_of(self.name) or _error_line(error))
 
     def give_up(self, *, at_once: bool) -> None:
         """Ends the worker: immediately if `at_once`, else after its running rollouts. A pending worker never starts."""
@@ -119,11 +132,11 @@ class Tracked:
         if self.seen.state == "running" and not at_once:
             self.actor.stop.remote()
             return
-        self._end(
+        self._report_end(
             -9 if self.seen.state == "running" else UNKNOWN_EXIT, "" if self.actor else "given up before it was placed"
         )
 
-    def _place(self, cluster: RayCluster) -> None:
+    def _place_worker(self, cluster: RayCluster) -> None:
         """Finds the worker's actor, or places a new one: placement group first, then the actor."""
         if self.group is None:
             with suppress(ValueError):
@@ -134,9 +147,9 @@ class Tracked:
                 self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
                 return
             if not self.order.begin:
-                self._end(UNKNOWN_EXIT, cluster.death_of(self.name) or NO_ACTOR)
+                self._report_end(UNKNOWN_EXIT, cluster.death_of(self.name) or NO_ACTOR_REASON)
                 return
-            if self._is_kept_waiting(cluster):
+            if self._clear_slot(cluster):
                 return
             self.group = placement_group(
                 bundles_of(self.order.devices, self.order.nodes),
@@ -148,26 +161,32 @@ class Tracked:
             self._make_actor()
         else:
             lack = lack_of(self.order.devices, self.order.nodes, cluster.nodes)
-            self._wait(lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes")
+            self._set_wait(
+                lack or "Ray to place it: there is room", "other workers end, or the cluster gets more nodes"
+            )
 
-    def _is_kept_waiting(self, cluster: RayCluster) -> bool:
-        """True if the placement must wait: for nodes with the log, or for the slot's earlier actors."""
+    def _clear_slot(self, cluster: RayCluster) -> bool:
+        """Kills the slot's earlier actors, or removes the slot's placement groups if no such actor is left.
+
+        Returns True if the placement has to wait: for those actors to end, or for nodes that reach the log.
+        """
         unreached = cluster.unreached()
         if unreached:
             missing = f"a log that other nodes reach: {', '.join(unreached)} cannot open the file that is this daemon's"
-            self._wait(missing, "serve with --log or --kafka, or on a cluster of this machine alone")
+            self._set_wait(missing, "serve with --log or --kafka, or on a cluster of this machine alone")
             return True
         before = [actor for actor in cluster.actors_of(self.order.place) if actor["name"] != self.name]
         for actor in before:
             with suppress(ValueError):
                 ray.kill(ray.get_actor(actor["name"], actor["namespace"]), no_restart=True)
         if before:
-            self._wait("the actor before it in its place to end", "Ray has ended it")
+            self._set_wait("the actor before it in its place to end", "Ray has ended it")
         else:
             cluster.remove_groups(self.order.place)
         return bool(before)
 
     def _make_actor(self) -> None:
+        """Makes the actor in its placement group, and calls the actor's `begin`."""
         options: dict[str, Any] = {
             "name": self.name,
             "namespace": self.order.namespace,
@@ -182,7 +201,7 @@ class Tracked:
         }
         self.actor = ray.remote(WorkerActor).options(**options).remote()
         self._begun = self.actor.begin.remote(msgspec.json.encode(self.order))
-        self._wait("Ray to start its process", "Ray has started it, or says why not; a busy node takes its time")
+        self._set_wait("Ray to start its process", "Ray starts it or gives a reason; a busy node takes longer")
 
     def _ask_again(self) -> None:
         """Repeats the pending call: the actor's node is slow to answer."""
@@ -198,23 +217,24 @@ class Tracked:
             return
         begun = json_decoder(ActorBegun).decode(ray.get(self._begun))
         if begun.refusal:
-            self._end(UNFIT_PLACE, begun.refusal)
+            self._report_end(UNFIT_PLACE, begun.refusal)
             return
         self._ended = self.actor.outcome.remote()
         node = cluster.node_of(self.name)
         self.seen = msgspec.structs.replace(self.seen, state="running", pid=begun.pid, node=node, waits="", unblock="")
 
-    def _await_end(self, cluster: RayCluster) -> None:
+    def _await_end(self) -> None:
         """Checks for the worker's outcome."""
         ready, _ = ray.wait([self._ended], timeout=0)
         if ready:
             outcome = json_decoder(Outcome).decode(ray.get(self._ended))
-            self._end(outcome.code, outcome.reason)
+            self._report_end(outcome.code, outcome.reason)
 
-    def _wait(self, what: str, unblock: str) -> None:
+    def _set_wait(self, what: str, unblock: str) -> None:
+        """Sets what a pending worker waits for."""
         self.seen = msgspec.structs.replace(self.seen, waits=what, unblock=unblock)
 
-    def _end(self, code: int, reason: str) -> None:
+    def _report_end(self, code: int, reason: str) -> None:
         """Reports the end, and removes actor and placement group."""
         self.seen = msgspec.structs.replace(self.seen, state="ended", code=code, reason=reason)
         if self.actor is not None:
@@ -226,6 +246,7 @@ class Tracked:
 
 
 def _error_line(error: Exception) -> str:
+    """Returns an error of Ray in one line."""
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return memory_reason_of("", str(error))
     return str(error).splitlines()[0]
@@ -237,8 +258,10 @@ class RunningSweep:
     """
 
     def __init__(self, sweep: Sweep) -> None:
+        """Begins with the request `sweep` in the state `pending`, before anything is ended."""
         self._sweep = sweep
         self.seen = ActorSeen(worker=sweep.number, state="pending", waits="actors of Ray's to end")
+        """State of the sweep at the last check, to be reported if changed."""
 
     def advance(self, cluster: RayCluster) -> None:
         """Kills the slot's living actors; once there are none, removes its placement groups and reports the end in
@@ -264,8 +287,10 @@ class RunningSeek:
     """The carrying out of a `Seek` request: a search for the workers placed in a slot by an earlier driver."""
 
     def __init__(self, seek: Seek) -> None:
+        """Begins with the request `seek` in the state `pending`, before the search."""
         self._seek = seek
         self.seen = ActorSeen(worker=seek.number, state="pending")
+        """State of the search at the last check, to be reported if changed."""
 
     def advance(self, cluster: RayCluster) -> None:
         """Finds the slot's workers in one query, and reports them with the end of the search in `seen`."""
@@ -278,16 +303,20 @@ class Driver:
     """Carries out requests and reports states until the input ends."""
 
     def __init__(self, options: DriverOptions, requests: Iterator[bytes], output: int) -> None:
+        """`requests` are the lines of the input; reports go to the descriptor `output`."""
         self._options = options
         self._output = output
         self._tracked: dict[UUID, Tracked | RunningSweep | RunningSeek] = {}
+        """Workers, sweeps and searches by id."""
         self._reported: dict[UUID, ActorSeen] = {}
+        """State last reported of each."""
         self._requests: queue.Queue[Request | None] = queue.Queue()
-        threading.Thread(target=self._read, args=(requests,), name="requests", daemon=True).start()
+        """Requests read; None at the end of the input."""
+        threading.Thread(target=self._read_requests, args=(requests,), name="requests", daemon=True).start()
 
     def run(self) -> None:
-        """Carries out requests and checks workers every `LOOK_S`, until the input has ended. Raises Ray's errors while
-        the cluster is away.
+        """Carries out requests and checks workers every `POLL_INTERVAL_S`, until the input has ended. Raises Ray's
+        errors while the cluster is unreachable.
         """
         cluster = RayCluster(local_log=self._options.local_log)
         looked_s = 0.0
@@ -295,12 +324,12 @@ class Driver:
             if (now_s := time.monotonic()) - looked_s >= NODES_S:
                 looked_s = now_s
                 cluster.refresh()
-                self._report(ClusterSeen(nodes=cluster.nodes))
+                self._write_report(ClusterSeen(nodes=cluster.nodes))
             try:
-                if not self._obey(self._requests.get(timeout=LOOK_S)):
+                if not self._carry_out(self._requests.get(timeout=POLL_INTERVAL_S)):
                     return
                 while True:
-                    if not self._obey(self._requests.get_nowait()):
+                    if not self._carry_out(self._requests.get_nowait()):
                         return
             except queue.Empty:
                 pass
@@ -308,11 +337,11 @@ class Driver:
                 tracked.advance(cluster)
                 if self._reported.get(id) != tracked.seen:
                     self._reported[id] = tracked.seen
-                    self._report(tracked.seen)
+                    self._write_report(tracked.seen)
                 if tracked.seen.state == "ended":
                     del self._tracked[id], self._reported[id]
 
-    def _obey(self, request: Request | None) -> bool:
+    def _carry_out(self, request: Request | None) -> bool:
         """Carries out a request; False at the end of input."""
         match request:
             case ActorOrder():
@@ -328,12 +357,14 @@ class Driver:
                 return False
         return True
 
-    def _read(self, requests: Iterator[bytes]) -> None:
+    def _read_requests(self, requests: Iterator[bytes]) -> None:
+        """Reads requests until the input ends; the body of a thread."""
         for text in whole_lines(requests):
             self._requests.put(json_decoder(cast(Any, Request)).decode(text))
         self._requests.put(None)
 
-    def _report(self, report: Report) -> None:
+    def _write_report(self, report: Report) -> None:
+        """Writes a report."""
         os.write(self._output, line(report))
 
 
@@ -376,6 +407,9 @@ def _end_with_input(connected: threading.Event) -> None:
 
 def main() -> None:
     # Everything printed by Ray or other libraries goes to the log; reports have the output to themselves.
+    """Runs the driver until its input ends; an error, such as a cluster that does not answer, is reported, with exit
+    status 1.
+    """
     output = os.dup(1)
     os.dup2(2, 1)
     lines = iter(sys.stdin.buffer.readline, b"")

@@ -44,11 +44,12 @@ from rftd.workers.hosts.ray.messages import (
 from rftd.workers.hosts.ray.open_cluster import TOKENS
 
 DRIVER: Final = (sys.executable, "-P", "-m", "rftd.workers.hosts.ray.driver")
-AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Command of the driver's process."""
+RETRY_PAUSES_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Pauses before the next driver, after one, two, ... drivers without a cluster."""
 LINES: Final = 10_000
 """Maximum requests queued for the driver; a driver with more unread requests counts as hanging, and is killed."""
-LOOK_S: Final = 5.0
+GPU_QUERY_TIMEOUT_S: Final = 5.0
 """Maximum seconds to wait for the cluster's GPUs at a submission; after it, the submission is accepted unchecked."""
 
 
@@ -93,32 +94,43 @@ class RayExecutor:
         self._logger = logger
         self._driver_log = driver_log
         self._driver = tuple(driver)
+        """Command of the driver's process."""
         self._environment = environment or WorkerEnvironment()
+        """Builder of the workers' environment variables from the daemon's."""
         self._lock = threading.Lock()
+        """Held while handles or the driver change."""
         self._handles: dict[UUID, RayHandle | RaySweep | RaySearch] = {}
+        """Handles by the id in the driver's reports."""
         self._child: subprocess.Popen[bytes] | None = None
+        """Process of the present driver; None while there is none."""
         self._lines: queue.Queue[bytes] = queue.Queue(LINES)
         """The requests queued for the driver; an empty one is the last."""
         self._cluster: ClusterSeen | None = None
+        """Nodes last reported by the present driver; None before the driver's first report."""
         self._seen = threading.Event()
-        self.away: Words | None = self._away(f"Ray at {options.address} to answer", "it does")
+        """Event set once a report has the memory of every node, or says that the cluster cannot be used."""
+        self.away: Words | None = self._away_words(f"Ray at {options.address} to answer", "it does")
         """Why no worker can be placed: the cluster does not answer; None while connected."""
         # At once: connecting takes seconds, and the first experiment is checked against the cluster's GPUs.
         threading.Thread(target=self._keep_driver, name="ray", daemon=True).start()
 
     def start(self, order: WorkerOrder) -> Handle:
+        """Sends an order for the worker to the driver, and returns the worker's handle; see `Executor.start`."""
         return self._handle(order, begin=True)
 
     def adopt(self, order: WorkerOrder, started: WorkerStarted) -> Handle | None:
+        """Returns a handle of an earlier daemon's worker, which later reports the end if Ray has no such actor."""
         return self.adopt_found(order)
 
     def lives(self, started: WorkerStarted) -> bool | None:
+        """True until the worker's handle reports its end; None for a worker without a handle here."""
         handle = self._handles.get(started.worker)
         return handle.exit_code() is None if isinstance(handle, RayHandle) else None
 
     def host(self) -> Host:
         # Nodes report memory a little later than existence.
-        self._seen.wait(LOOK_S)
+        """Returns the cluster as one host, after at most `GPU_QUERY_TIMEOUT_S` seconds for nodes' memory reports."""
+        self._seen.wait(GPU_QUERY_TIMEOUT_S)
         cluster = self._cluster
         if cluster is None:
             return msgspec.structs.replace(ANY_HOST, clustered=True)
@@ -126,21 +138,26 @@ class RayExecutor:
 
     def clear(self, order: WorkerOrder) -> Handle | None:
         # Once for the experiment, by a role with a single worker.
+        """Requests the end of all actors of the order's slot; the last role of the experiment has the timeline written
+        too.
+        """
         last = order.role == TRAINER or (TRAINER not in self._roles and order.slot == 0)
         timeline = order.cluster.timeline and last
         path = str(order.log_path.parent.parent / "monitor" / "timeline.json") if timeline else ""
-        sweep = RaySweep(self, Sweep(number=self._ids.new(), place=_place(order), timeline=path))
+        sweep = RaySweep(self, Sweep(number=self._ids.new(), place=_slot_text(order), timeline=path))
         self._request(sweep)
         return sweep
 
     def opening(self, orders: Sequence[WorkerOrder]) -> list[Search]:
-        searches = [RaySearch(self, Seek(number=self._ids.new(), place=_place(order))) for order in orders]
+        """Requests a search for each order, and returns the searches; see `OpeningExecutor.opening`."""
+        searches = [RaySearch(self, Seek(number=self._ids.new(), place=_slot_text(order))) for order in orders]
         for search in searches:
             self._request(search)
         return list(searches)
 
     def is_remote(self, role: str) -> bool:
         # Even locally: a node has the raylet's environment, changed by a runtime environment.
+        """Returns True, because actors have the environment of their nodes."""
         return True
 
     def adopt_found(self, order: WorkerOrder) -> Handle:
@@ -178,7 +195,7 @@ class RayExecutor:
                 spine_offset=order.spine_offset,
                 traces=self._traces,
             ),
-            place=_place(order),
+            place=_slot_text(order),
             namespace=cluster.namespace,
             begin=begin,
             devices=order.devices,
@@ -225,18 +242,18 @@ class RayExecutor:
         while True:
             self._cluster = None
             try:
-                reason = self._listen(self._begin())
+                reason = self._listen(self._start_driver())
             except OSError as error:
                 reason = f"the driver cannot be started: {error}"
             failures = 0 if self._cluster is not None else failures + 1
-            again_s = AGAIN_S[min(failures, len(AGAIN_S) - 1)]
+            again_s = RETRY_PAUSES_S[min(failures, len(RETRY_PAUSES_S) - 1)]
             self._end_requested()
             if reason:
-                self.away = self._away(reason, "see " + str(self._driver_log))
+                self.away = self._away_words(reason, "see " + str(self._driver_log))
             self._logger.warning("ray.away", reason=self.away.waiting_for if self.away else "", again_in_s=again_s)
             pause.wait(again_s)
 
-    def _begin(self) -> subprocess.Popen[bytes]:
+    def _start_driver(self) -> subprocess.Popen[bytes]:
         # Not imported: the driver's module imports ray.
         """Starts a driver, and queues the requests for all live handles."""
         options = {
@@ -261,7 +278,7 @@ class RayExecutor:
             self._lines.put_nowait(b"".join(messages))
             self._child = child
         # On a thread: a starting driver reads nothing for seconds, and a pipe is soon full.
-        threading.Thread(target=_write, args=(child, self._lines), name="ray-requests", daemon=True).start()
+        threading.Thread(target=_write_requests, args=(child, self._lines), name="ray-requests", daemon=True).start()
         return child
 
     def _listen(self, child: subprocess.Popen[bytes]) -> str:
@@ -277,7 +294,7 @@ class RayExecutor:
                         self._seen.set()
                 case ClusterAway():
                     away_reported = True
-                    self.away = self._away(report.reason, report.fix)
+                    self.away = self._away_words(report.reason, report.fix)
                     self._seen.set()
                 case ActorSeen():
                     handle = self._handles.get(report.worker)
@@ -293,11 +310,12 @@ class RayExecutor:
             lines.put_nowait(b"")
         return "" if away_reported else f"Ray at {self._options.address}: its driver ended with exit status {code}"
 
-    def _away(self, waiting_for: str, fix: str) -> Words:
+    def _away_words(self, waiting_for: str, fix: str) -> Words:
+        """Returns the wait for a cluster that does not answer."""
         return Words("ray_away", waiting_for, "Ray", f"{fix}; it is tried again by itself", Level.STUCK)
 
 
-def _write(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
+def _write_requests(child: subprocess.Popen[bytes], lines: queue.Queue[bytes]) -> None:
     """Writes requests until the last, or until the driver has ended."""
     assert child.stdin is not None
     with suppress(OSError, ValueError):
@@ -346,7 +364,7 @@ def _set_by(runtime_env: Mapping[str, Any]) -> tuple[str, ...]:
     return ("PYTHONPATH", *map(str, runtime_env.get("env_vars") or {}))
 
 
-def _place(order: WorkerOrder) -> str:
+def _slot_text(order: WorkerOrder) -> str:
     """Returns the text of an order's slot, by which actors are named."""
     return f"rftd/{order.experiment}/{order.role}/{order.slot}"
 

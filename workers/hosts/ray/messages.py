@@ -16,11 +16,13 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     """A request to place and run a worker; sent again to each new driver."""
 
     assignment: Assignment
+    """Experiment, role, slot and id of the worker."""
     place: str
     """The text of the worker's slot: experiment, role and slot number. An actor's name is this text and the worker's
     id.
     """
     namespace: str
+    """Ray's namespace of the actor."""
     begin: bool
     """True: start the worker; False: only follow an actor that runs already, or has ended."""
     devices: int
@@ -28,10 +30,13 @@ class ActorOrder(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
     nodes: int = 1
     """Number of nodes for its processes; the worker itself is on the first."""
     threads: int
+    """Number of threads for computing."""
     log_path: str
+    """File of the worker's output."""
     by_node: bool
     """True if the log is in a folder named after the node's address."""
     log_level: str = "INFO"
+    """Minimum level of logged lines."""
     paths: tuple[str, ...]
     """Folders that must exist on its node: the job's, and its models'."""
     release: str
@@ -58,14 +63,18 @@ class ActorEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
     """A request to end a worker: with `at_once` immediately, else after its running rollouts."""
 
     worker: UUID
+    """Id of the worker."""
     at_once: bool
+    """True: the worker is killed."""
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, tag="sweep"):
     """A request to end all actors and placement groups of a slot. `number` identifies the request in reports."""
 
     number: UUID
+    """Id of the request."""
     place: str
+    """Text of the slot."""
     timeline: str
     """The file for the cluster's timeline; empty: no timeline is written."""
 
@@ -74,21 +83,30 @@ class Seek(msgspec.Struct, frozen=True, kw_only=True, tag="seek"):
     """A request for the ids of the workers with an actor in a slot. `number` identifies the request in reports."""
 
     number: UUID
+    """Id of the request."""
     place: str
+    """Text of the slot."""
 
 
 Request: TypeAlias = ActorOrder | ActorEnd | Sweep | Seek
+"""A message to the driver."""
 
 
 class RayNode(msgspec.Struct, frozen=True, kw_only=True):
     """A living node of the cluster: its total and free resources."""
 
     id: str
+    """Ray's id of the node."""
     address: str
+    """Address of the node."""
     gpus: float
+    """Total number of the node's GPUs."""
     free_gpus: float
+    """Number of the node's GPUs that are not reserved."""
     cpus: float
+    """Total number of the node's processors."""
     free_cpus: float
+    """Number of the node's processors that are not reserved."""
     sized: bool = True
     """False until the node has reported its memory."""
     memory_bytes: int = 0
@@ -101,34 +119,43 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True, tag="cluster"):
     """A report of all living nodes of the cluster."""
 
     nodes: tuple[RayNode, ...]
+    """The living nodes."""
 
 
 class ClusterAway(msgspec.Struct, frozen=True, kw_only=True, tag="away"):
     """A report that the cluster does not answer or refuses the daemon; the driver ends afterwards."""
 
     reason: str
+    """Why the cluster cannot be used."""
     fix: str
+    """Advice on how to make the cluster usable, for people."""
 
 
 class ActorSeen(msgspec.Struct, frozen=True, kw_only=True, tag="actor"):
     """A report of the state of a worker, of a sweep, or of a search, identified by `worker`."""
 
     worker: UUID
+    """Id of the worker or request."""
     state: Literal["pending", "running", "ended"]
+    """State of the worker, sweep or search: pending, running or ended."""
     pid: int | None = None
+    """Process id of a running worker."""
     node: str = ""
     """The address of its node."""
     code: int = UNKNOWN_EXIT
+    """Exit code of an ended worker."""
     reason: str = ""
     """Why it ended; empty before the end."""
     waits: str = ""
     """What a pending worker, sweep or search is blocked on; else empty."""
     unblock: str = ""
+    """The event ending the wait."""
     found: tuple[UUID, ...] = ()
     """The workers found by a search."""
 
 
 Report: TypeAlias = ClusterSeen | ClusterAway | ActorSeen
+"""A message from the driver."""
 
 
 def line(message: Request | Report) -> bytes:

@@ -6,19 +6,26 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 MODE: Final = "RAY_AUTH_MODE"
+"""Name of Ray's environment variable for the check of tokens; `token` refuses clients without the cluster's token."""
 TOKENS: Final = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-"""Ray's variables for a cluster's token, or for the path of a file with it."""
+"""Names of Ray's environment variables with a cluster's token, and with the path of a file containing it."""
 REPORTS: Final = "RAY_USAGE_STATS_ENABLED"
+"""Name of Ray's environment variable for usage reports to Ray's makers; `0` turns the reports off."""
 LOCAL: Final = "local"
-"""The address of a cluster started by the driver itself, on this machine only, with both settings."""
+"""The address of a cluster started by the driver itself on this machine; it is judged to have no open default."""
 
 
 class OpenDefault(NamedTuple):
-    """An unchanged default of Ray that leaves the cluster open: its subject, the problem in words, and a fix."""
+    """An unchanged default of Ray that opens a cluster to others: it accepts work from anyone, or reports its usage to
+    Ray's makers.
+    """
 
     subject: str
+    """Name of the default: `authentication` or `usage reports`."""
     what: str
+    """The problem in words, beginning with the variable."""
     fix: str
+    """The advice: which variable to export, and where."""
 
 
 def open_defaults(environ: Mapping[str, str], address: str) -> list[OpenDefault]:

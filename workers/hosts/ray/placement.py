@@ -35,22 +35,22 @@ def lack_of(devices: int, node_count: int, nodes: Sequence[RayNode]) -> str:
     Empty if the last known state of `nodes` has room: Ray is about to place the worker.
     """
     if not nodes:
-        return "a node: the cluster has none"
+        return "a node, but the cluster has none"
     gpus_per_node = devices // node_count
     gpus = f"{gpus_per_node} GPU{'s' if gpus_per_node > 1 else ''}" if gpus_per_node else ""
     if node_count > 1:
         free = sum(node.free_cpus >= CPUS and node.free_gpus >= gpus_per_node for node in nodes)
         resources = f"{gpus} and {CPUS} CPU" if gpus_per_node else f"{CPUS} CPU"
-        return "" if free >= node_count else f"{resources} on each of {node_count} nodes; {_are(free)} free"
+        return "" if free >= node_count else f"{resources} on each of {node_count} nodes; {_count_words(free)} free"
     if not gpus_per_node:
         free_cpus = max(node.free_cpus for node in nodes)
-        return "" if free_cpus >= CPUS else f"{CPUS} CPU on one node; {_are(free_cpus)} free"
+        return "" if free_cpus >= CPUS else f"{CPUS} CPU on one node; {_count_words(free_cpus)} free"
     per_node = _per_node(nodes)
     if gpus_per_node <= per_node:
         most = max(node.free_gpus for node in nodes)
         if most >= gpus_per_node:
             return f"{gpus} and {CPUS} CPU on one node; no node has both free"
-        return f"{gpus} on one node; {_are(most)} free"
+        return f"{gpus} on one node; {_count_words(most)} free"
     if not per_node:
         return f"{gpus} on one node; the cluster has none"
     return f"{gpus} on one node; no node has more than {per_node}"
@@ -61,5 +61,6 @@ def _per_node(nodes: Sequence[RayNode]) -> int:
     return int(max((node.gpus for node in nodes), default=0))
 
 
-def _are(count: float) -> str:
+def _count_words(count: float) -> str:
+    """Returns a number of free devices in words, with the verb."""
     return "none is" if count < 1 else "1 is" if count < 2 else f"{count:g} are"

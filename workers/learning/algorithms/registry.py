@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from rftd.ops.errors import ConfigError
 from rftd.ops.plugins import Plugins
 from rftd.workers.learning.algorithms.catalogue import off_policy, policy_gradients, supervised
 from rftd.workers.learning.algorithms.definition import AlgorithmDefinition
@@ -32,15 +31,8 @@ def lookup(name: str) -> AlgorithmDefinition:
     Raises ConfigError for an unknown name, with the nearest one, and for a third party's entry point that is not an
     AlgorithmDefinition.
     """
-    # load, not open: a definition is data and takes no arguments. A third party may have named anything, so its type is
-    # checked.
-    definition = ALGORITHMS.load(name)
-    if not isinstance(definition, AlgorithmDefinition):
-        raise ConfigError(
-            f"entry point {name!r} of the group {ALGORITHMS.group!r} is a {type(definition).__name__}",
-            fix="let it name an rftd.workers.learning.algorithms.definition.AlgorithmDefinition",
-        )
-    return definition
+    path = "rftd.workers.learning.algorithms.definition.AlgorithmDefinition"
+    return ALGORITHMS.definition(name, AlgorithmDefinition, path)
 
 
 def names() -> tuple[str, ...]:

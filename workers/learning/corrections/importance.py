@@ -36,7 +36,7 @@ class Importance:
     """A multiplier: w clamped to [low, high]; or with `zero_outside`, w inside of [low, high] and 0 outside."""
 
     level: Level = "token"
-    """Whether w is of a token or of a complete response."""
+    """Unit of w: a token or a complete response."""
     low: float = 0.0
     """Lower bound of w."""
     high: float = math.inf

@@ -21,34 +21,37 @@ if TYPE_CHECKING:
 Threshold: TypeAlias = Annotated[float, Meta(gt=0)]
 """Type of a threshold above 0."""
 LowOrInverse: TypeAlias = Annotated[Low | None, Meta(description="lower bound of w; none: 1 / `high`")]
-"""Type of a lower bound of w, by default the inverse of the upper one."""
+"""Type of an argument `low`: the lower bound of w, by default the inverse of the upper one."""
 MostDivergence: TypeAlias = Annotated[Threshold, Meta(description="upper bound of the divergence")]
-"""Type of an upper bound of a divergence."""
+"""Type of an argument `threshold`: the greatest divergence of a token or response that keeps its loss."""
 Over: TypeAlias = Literal["token", "sum", "mean", "max"]
-"""The level of a divergence: the token's, or its sum, mean or maximum over the response."""
+"""The level of a divergence: the token's own, or the sum, mean or maximum of its response's tokens."""
 OfOver: TypeAlias = Annotated[
     Over, Meta(description="divergence of the token, or its sum, mean or maximum over the response")
 ]
-"""Type of the tokens over which a divergence is taken."""
+"""Type of an argument `level`: an `Over` with its description for the documentation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatioRejection:
-    """A mask that keeps ratios within [low, high]; without `low`, the lower bound is 1 / high."""
+    """A mask that keeps tokens or responses with w in [low, high], where w is the ratio of the proximal to the rollout
+    probability; without `low`, the lower bound is 1 / high.
+    """
 
     level: str
-    """Whether w is of a token, or the product or geometric mean over the response."""
+    """Level of w: `token`, or its product (`sequence`) or geometric mean (`geometric`) over the response."""
     high: float
     """Upper bound of w."""
     low: float | None = None
     """Lower bound of w; None: 1 / high."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError for bounds that `check_bounds` refuses."""
         check_bounds(self.low if self.low is not None else 0.0, self.high)
 
     @property
     def scope(self) -> Scope:
-        """Tokens among which the correction decides."""
+        """`response`: a token is judged by tokens of its own response alone."""
         return "response"
 
     @property
@@ -57,7 +60,7 @@ class RatioRejection:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Returns the mask of the tokens that keep their loss."""
+        """Returns the mask of the tokens whose w at the level is within the bounds, both included  # [N] bool"""
         # Symmetric in log w: what drifted up and what drifted down by as much are treated alike.
         low = 1.0 / self.high if self.low is None else self.low
         ratio = ratio_of(tokens, self.level)
@@ -71,17 +74,18 @@ class DivergenceRejection:
     kind: str
     """Estimator of the divergence, `k2` or `k3`."""
     level: Over
-    """Whether the divergence is of a token, or a sum, mean or maximum over the response."""
+    """Level of the divergence: `token`, or its `sum`, `mean` or maximum (`max`) over the response."""
     threshold: float
     """Upper bound of the divergence."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError for an unknown level, and for a threshold not finite and above 0."""
         check_level(self.level, get_args(Over))
         check_threshold(self.threshold)
 
     @property
     def scope(self) -> Scope:
-        """Tokens among which the correction decides."""
+        """`response`: a token is judged by tokens of its own response alone."""
         return "response"
 
     @property
@@ -90,7 +94,7 @@ class DivergenceRejection:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Returns the mask of the tokens that keep their loss."""
+        """Returns the mask of the tokens whose divergence at the level is at most the threshold  # [N] bool"""
         divergence = self._divergence(tokens.log_ratio)
         if self.level == "sum":
             divergence = tokens.of_sequences(divergence)
@@ -141,7 +145,7 @@ def check_threshold(threshold: float) -> None:
 
 
 _SURE = 1e-6
-"""Minimum distance of probabilities from 0 and 1, where a KL is infinite."""
+"""Smallest distance of the clamped probabilities from 0 and 1, where a KL is infinite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,11 +158,12 @@ class KPop:
     """Upper bound of both KLs."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError unless the threshold is finite and above 0."""
         check_threshold(self.threshold)
 
     @property
     def scope(self) -> Scope:
-        """Tokens among which the correction decides."""
+        """`response`: a token is judged by itself, and so within its response."""
         return "response"
 
     @property
@@ -167,7 +172,7 @@ class KPop:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Returns the mask of the tokens that keep their loss."""
+        """Returns the mask of the tokens whose larger Bernoulli KL is at most the threshold  # [N] bool"""
         p = tokens.proximal.exp().clamp(_SURE, 1 - _SURE)
         q = tokens.rollout.exp().clamp(_SURE, 1 - _SURE)
         return Corrected(keep=_bernoulli_kl(p, q).maximum(_bernoulli_kl(q, p)) <= self.threshold)
@@ -188,11 +193,12 @@ class Opsm:
     """Upper bound of the mean of -log w."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError unless `delta` is finite and above 0."""
         check_threshold(self.delta)
 
     @property
     def scope(self) -> Scope:
-        """Tokens among which the correction decides."""
+        """`response`: a token is judged by tokens of its own response alone."""
         return "response"
 
     @property
@@ -201,7 +207,7 @@ class Opsm:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Returns the mask of the tokens that keep their loss."""
+        """Returns the mask of the tokens with A >= 0, or in a response whose mean of -log w is within `delta`  # [N]"""
         drift = tokens.mean_of_sequences(-tokens.log_ratio)
         return Corrected(keep=(tokens.advantages >= 0) | (drift <= self.delta))
 
@@ -223,12 +229,13 @@ class M2po:
     """True: only tokens whose advantage moves them further away are masked."""
 
     def __post_init__(self) -> None:
+        """Raises ConfigError unless the threshold is finite and at least 0; at 0, only candidates with w = 1 stay."""
         if self.threshold != 0:
             check_threshold(self.threshold)
 
     @property
     def scope(self) -> Scope:
-        """Tokens among which the correction decides."""
+        """`mini_batch`: a token is judged among all tokens of its optimizer step."""
         return "mini_batch"
 
     @property
@@ -237,7 +244,10 @@ class M2po:
         return False
 
     def correct(self, tokens: Mismatch) -> Corrected:
-        """Returns the mask of the tokens that keep their loss."""
+        """Returns the mask of the tokens that are no candidates, or within the threshold  # [N] bool
+
+        Candidates go in ascending order of (log w)², equal ones together; tokens with A = 0 are none with `away_only`.
+        """
         # float64: the running mean is compared with the threshold, and a sum over a long batch in float32 drifts.
         squares = tokens.log_ratio.double().square()
         candidate = tokens.advantages * tokens.log_ratio > 0 if self.away_only else squares >= 0

@@ -74,8 +74,8 @@ AGGREGATIONS: Final[dict[str, Callable[[Counts, float], Weights]]] = {
     "seq-mean-token-mean": sequence_mean_token_mean,
     "seq-mean-token-sum-norm": sequence_mean_token_sum_norm,
 }
-"""The modes by name; each function returns token weights  # [B], from the number of trained tokens of each response  #
-[B], and `norm`.
+"""The modes by name; each function returns token weights [B] from the number of trained tokens of each response
+[B] and `norm`.
 """
 
 

@@ -25,7 +25,7 @@ _WORDS: Final[dict[Part, str]] = {
     "adapter": "an adapter that learns beside a frozen model",
 }
 """Capabilities in words."""
-_OF_FIELDS: Final[dict[PassField, Part]] = {
+_CAPABILITY_BY_FIELD: Final[dict[PassField, Part]] = {
     "entropies": "entropies",
     "entropy_signals": "entropies",
     "squares": "entropies",
@@ -36,7 +36,7 @@ _OF_FIELDS: Final[dict[PassField, Part]] = {
 """Capability needed for each field of a pass."""
 
 
-_OF_OBJECTIVE: Final[frozenset[Part]] = frozenset({"entropies", "reference", "critic", "teacher"})
+_OBJECTIVE_CAPABILITIES: Final[frozenset[Part]] = frozenset({"entropies", "reference", "critic", "teacher"})
 """Capabilities whose need follows from the objective."""
 
 
@@ -65,7 +65,7 @@ def demands_of(stage: StageSpec, parts: Collection[Part] = PARTS) -> tuple[Deman
     `parts` limits the search; without a capability of objectives among them, the objective is not built, because a
     third party's losses may only be installed elsewhere.
     """
-    of_objective = _of_objective(stage) if _OF_OBJECTIVE & set(parts) else ()
+    of_objective = _of_objective(stage) if _OBJECTIVE_CAPABILITIES & set(parts) else ()
     return tuple(dict.fromkeys((*of_objective, *_of_rollouts(stage), *_of_model(stage))))
 
 
@@ -106,8 +106,8 @@ def _of_objective(stage: StageSpec) -> Iterator[Demand]:
         # What the type brings along is changed by another type; what the file names, by its own field.
         own = spec.advantage == definition.advantage
         by = spec.kind if own else f"the advantage {spec.advantage}"
-        for name in sorted(objective.token_advantage.needs & _OF_FIELDS.keys()):
-            yield Demand(_OF_FIELDS[name], _at("algorithm_type" if own else "advantage_fn"), by, fix)
+        for name in sorted(objective.token_advantage.needs & _CAPABILITY_BY_FIELD.keys()):
+            yield Demand(_CAPABILITY_BY_FIELD[name], _at("algorithm_type" if own else "advantage_fn"), by, fix)
     needs = LossNeeds.of(objective.policy_loss)
     if needs.reference or needs.reference_kl:
         own = spec.policy_loss == definition.policy_loss

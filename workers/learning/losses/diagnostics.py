@@ -35,8 +35,8 @@ _SQUARE = "mismatch/square"
 def of_tokens(drawn: LossTokens, tokens: LossTokens, policy: TokenLoss, mean: Tensor) -> dict[str, Tensor]:
     """Returns the figures of a micro-batch's tokens, to be combined by `joined` and then `finished`.
 
-    `drawn` are the tokens before corrections, `tokens` after; `mean` is each token's weight in a mean over the batch  #
-    [N]
+    `drawn` are the tokens before corrections, `tokens` after; `mean` is each token's weight in a mean over the batch
+    # [N]
     """
     gap = (drawn.logprobs.detach() - drawn.old_logprobs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     # Dataset rows have zeros for old log-probabilities: their ratio would be that to a probability of 1.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KIND: Final = "policy loss"
+"""Kind of the object in error messages."""
 _TOKENS: Final = "tokens"
 """Parameter with all tokens, a `LossTokens`."""
 _PASSED: Final = (_TOKENS, *(tokens_field.name for tokens_field in fields(LossTokens)))
@@ -33,6 +34,7 @@ _NEEDS: Final = {
 }
 """The need implied by each parameter of a function."""
 _SHAPE: Final = "return the loss of each trained token as a tensor, or the tensor with a mapping of figures"
+"""Fix of errors about the value that a loss returns."""
 
 
 def open_loss_source(name: SourceName, text: str, arguments: Mapping[str, Any]) -> PolicyLoss:

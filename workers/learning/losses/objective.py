@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rftd.ops.errors import ConfigError
@@ -153,6 +154,37 @@ class Objective:
             loss = loss + (self.kl.coef if kl_coef is None else kl_coef) * kl
         metrics["actor/final_loss"] = loss.detach()
         return loss, metrics
+
+    def token_terms(
+        self, drawn: LossTokens, weights: TokenWeights[Tensor], *, kl_coef: float | None = None
+    ) -> dict[str, Tensor]:
+        """Returns the terms of `terms` at each token, without a gradient  # [N] each
+
+        `ratio` is to the weights that drew the token, NaN for dataset rows; `kl` is the estimate to the reference, for
+        an objective with one. `policy_term`, `entropy_term` and `kl_term` of all tokens add up to the loss.
+        """
+        drawn = replace(drawn, logprobs=drawn.logprobs.detach())
+        tokens = self.correction.applied(drawn)
+        policy = self.policy_loss.per_token(tokens)
+        weight = weights.of_kind if policy.by_kind else weights.whole
+        gap = drawn.log_ratio().masked_fill(drawn.expert, math.nan)
+        columns = {
+            "ratio": gap.exp(),
+            "policy_term": policy.loss if policy.summed else tokens.corrected(policy.loss) * weight,
+        }
+        if tokens.entropies is not None and self.entropy.coef != 0:
+            entropies = tokens.entropies.detach()
+            if self.entropy.without_expert:
+                entropies = (entropies * weights.of_kind).masked_fill(tokens.expert, 0.0)
+            else:
+                entropies = entropies * weights.whole
+            columns["entropy_term"] = -self.entropy.coef * entropies
+        if tokens.ref_logprobs is not None:
+            estimate = self.kl.estimate if self.kl.coef > 0 else self.kl_penalty.estimate
+            columns["kl"] = estimate(tokens.logprobs, tokens.ref_logprobs, tokens.old_logprobs)
+        if self.kl.coef > 0:
+            columns["kl_term"] = (self.kl.coef if kl_coef is None else kl_coef) * columns["kl"] * weights.whole
+        return columns
 
     def _check_shape(self, policy: TokenLoss, tokens: LossTokens) -> None:
         """Raises ConfigError if the policy loss returned a column of another shape, or a loss without a gradient where

@@ -50,8 +50,8 @@ class DpoLoss:
         check_smoothing(self.label_smoothing)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
-        [N]
+        """Returns the loss of each pair, divided by the step's number of pairs and evenly among the pair's tokens
+        # [N]
         """
         pairs = pairs_of(tokens, "dpo")
         moved = log_ratio_to_reference(tokens, "dpo") * self.beta
@@ -83,8 +83,8 @@ class IpoLoss:
         arguments.above(0, beta=self.beta)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
-        [N]
+        """Returns the loss of each pair, divided by the step's number of pairs and evenly among the pair's tokens
+        # [N]
         """
         pairs = pairs_of(tokens, "ipo")
         moved = log_ratio_to_reference(tokens, "ipo")
@@ -121,8 +121,8 @@ class SimpoLoss:
         check_smoothing(self.label_smoothing)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
-        [N]
+        """Returns the loss of each pair, divided by the step's number of pairs and evenly among the pair's tokens
+        # [N]
         """
         pairs = pairs_of(tokens, "simpo")
         chosen, rejected = by_side(tokens, pairs, tokens.logprobs * self.beta, mean=True)
@@ -154,8 +154,8 @@ class OrpoLoss:
         arguments.at_least(0, beta=self.beta)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Returns the loss of each pair, divided by the batch's number of pairs and evenly among the pair's tokens  #
-        [N]
+        """Returns the loss of each pair, divided by the step's number of pairs and evenly among the pair's tokens
+        # [N]
         """
         pairs = pairs_of(tokens, "orpo")
         chosen, rejected = by_side(tokens, pairs, tokens.logprobs, mean=True)
@@ -205,8 +205,8 @@ class KtoLoss:
         arguments.at_least(0, desirable_weight=self.desirable_weight, undesirable_weight=self.undesirable_weight)
 
     def per_token(self, tokens: LossTokens) -> TokenLoss:
-        """Returns the loss of each response, divided by the batch's number of responses and evenly among its tokens  #
-        [N]
+        """Returns the loss of each response, divided by the step's number of responses and evenly among its tokens
+        # [N]
         """
         labels = labels_of(tokens, "kto")
         moved = log_ratio_to_reference(tokens, "kto") * self.beta
@@ -294,8 +294,8 @@ def sides(pairs: Pairs, of_responses: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread(tokens: LossTokens, pairs: Pairs, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
-    """Divides the loss and figures of each pair by the batch's number of pairs, and evenly among the pair's tokens  #
-    [pairs] -> [N]
+    """Divides the loss and figures of each pair by the step's number of pairs, and evenly among the pair's tokens
+    # [pairs] -> [N]
     """
     return _spread_over_tokens(pairs.of[tokens.sequence], pairs.in_batch, loss, reported)
 
@@ -303,14 +303,14 @@ def spread(tokens: LossTokens, pairs: Pairs, loss: Tensor, reported: Mapping[str
 def spread_over_responses(
     tokens: LossTokens, labels: Labels, loss: Tensor, reported: Mapping[str, Tensor]
 ) -> TokenLoss:
-    """Divides the loss and figures of each response by the batch's number of responses, and evenly among its tokens  #
-    [S] -> [N]
+    """Divides the loss and figures of each response by the step's number of responses, and evenly among its tokens
+    # [S] -> [N]
     """
     return _spread_over_tokens(tokens.sequence, labels.in_batch, loss, reported)
 
 
 def _spread_over_tokens(of_token: Tensor, in_batch: int, loss: Tensor, reported: Mapping[str, Tensor]) -> TokenLoss:
-    """Divides the loss of each pair or response evenly among its tokens, and by the number of them in the step."""
+    """Divides each loss, of a pair or a response, by the step's number of losses, and evenly among its tokens."""
     # Divided by the pairs of the whole step, not of this micro-batch: then micro-batches add up to one mean.
     share = 1.0 / (_counts(of_token, loss.detach()) * max(1, in_batch))
     return TokenLoss(

@@ -267,8 +267,8 @@ def _change(tokens: LossTokens) -> Tensor:
 
 
 def _pulled(tokens: LossTokens, masked: Tensor, change: Tensor, adv_tau: float, kl_tau: float) -> TokenLoss:
-    """Returns the masked policy term plus, for every token, masked or not, a pull towards the weights that drew it  #
-    [N]
+    """Returns the masked policy term plus, for every token, masked or not, a pull towards the weights that drew it
+    # [N]
     """
     log_ratio = tokens.log_ratio()
     policy = (-adv_tau * tokens.advantages * log_ratio.exp()).masked_fill(masked, 0.0)

@@ -7,10 +7,9 @@ learner        `Learner`: the interface to an engine: values of tokens, and the 
 updates        the samples of each optimizer step: epochs and mini-batches; checks of a batch
 batch_pass     values of the complete batch computed before its first step
 mismatched     responses after foreign prompts, and the distance of policy and reference there
-remembering    advantages relative to baselines of earlier batches, kept in a checkpoint
 steps          the optimizer steps of a batch: gradients, clipping, masks chosen among all tokens of a step
 trainer_state  the progress of a stage, as stored in a checkpoint
-stage_training  a batch from its checks to its figures: schedule, adaptive KL, skipped steps
+stage_training  a batch from its checks to its figures: schedule, adaptive KL, skipped steps, remembered baselines
 
 Only engines import this package, which imports torch. An engine of several ranks with a shared batch runs all of it on
 each rank.

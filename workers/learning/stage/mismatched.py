@@ -42,8 +42,8 @@ def mismatched(samples: Sequence[TrainSample], max_tokens: int) -> list[TrainSam
 
 @torch.no_grad()
 def reference_kl(learner: Learner[M], packed: Sequence[M]) -> Tensor:
-    """Returns the mean, over packed mismatched responses, of the sum of logprob - reference logprob; at least 0  #
-    []
+    """Returns the mean, over packed mismatched responses, of the sum of logprob - reference logprob; at least 0
+    # []
     """
     total = torch.zeros((), device=learner.device)
     for values in learner.values(packed, frozenset({"logprobs", "ref_logprobs"})):

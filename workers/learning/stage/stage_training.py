@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic
 
 import msgspec
@@ -15,14 +15,15 @@ from rftd.streams.spec.schedule import rate_steps
 from rftd.streams.spec.sections import Optimizer
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.learning import nonfinite
+from rftd.workers.learning.algorithms.advantages.advantage import Remembering
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.learning.losses.kl_losses import KlLoss
 from rftd.workers.learning.losses.objective import Objective
 from rftd.workers.learning.stage.learner import Learner, M
-from rftd.workers.learning.stage.remembering import relative_batch
 from rftd.workers.learning.stage.steps import BatchSteps
 from rftd.workers.learning.stage.trainer_state import TrainerState
 from rftd.workers.learning.stage.updates import Updates, check_logprobs, check_tokens
+from rftd.workers.learning.term_notes import TermNotes
 
 
 class StageTraining(Generic[M]):
@@ -38,9 +39,9 @@ class StageTraining(Generic[M]):
         self._learner = learner
         self._seed = seed
 
-    def train(self, batch: TrainBatch) -> StepResult:
+    def train(self, batch: TrainBatch, notes: TermNotes | None = None) -> StepResult:
         """Takes the optimizer steps of a batch; takes none, with weights and optimizer untouched, if no step would be
-        finite.
+        finite. With `notes`, the terms at each token are noted too.
 
         Learning rate and KL coefficients are constant within the batch, as in verl: their schedules count batches.
         Raises TrainError for a batch unfit for the model or the objective, NonFiniteLossError after too many
@@ -71,6 +72,7 @@ class StageTraining(Generic[M]):
                 critic_rate=0.0 if critic is None else learning_rate(critic.schedule, batch.stage_step, total_steps),
                 kl_coef=self._kl_coef,
                 penalty_coef=self._penalty_coef,
+                notes=notes,
             )
             reported, reason = steps.take()
         if reason:
@@ -140,6 +142,29 @@ def learning_rate(spec: Optimizer, stage_step: int, total_steps: int) -> float:
 def _next(kl: KlLoss, coef: float, found: float | None, batch: TrainBatch) -> float | None:
     """Returns the coefficient of the next step by the KL measured in this batch; None for a constant coefficient."""
     return None if kl.rule is None or found is None else kl.rule.next(coef, found, len(batch.samples))
+
+
+def relative_batch(
+    function: Remembering, batch: TrainBatch, remembered: Mapping[str, float]
+) -> tuple[TrainBatch, dict[str, float]]:
+    """Returns the batch with the advantages of `function` in its rollouts, and the numbers for the next batch.
+
+    Rows of a dataset, and sequences without a trained token (an agent whose prompt was cut), neither get an advantage
+    nor move a baseline.
+    """
+    numbers = [
+        number for number, sample in enumerate(batch.samples) if not sample.expert and bool(sample.loss_mask.any())
+    ]
+    rollouts = [batch.samples[number] for number in numbers]
+    advantages, after = function.relative(
+        [sample.role for sample in rollouts], [sample.reward for sample in rollouts], remembered
+    )
+    samples = list(batch.samples)
+    for number, sample, advantage in zip(numbers, rollouts, advantages, strict=True):
+        samples[number] = msgspec.structs.replace(
+            sample, advantages=np.full(len(sample.loss_mask), advantage, np.float32)
+        )
+    return msgspec.structs.replace(batch, samples=samples), after
 
 
 def batch_figures(samples: Sequence[TrainSample]) -> dict[str, float]:

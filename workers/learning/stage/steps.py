@@ -27,6 +27,7 @@ from rftd.workers.learning.stage.batch_pass import BatchPass, Passed, batch_pass
 from rftd.workers.learning.stage.learner import Learner, M, PolicyValues, Terms, ValueLearner
 from rftd.workers.learning.stage.micro_batch import MicroBatch
 from rftd.workers.learning.stage.updates import Updates
+from rftd.workers.learning.term_notes import TermNotes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ class BatchSteps(Generic[M]):
     """Coefficient of the KL loss."""
     penalty_coef: float
     """Coefficient of the KL penalty."""
+    notes: TermNotes | None = None
+    """Receiver of the terms of the objective at each token; None where nobody asks for them."""
 
     def take(self) -> tuple[dict[str, float], str]:
         """Takes the optimizer steps; returns their figures, and an empty text, or the reason if no step could be taken.
@@ -127,6 +130,9 @@ class BatchSteps(Generic[M]):
             micro = trained[number]
             tokens = self._loss_tokens(micro, values, passed[number])
             weights = micro.weights.map(lambda each: to_device(each, self.learner.device))
+            if self.notes is not None:
+                terms = self.objective.token_terms(tokens, weights, kl_coef=self.kl_coef)
+                self.notes.note(micro.members, micro.sequence, micro.places, terms)
             return self.objective.terms(tokens, weights, kl_coef=self.kl_coef)
 
         reference = self.objective.needs_reference and whole_batch.columns.ref_logprobs is None

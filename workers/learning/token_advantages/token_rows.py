@@ -42,8 +42,8 @@ def token_rewards(batch: BatchTokens) -> Tensor:
 
 
 def discounted(batch: BatchTokens, values: Tensor, factor: float) -> Tensor:
-    """Returns, for each token, the discounted sum of its value and the values of all later tokens of its response  #
-    [N] -> [N]
+    """Returns, for each token, the discounted sum of its value and the values of all later tokens of its response
+    # [N] -> [N]
 
     A value k tokens later counts `factor` to the power of k.
     """

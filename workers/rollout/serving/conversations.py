@@ -55,6 +55,9 @@ class Conversations:
         offer: Offer,
         promised: Promised,
     ) -> None:
+        """Large arrays go to `artifacts`; `offer` appends an offer to the log; `promised` returns the largest offer
+        read from the log.
+        """
         self.history = history
         self._promised = promised
         self._offered: TasksOffered | None = None
@@ -81,7 +84,7 @@ class Conversations:
             return await outbox.drained(limits.DRAIN_TIMEOUT_S)
 
         return cls(
-            _opened(folder, promised(), member.ids.new),
+            _open_history(folder, promised(), member.ids.new),
             stage=index,
             max_model_len=stage.model.max_model_len,
             artifacts=ArtifactStore(Path(spec.job_dir) / "artifacts"),
@@ -93,10 +96,10 @@ class Conversations:
         """Raises DataError unless the history has every row offered in the log; to be called before anything is
         acknowledged.
         """
-        await asyncio.to_thread(lambda: self.history.check(self._in_log))
+        await asyncio.to_thread(lambda: self.history.check(self._offer_in_log))
 
     @property
-    def _in_log(self) -> TasksOffered | None:
+    def _offer_in_log(self) -> TasksOffered | None:
         """Returns the largest offer known to be in the log; offers of this process are read again a little later."""
         offers = [offer for offer in (self._promised(), self._offered) if offer is not None]
         return max(offers, key=lambda offer: offer.rows, default=None)
@@ -109,7 +112,7 @@ class Conversations:
         await self.check()
         ids = rollout_ids(lease.group, lease.rollouts)
         events = [
-            await self._ended(lease, number, experience)
+            await self._end_of_run(lease, number, experience)
             for number, experience in zip(lease.rollouts, experience_ids(ids), strict=True)
         ]
         await hand_over(events)
@@ -139,7 +142,7 @@ class Conversations:
     async def _offer_rows(self) -> bool:
         """Brings an offer of all committed rows into the log; False after too long a wait."""
         offered = await asyncio.to_thread(self.history.offer, self._stage)
-        in_log = self._in_log
+        in_log = self._offer_in_log
         if offered is None or (in_log is not None and offered.rows <= in_log.rows):
             return True
         if not await self._offer(offered):
@@ -147,7 +150,7 @@ class Conversations:
         self._offered = offered
         return True
 
-    async def _ended(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
+    async def _end_of_run(self, lease: TaskLeased, number: int, experience: UUID) -> ExperienceProduced | RolloutFailed:
         """Returns the experience of a committed run, or the failure of an unusable one."""
         try:
             run = await asyncio.to_thread(self.history.run, lease.row, number)
@@ -159,7 +162,7 @@ class Conversations:
         return await stored(experience_of(experience, lease, number, rollout, 0.0), self._artifacts)
 
 
-def _opened(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UUID]) -> History:
+def _open_history(folder: Path, promised: TasksOffered | None, new_id: Callable[[], UUID]) -> History:
     """Returns the history in a folder. Raises DataError for a history other than the promised one."""
     path = folder / FILE
     # Before a new history is begun in its place.

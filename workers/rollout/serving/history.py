@@ -48,17 +48,20 @@ CREATE INDEX IF NOT EXISTS answers_by_run ON answers (run);
 """
     + CHAIN
 )
+"""Statements creating the tables."""
 BY_IDS: Final = "*"
 """Placeholder for the answer of the run whose ids are the longest prefix of the prompt's ids."""
 _BUSY_S: Final = 30.0
 """Longest wait for another writing process, in seconds."""
 _encode: Final = msgspec.msgpack.Encoder().encode
+"""Encoder of responses."""
 
 
 class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A stored answer of the model, linked to the earlier answer continued by its prompt."""
 
     id: str
+    """Id of the answer, known to the client."""
     key: bytes
     """Digest of the conversation up to and including this answer, by which the next call finds it."""
     parent: str
@@ -66,13 +69,16 @@ class KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
     token ids.
     """
     response: Response
+    """The answer with its ids and log-probabilities."""
 
 
 class Feedback(msgspec.Struct, frozen=True, kw_only=True):
     """A client's reward for one or more answers, which together form a run."""
 
     reward: float
+    """Reward of the run formed by the answers."""
     answers: tuple[str, ...]
+    """Ids of the answers."""
     task: str = ""
     """Name of the task; runs of equal tasks are compared with each other. Empty for a task with this run only."""
     run: str = ""
@@ -83,7 +89,9 @@ class CommittedRun(msgspec.Struct, frozen=True):
     """The answers of one run, in the order of their creation, and their reward."""
 
     reward: float
+    """Reward of the run, as given by the client."""
     answers: tuple[KeptAnswer, ...]
+    """The answers, in order."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -92,6 +100,7 @@ class Committed(msgspec.Struct, frozen=True):
     runs: int
     """Runs turned into experiences for training."""
     groups: int
+    """Number of new rows."""
     waiting: int
     """Runs with feedback, waiting for others of their task."""
     rows: int
@@ -109,12 +118,14 @@ class History:
         `new_id` returns the id of a new history.
         """
         self.path = folder / FILE
+        """The SQLite file."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
+        """Held during a write."""
         try:
             # Separate from the writer, so that the event loop, which looks up conversations, never waits for a disk.
-            self._writer = self._connection()
-            self._reader = self._connection()
+            self._writer = self._open_connection()
+            self._reader = self._open_connection()
             self._writer.executescript(_SCHEMA)
             begin = "INSERT OR IGNORE INTO chain (row, digest) VALUES (?, ?)"
             self._writer.execute(begin, (BEGINNING, new_id().bytes))
@@ -141,8 +152,8 @@ class History:
 
     def find(self, key: bytes) -> KeptAnswer | None:
         """Returns the newest answer whose conversation has this key; None without one."""
-        rows = self._read("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
-        return self._answer(rows[0]) if rows else None
+        rows = self._select("SELECT * FROM answers WHERE key = ? ORDER BY number DESC LIMIT 1", (key,))
+        return self._answer_of_row(rows[0]) if rows else None
 
     def judge(self, feedback: Feedback) -> bool:
         """Stores a client's feedback; False if equal feedback is stored already.
@@ -160,7 +171,7 @@ class History:
             ]
             named = "SELECT number, reward FROM runs WHERE task = ? AND name = ?"
             stored_run = write.execute(named, (task, name)).fetchone()
-            self._check(ids, rows)
+            self._check_answers(ids, rows)
             if stored_run is not None:
                 judged_ids = {id for (id,) in write.execute("SELECT id FROM answers WHERE run = ?", (stored_run[0],))}
                 if judged_ids == set(ids) and stored_run[1] == feedback.reward:
@@ -190,7 +201,7 @@ class History:
                 if len(group) == group_size:
                     placed_runs = [(row, index, run_number) for index, run_number in enumerate(group)]
                     write.executemany("UPDATE runs SET row = ?, place = ? WHERE number = ?", placed_runs)
-                    self._chain(write, row)
+                    self._chain_row(write, row)
                     row += 1
                     group.clear()
         waiting = sum(len(group) for group in tasks.values())
@@ -199,33 +210,33 @@ class History:
     @property
     def rows(self) -> int:
         """Number of rows committed until now."""
-        return int(self._read("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
+        return int(self._select("SELECT coalesce(max(row) + 1, 0) FROM runs")[0][0])
 
     def offer(self, stage: int) -> TasksOffered | None:
         """Builds the event offering all committed rows to the dispatcher; None without rows."""
         rows = self.rows
-        return offer_of(self._read, stage, rows) if rows else None
+        return offer_of(self._select, stage, rows) if rows else None
 
     def check(self, promised: TasksOffered | None) -> None:
         """Raises DataError if the file on disk was replaced since its opening, or lacks rows of the offer `promised` in
         the log.
         """
-        lacks = "" if promised is None else difference(self._read, promised)
+        lacks = "" if promised is None else difference(self._select, promised)
         if not self._in_place:
-            lacks = "is gone, or another file lies there"
+            lacks = "is missing, or another file is in its place"
         if lacks:
             raise lost(self.path, lacks)
 
     def run(self, row: int, index: int) -> CommittedRun:
         """Returns the committed run `index` of a row. Raises DataError if it is not stored here."""
-        runs = self._read("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, index))
+        runs = self._select("SELECT number, reward FROM runs WHERE row = ? AND place = ?", (row, index))
         if not runs:
             raise DataError(
                 f"row {row} has no run {index}", where=str(self.path), fix="restore the file, or submit again"
             )
         number, reward = runs[0]
-        answers = self._read("SELECT * FROM answers WHERE run = ? ORDER BY number", (number,))
-        return CommittedRun(reward, tuple(self._answer(answer_row) for answer_row in answers))
+        answers = self._select("SELECT * FROM answers WHERE run = ? ORDER BY number", (number,))
+        return CommittedRun(reward, tuple(self._answer_of_row(answer_row) for answer_row in answers))
 
     def forget(self, row: int) -> None:
         """Deletes the tokens of rows before `row`, because their experiences are in the log."""
@@ -234,11 +245,11 @@ class History:
 
     def counts(self) -> dict[str, int]:
         """Returns the number of stored answers, of judged runs and of committed runs."""
-        answers = self._read("SELECT count(*) FROM answers")[0][0]
-        judged, committed = self._read("SELECT count(*), count(row) FROM runs")[0]
+        answers = self._select("SELECT count(*) FROM answers")[0][0]
+        judged, committed = self._select("SELECT count(*), count(row) FROM runs")[0]
         return {"answers": answers, "judged": judged, "committed": committed}
 
-    def _check(self, ids: Sequence[str], rows: Sequence[tuple[str, int | None, bytes]]) -> None:
+    def _check_answers(self, ids: Sequence[str], rows: Sequence[tuple[str, int | None, bytes]]) -> None:
         """Raises an RftdError for answers that are missing or cannot be trained."""
         missing = sorted(set(ids) - {id for id, *_ in rows})
         if missing:
@@ -248,17 +259,19 @@ class History:
                 fix="give the `id` of an answer",
             )
         for id, _, blob in rows:
-            response = _decoded(blob, self.path)
+            response = _decode_response(blob, self.path)
             if not all(trainable(span.temperature) for span in response.sampling):
                 raise UsageError(
                     f"{id} was sampled at a temperature that cannot be trained", field="msg_ids", fix="ask for another"
                 )
 
-    def _answer(self, row: tuple[Any, ...]) -> KeptAnswer:
+    def _answer_of_row(self, row: tuple[Any, ...]) -> KeptAnswer:
+        """Returns the answer in a row of the table. Raises DataError for an answer that cannot be decoded."""
         _, id, key, parent, blob, _ = row
-        return KeptAnswer(id=id, key=key, parent=parent, response=_decoded(blob, self.path))
+        return KeptAnswer(id=id, key=key, parent=parent, response=_decode_response(blob, self.path))
 
-    def _connection(self) -> sqlite3.Connection:
+    def _open_connection(self) -> sqlite3.Connection:
+        """Opens a connection to the file, with write-ahead log and full durability."""
         connection = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
         # The file may come from an import: code put into its schema by a stranger is not run.
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -267,7 +280,8 @@ class History:
         connection.execute("PRAGMA synchronous = FULL")
         return connection
 
-    def _read(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _select(self, query: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Returns the rows of a query. Raises DataError or DiskFullError for an error of SQLite."""
         try:
             return self._reader.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
@@ -279,7 +293,7 @@ class History:
         return _file_at(self.path) == self._file
 
     @staticmethod
-    def _chain(write: sqlite3.Connection, row: int) -> None:
+    def _chain_row(write: sqlite3.Connection, row: int) -> None:
         """Chains a committed row to the row before it."""
         before = write.execute("SELECT digest FROM chain WHERE row = ?", (row - 1,)).fetchone()[0]
         runs = write.execute("SELECT number, task, name, reward FROM runs WHERE row = ? ORDER BY place", (row,))
@@ -305,30 +319,31 @@ class _Transaction:
     def __init__(
         self, connection: sqlite3.Connection, lock: threading.Lock, error_of: Callable[[sqlite3.Error], RftdError]
     ) -> None:
-        self._connection = connection
+        """`error_of` converts SQLite's errors; `lock` is held until the end."""
+        self._open_connection = connection
         self._lock = lock
         self._error_of = error_of
 
     def __enter__(self) -> sqlite3.Connection:
         self._lock.acquire()
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._open_connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             self._lock.release()
             raise self._error_of(error) from error
-        return self._connection
+        return self._open_connection
 
     def __exit__(
         self, kind: type[BaseException] | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                self._connection.execute("COMMIT")
+                self._open_connection.execute("COMMIT")
         except sqlite3.Error as sqlite_error:
             raise self._error_of(sqlite_error) from sqlite_error
         finally:
-            if self._connection.in_transaction:  # it failed, perhaps as it was committed
-                self._connection.execute("ROLLBACK")
+            if self._open_connection.in_transaction:  # it failed, perhaps as it was committed
+                self._open_connection.execute("ROLLBACK")
             self._lock.release()
         if isinstance(raised, sqlite3.Error):
             raise self._error_of(raised) from raised
@@ -349,7 +364,8 @@ def _file_at(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _decoded(blob: bytes, path: Path) -> Response:
+def _decode_response(blob: bytes, path: Path) -> Response:
+    """Decodes a stored response. Raises DataError for an unreadable one."""
     try:
         return msgpack_decoder(Response).decode(blob)
     except UNREADABLE as error:

@@ -43,18 +43,23 @@ from rftd.workers.generation.model import CallBounds, Model
 from rftd.workers.rollout.rollouts import RolloutPlaces
 from rftd.workers.rollout.serving.conversations import Conversations
 from rftd.workers.rollout.serving.history import BY_IDS, Feedback, History, KeptAnswer
-from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.version_gate import UseKind, VersionGate, WeightsUse
 
 _STATUS: Final[tuple[tuple[type[RftdError], int], ...]] = ((NotFoundError, 404), (ConflictError, 409))
+"""HTTP status of each class of errors; 400 for others."""
 
 
 class FeedbackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of `POST /feedback`: a reward, and the ids of the answers it is for."""
 
     reward: float
+    """Reward of the run formed by the answers; a number up to `REWARD_LARGEST` in size."""
     msg_ids: list[str]
+    """Ids of the answers."""
     task_id: str | int | None = None
+    """Name of the task; None: a task with this run only."""
     run_id: str | int | None = None
+    """Name of the run; None: named by its answers."""
 
     def checked(self) -> Feedback:
         """Returns the feedback with ids as text. Raises CallError (400) for a reward or ids out of bounds."""
@@ -74,14 +79,17 @@ class KeptTurn(RecordedTurn):
     """A turn stored in the history under an id."""
 
     def __init__(self, answer: KeptAnswer) -> None:
+        """Takes response and id from a stored answer."""
         super().__init__(answer.response, None)
         self.id = answer.id
+        """Id of the stored answer."""
 
 
 class KeptTurns(TurnRecord):
     """The turns of all conversations, looked up in the history."""
 
     def __init__(self, history: History) -> None:
+        """Turns are looked up in `history`."""
         super().__init__()
         self._history = history
 
@@ -123,6 +131,7 @@ class ConversationServer:
                 fix=f"set {SERVE_KEY} where the explorer runs, or write 127.0.0.1",
             )
         self._key = Secret(key) if key else None
+        """Key required of clients; None: none."""
         try:
             self._bound = bind(spec.address, spec.port, shared=stage.rollout.explorers > 1)
         except ConflictError as error:
@@ -130,18 +139,23 @@ class ConversationServer:
             raise ConflictError(error.what, field="explorer.proxy_port", fix=fix) from error
         self._conversations = conversations
         self._history = conversations.history
+        """Stored answers and feedback."""
         self._stage = stage
         self._engine = engine
         self._tokenizer = tokenizer
         self._gate = gate
         self._places = places
         self._timeout_s = stage.rollout.max_timeout_s
+        """Time limit of an answer in seconds."""
         self._clock = clock
         self._random_bytes = random_bytes
         self._tracer = tracer
         self._calls = 0
+        """Number of answers being sampled, counted over the choices of all calls."""
         self._tasks: asyncio.TaskGroup | None = None
+        """Group of the tasks of answers; None outside of `run`."""
         self.url = url_of(self._bound)
+        """Address of the server."""
         self.up = asyncio.Event()
         """Event set once the server accepts requests."""
         self._refused: asyncio.Future[None] | None = None
@@ -172,7 +186,7 @@ class ConversationServer:
         http = HttpCall(scope, receive, send)
         try:
             self._admit(http)
-            await RequestSpan(http, self._tracer, None).around(self._answer(http))
+            await RequestSpan(http, self._tracer, None).around(self._route(http))
         except CallError as error:
             await http.refuse(error)
         except RftdError as error:
@@ -212,17 +226,20 @@ class ConversationServer:
         elif http.path != "/health" and not hmac.compare_digest(http.key, self._key.reveal().encode()):
             raise CallError(401, "no valid key", reason="invalid_api_key")
 
-    async def _answer(self, http: HttpCall) -> None:
+    async def _route(self, http: HttpCall) -> None:
+        """Passes a request to the function for its path."""
         routes: dict[tuple[str, str], Callable[[HttpCall], Awaitable[None]]] = {
-            ("POST", "/feedback"): self._feedback,
-            ("POST", "/commit"): self._commit,
-            ("GET", "/health"): self._health,
-            ("GET", "/metrics"): self._metrics,
+            ("POST", "/feedback"): self._take_feedback,
+            ("POST", "/commit"): self._take_commit,
+            ("GET", "/health"): self._report_health,
+            ("GET", "/metrics"): self._report_metrics,
         }
-        route = routes.get((http.method, http.path.rstrip("/")), self._models if names_models(http) else self._call)
+        route = routes.get(
+            (http.method, http.path.rstrip("/")), self._list_models if names_models(http) else self._answer_call
+        )
         await route(http)
 
-    async def _call(self, http: HttpCall) -> None:
+    async def _answer_call(self, http: HttpCall) -> None:
         """Answers a call for completions, within the limit of concurrent answers."""
         call = await call_of(http, await http.body())
         choices = call.question.choices
@@ -232,20 +249,20 @@ class ConversationServer:
         if self._gate.version < 0:
             raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
         try:
-            await self._drawn(call, http)
+            await self._reply_with_answer(call, http)
         except CallError as error:
             # The engine failed, and not this server, whose own bugs have a reason.
             if error.status == 500 and error.reason is None:
                 raise CallError(502, error.what, kind=SERVER) from error
             raise
 
-    async def _drawn(self, api_call: ApiCall, http: HttpCall) -> None:
+    async def _reply_with_answer(self, api_call: ApiCall, http: HttpCall) -> None:
         """Replies with the answer, stored before the client has all of it. Raises RftdError."""
         assert self._tasks is not None
         bounds = CallBounds()
-        model = self._model()
+        model = self._new_model()
         calls = RolloutCalls(
-            model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, draw_block=self._place
+            model, bounds, lengths_only=False, tasks=self._tasks, clock=self._clock, draw_block=self._wait_for_slot
         )
         calls.record = KeptTurns(self._history)
         choices = api_call.question.choices
@@ -267,10 +284,11 @@ class ConversationServer:
             await calls.end()
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _wait_for_slot(self) -> AsyncIterator[None]:
         """Waits for a slot among the engine's requests; the time-out of an answer includes this wait."""
         try:
-            async with asyncio.timeout(self._timeout_s), self._gate.passing(0, pinned=False):
+            use = WeightsUse(UseKind.ROLLOUT, version=0)
+            async with asyncio.timeout(self._timeout_s), self._gate.using(use):
                 count = await self._places.take(1)
                 try:
                     yield
@@ -280,34 +298,39 @@ class ConversationServer:
             message = f"no answer within {self._timeout_s:g} s"
             raise CallError(504, message, kind=SERVER, reason="timeout") from None
 
-    def _model(self) -> Model:
+    def _new_model(self) -> Model:
         """Returns the model for a new call, with an unguessable id: knowing the id is enough to judge the answer."""
         taskset = self._stage.taskset
         sampling = taskset.sampling if taskset is not None else SamplingSpec()
         id = UUID(bytes=self._random_bytes(16), version=4)
         return Model(self._engine, self._tokenizer, spec=self._stage.model, sampling=sampling, rollout=id)
 
-    async def _feedback(self, http: HttpCall) -> None:
+    async def _take_feedback(self, http: HttpCall) -> None:
+        """Stores feedback, and replies whether the feedback is new."""
         feedback = decoded(json_decoder(FeedbackBody).decode, await http.body()).checked()
         new = await asyncio.to_thread(self._history.judge, feedback)
         await http.answer(msgspec.json.encode({"status": "success", "recorded": new}))
 
-    async def _commit(self, http: HttpCall) -> None:
+    async def _take_commit(self, http: HttpCall) -> None:
+        """Commits runs with feedback, and replies with the numbers of committed, grouped and waiting runs."""
         await http.body()
         done = await self._conversations.commit(self._stage.algorithm.repeat_times)
         summary = {"status": "success", "committed": done.runs, "groups": done.groups, "waiting": done.waiting}
         await http.answer(msgspec.json.encode(summary))
 
-    async def _models(self, http: HttpCall) -> None:
-        await http.answer(models_of(self._model(), http))
+    async def _list_models(self, http: HttpCall) -> None:
+        """Replies with the list of models."""
+        await http.answer(models_of(self._new_model(), http))
 
-    async def _health(self, http: HttpCall) -> None:
+    async def _report_health(self, http: HttpCall) -> None:
+        """Replies with the weight version. Raises CallError before the first weights."""
         version = self._gate.version
         if version < 0:
             raise CallError(503, "there are no weights yet", kind=SERVER, reason="no_weights")
         await http.answer(msgspec.json.encode({"status": "ok", "version": version}))
 
-    async def _metrics(self, http: HttpCall) -> None:
+    async def _report_metrics(self, http: HttpCall) -> None:
+        """Replies with gauges in Prometheus's format."""
         gauges = await asyncio.to_thread(self._history.counts)
         gauges |= {"calls_running": self._calls, "weights_version": self._gate.version}
         lines = [f"# TYPE rftd_serving_{name} gauge\nrftd_serving_{name} {gauge}\n" for name, gauge in gauges.items()]

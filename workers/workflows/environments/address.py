@@ -15,21 +15,27 @@ from rftd.ops.errors import ConfigError
 
 COMMAND: Final = "command"
 """Kind of environments served by a command of the experiment file."""
-PACKAGES: Final = ("gymnasium", "openenv", "reasoning_gym", "verifiers")
+PACKAGES: Final = ("gymnasium", "openenv", "reasoning_gym", "textworld", "verifiers")
 """Kinds of environments with a built-in server, by the package's name."""
 SERVER: Final = "server.py"
 """Name of the built-in server in the folder of a command."""
 _KINDS: Final = (*PACKAGES, COMMAND)
+"""Kinds of environments."""
 _ADDRESS: Final = re.compile(r"(?P<kind>[a-z_]+)://(?P<name>[^?#\s]+)(?:\?(?P<query>[^#\s]*))?")
+"""Form of an address."""
 _PYTHON: Final = "python"
+"""Argument naming another Python."""
 _FIX: Final = f"write KIND://NAME or KIND://NAME?KEY=VALUE&KEY=VALUE, with one of the kinds {', '.join(_KINDS)}"
+"""Fix for an invalid address."""
 
 
 class EnvironmentAddress(msgspec.Struct, frozen=True):
     """An environment's kind, name, arguments, and the Python with the environment's package."""
 
     kind: str
+    """Kind of the environment."""
     name: str
+    """Name of the environment."""
     arguments: tuple[str, ...] = ()
     """Arguments of the environment, as `KEY=VALUE`."""
     python: str = ""
@@ -62,7 +68,7 @@ def environment_address(text: str) -> EnvironmentAddress:
     """Parses an address such as `reasoning_gym://leg_counting?size=100`. Raises ConfigError."""
     match = _ADDRESS.fullmatch(text)
     if match is None or match["kind"] not in _KINDS:
-        raise ConfigError(f"{text!r} is no address of an environment", field="environment", fix=_FIX)
+        raise ConfigError(f"{text!r} is not the address of an environment", field="environment", fix=_FIX)
     python = ""
     arguments: list[str] = []
     for pair in filter(None, (match["query"] or "").split("&")):

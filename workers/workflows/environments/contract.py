@@ -22,32 +22,39 @@ SOCKET_VARIABLE: Final = "RFTD_ENVIRONMENT_SOCKET"
 STEP_VARIABLE: Final = "RFTD_ENVIRONMENT_STEP_S"
 """Variable of the command: seconds after which nobody waits for the answer to a call."""
 SOCKET: Final = "environment.sock"
+"""Name of the socket in the command's folder."""
 
 
 class TaskPage(msgspec.Struct, frozen=True):
     """Rows of the dataset, in order."""
 
     rows: list[dict[str, Any]]
+    """Rows of the dataset as objects; none behind the dataset's end."""
 
 
 class BegunEpisode(msgspec.Struct, frozen=True):
     """The first observation of an episode."""
 
     observation: str
+    """First observation of the episode, as text for the model."""
 
 
 class TakenStep(msgspec.Struct, frozen=True):
     """The observation after an action; `done` ends the episode."""
 
     done: bool
+    """True at the episode's end."""
     observation: str = ""
+    """Observation after the action, as text for the model."""
 
 
 class EpisodeScore(msgspec.Struct, frozen=True):
     """The reward of an episode, with the figures behind it by name."""
 
     reward: float
+    """Reward of the episode until now."""
     parts: dict[str, float] = {}
+    """Figures behind the reward, by name."""
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
@@ -58,3 +65,4 @@ class CallFailure(msgspec.Struct, frozen=True):
     """The answer to a failed call."""
 
     error: str = ""
+    """What failed."""

@@ -10,7 +10,8 @@ from rftd.workers.workflows.environments.server import EnvironmentServer, Served
 
 MOST_ROWS: Final = 1_000_000
 """Maximum rows of an environment: the dataset of a generator has no end."""
-_ROWS_AT_ONCE: Final = 32
+_ROWS_PER_CALL: Final = 32
+"""Number of rows requested in one call of the server."""
 
 
 async def environment_rows(program: ServedProgram, limit_rows: int | None = None) -> AsyncIterator[dict[str, Any]]:
@@ -19,7 +20,7 @@ async def environment_rows(program: ServedProgram, limit_rows: int | None = None
     try:
         async with server.session() as session:
             first = 0
-            while page := await session.tasks(first, _ROWS_AT_ONCE):
+            while page := await session.tasks(first, _ROWS_PER_CALL):
                 for row in page:
                     if first == limit_rows:
                         return

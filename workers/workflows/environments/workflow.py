@@ -25,7 +25,9 @@ from rftd.workers.workflows.simple import with_system_prompt
 from rftd.workers.workflows.trajectory import Trajectory
 
 _BOUNDS: Final = SandboxBounds()
+"""Default bounds of a command."""
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+"""Type of a time limit."""
 
 
 class EnvironmentWorkflow:
@@ -68,7 +70,9 @@ class EnvironmentWorkflow:
             start_s=start_s,
             step_s=step_s,
         )
+        """Command of the environment's server, with everything given to it."""
         self._server = EnvironmentServer(self.program)
+        """Server of the environment, shared by this worker's rollouts."""
         self._max_steps = max_steps
 
     @staticmethod

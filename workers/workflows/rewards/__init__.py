@@ -24,5 +24,6 @@ tool_call           calls of functions compared with those of the row
 rubric_judge        the rating of an auxiliary model by a row's rubrics
 line_process        a module in a separate process, answering lines
 
-A new reward: one file, one line in `registry`, its goldens in tests/unit/workers/workflows/rewards.
+A new reward: one file, one line in `registry`, its tests in tests/unit/workers/workflows/rewards, and its
+row in docs/extending.md.
 """

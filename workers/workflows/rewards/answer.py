@@ -12,14 +12,18 @@ from rftd.workers.workflows.rewards.unit import measured, same_unit
 from rftd.workers.workflows.rewards.words import announced, closing, only_quantity
 
 _BOX: Final = re.compile(r"\\f?boxed ?(\{)")
+"""Beginning of a box."""
 _BRACE: Final = re.compile(r"[{}]")
+"""An opening or closing brace, for finding the end of a box."""
 _ONE_BRACED: Final = re.compile(r"([\^_])\{([A-Za-z0-9])\}")
+"""An exponent or index of one character in braces."""
 _ALIKE: Final = (
     ("\\displaystyle", ""),
     ("\\varnothing", "\\emptyset"),
     ("∅", "\\emptyset"),
     ("\\mathbb{R}", "(-\\infty, \\infty)"),
 )
+"""Spellings with equal meaning, each with its normal form."""
 _INVISIBLE: Final = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
 """Soft hyphens, joiners, direction and byte order marks: invisible characters written by some tokenizers."""
 _DEPTH: Final = 3
@@ -94,7 +98,7 @@ def agree(answer: str, truth: str) -> bool:
 
     A numeric truth requires a number: 12 * 12 does not agree with 144. A unit may be missing, but must not differ.
     """
-    return _same(visible(answer), visible(truth), _DEPTH)
+    return _agrees_within(visible(answer), visible(truth), _DEPTH)
 
 
 class AnswerVerdict(NamedTuple):
@@ -137,6 +141,7 @@ def accuracy(response: str, truth: str, *, cut: bool = False) -> float:
 
 
 def _is_quantity(answer: str, expected: Quantity) -> bool:
+    """True if the answer is a number, or an equation with a true left side, equal to the expected one."""
     quantity = parse_quantity(answer) or parse_quantity(unwrapped(value_side(plain(answer))))
     if quantity is None and "=" in answer:
         # An equation counts by its right side if the left side equals it: 9 * 2 = 18, but not 9 + 2 = 18.
@@ -146,18 +151,19 @@ def _is_quantity(answer: str, expected: Quantity) -> bool:
     return quantity is not None and quantity.agrees(expected)
 
 
-def _same(answer: str, truth: str, depth: int) -> bool:
+def _agrees_within(answer: str, truth: str, depth: int) -> bool:
+    """True if two answers agree; members of collections are compared down to `depth`."""
     expected = parse_quantity(truth)
     if expected is not None:
         return _is_quantity(answer, expected)
-    if _text(answer) == _text(truth):
+    if _text_form(answer) == _text_form(truth):
         return True
-    bare, unit = measured(_simple(answer))
-    truth_bare, truth_unit = measured(_simple(truth))
+    bare, unit = measured(_simple_form(answer))
+    truth_bare, truth_unit = measured(_simple_form(truth))
     if (unit or truth_unit) and same_unit(unit, truth_unit) and same_expression(bare, truth_bare):
         return True
-    answer = unwrapped(_simple(answer))
-    truth = unwrapped(_simple(truth))
+    answer = unwrapped(_simple_form(answer))
+    truth = unwrapped(_simple_form(truth))
     if same_choice(answer, truth) or same_expression(answer, truth):
         return True
     answer_value = value_side(answer)
@@ -171,15 +177,17 @@ def _same(answer: str, truth: str, depth: int) -> bool:
     if one_named:
         answer = answer_value
         truth = truth_value
-    return same_collection(answer, truth, lambda ours, theirs: _same(ours, theirs, depth - 1))
+    return same_collection(answer, truth, lambda ours, theirs: _agrees_within(ours, theirs, depth - 1))
 
 
-def _simple(text: str) -> str:
+def _simple_form(text: str) -> str:
+    """Returns the text in normal spelling, without surrounding marks."""
     for spelling, normal_form in _ALIKE:
         text = text.replace(spelling, normal_form)
     return plain(text).strip(" .*`")
 
 
-def _text(text: str) -> str:
-    text = unwrapped(_simple(text)).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+def _text_form(text: str) -> str:
+    """Returns the text for a comparison letter by letter."""
+    text = unwrapped(_simple_form(text)).replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
     return re.sub(r"\s+", "", _ONE_BRACED.sub(r"\1\2", text)).rstrip(".").casefold()

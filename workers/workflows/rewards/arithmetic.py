@@ -15,8 +15,10 @@ BITS: Final = 4096
 PRECISION: Final = decimal.Context(prec=60, Emax=9999, Emin=-9999, traps=[decimal.InvalidOperation, decimal.Overflow])
 """Decimal context for all functions here."""
 _CLOSE: Final = Decimal("1e-45")
+"""Relative difference below which two decimals are equal."""
 
 Number = Fraction | Decimal
+"""An exact or a decimal number."""
 
 
 class Undefined(Exception):
@@ -39,7 +41,8 @@ def opaque(text: str) -> Fraction:
     return Fraction(int.from_bytes(digest[:8], "big") + 1, 2**64)
 
 
-def _bounded(number: Number) -> Number:
+def _checked_size(number: Number) -> Number:
+    """Returns the number. Raises Undefined beyond the bounds."""
     if isinstance(number, Fraction):
         if number.numerator.bit_length() > BITS or number.denominator.bit_length() > BITS:
             raise Undefined
@@ -58,15 +61,15 @@ def as_decimal(number: Number) -> Decimal:
 def total(left: Number, right: Number) -> Number:
     """Returns the sum of two numbers. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _bounded(left + right)
-    return _guarded("+", left, right)
+        return _checked_size(left + right)
+    return _decimal_operation("+", left, right)
 
 
 def product(left: Number, right: Number) -> Number:
     """Returns the product of two numbers. Raises Undefined beyond the bounds."""
     if isinstance(left, Fraction) and isinstance(right, Fraction):
-        return _bounded(left * right)
-    return _guarded("*", left, right)
+        return _checked_size(left * right)
+    return _decimal_operation("*", left, right)
 
 
 def inverse(number: Number) -> Number:
@@ -76,7 +79,8 @@ def inverse(number: Number) -> Number:
     return 1 / number
 
 
-def _guarded(sign: str, left: Number, right: Number) -> Number:
+def _decimal_operation(sign: str, left: Number, right: Number) -> Number:
+    """Returns the sum, product or power of two numbers as decimals. Raises Undefined."""
     near = as_decimal(left)
     far = as_decimal(right)
     try:
@@ -84,7 +88,7 @@ def _guarded(sign: str, left: Number, right: Number) -> Number:
             summed = near + far
             # The difference of two equal roots is 0, not the last digit of their rounding errors.
             return Decimal(0) if abs(summed) <= _CLOSE * max(abs(near), abs(far)) else summed
-        return _bounded(near * far if sign == "*" else near**far)
+        return _checked_size(near * far if sign == "*" else near**far)
     except decimal.DecimalException as error:
         raise Undefined from error
 
@@ -101,13 +105,13 @@ def raised(base: Number, power: Number) -> Number:
             if size * abs(times) > BITS:
                 raise Undefined
             return Fraction(base**times)
-        return _guarded("^", base, power)
+        return _decimal_operation("^", base, power)
     if isinstance(power, Fraction) and power.numerator in (1, -1):
         root = rooted(base, Fraction(power.denominator))
         return root if power.numerator == 1 else inverse(root)
     if base <= 0 or not -EXPONENT <= power <= EXPONENT:
         raise Undefined
-    return _guarded("^", base, power)
+    return _decimal_operation("^", base, power)
 
 
 def rooted(number: Number, index: Number) -> Number:
@@ -128,7 +132,7 @@ def rooted(number: Number, index: Number) -> Number:
         bottom = _whole_root(number.denominator, index.numerator)
         if top is not None and bottom is not None:
             return Fraction(top, bottom)
-    return _guarded("^", number, Fraction(1, index.numerator))
+    return _decimal_operation("^", number, Fraction(1, index.numerator))
 
 
 def _whole_root(number: int, index: int) -> int | None:

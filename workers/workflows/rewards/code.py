@@ -21,15 +21,20 @@ from rftd.workers.workflows.sandbox.run_folder import rollout_folder
 from rftd.workers.workflows.sandbox.sandbox import SandboxBounds, SandboxCommand
 
 _BLOCK: Final = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
+"""A block of Python in Markdown."""
 _OUTPUT_BYTES: Final = 256 * 1024
 """Bytes of output of one test."""
 _CASES: Final = 64
 """Tests of a row run at most: the first ones."""
 _RELATIVE: Final = 1e-6
+"""Relative and absolute tolerance of numbers."""
 _START_S: Final = 10.0
+"""Seconds for the start of the program, besides its tests."""
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=600)]
+"""Type of a time limit."""
 MiB = Annotated[int, msgspec.Meta(ge=32, le=65536)]
+"""Type of a memory limit."""
 
 
 class CodeTest(NamedTuple):
@@ -38,6 +43,7 @@ class CodeTest(NamedTuple):
     case: dict[str, Any]
     """`input`: standard input; `function` and `arguments`; or `code`: assertions."""
     expected: Any = None
+    """Expected output or value."""
 
 
 class CodeReward:
@@ -60,6 +66,7 @@ class CodeReward:
         self._timeout_s = timeout_s
         self._memory_mib = memory_mib
         self._sandbox = open_sandbox("namespaces")
+        """Sandbox of the program."""
 
     async def score(self, response: str, truth: str, task: Task) -> RewardResult:
         """Returns the reward, with `tests_passed`: the share passed, without `partial` until a test fails.
@@ -71,7 +78,7 @@ class CodeReward:
         if program is None:
             return RewardResult(value=0.0, parts={"tests_passed": 0.0})
         outputs = await self._outputs(program, tests)
-        passed = sum(_passes(test, *output[:2]) for test, output in zip(tests, outputs, strict=False))
+        passed = sum(_is_passed(test, *output[:2]) for test, output in zip(tests, outputs, strict=False))
         share = passed / len(tests)
         return RewardResult(
             value=share if self._partial else float(passed == len(tests)),
@@ -132,11 +139,11 @@ def read_tests(tests: object) -> list[CodeTest]:
     if isinstance(tests, dict):
         inputs, outputs = tests.get("inputs"), tests.get("outputs")
         if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
-            read = [_test(*pair, tests.get("fn_name")) for pair in zip(inputs, outputs, strict=True)]
+            read = [_read_test(*pair, tests.get("fn_name")) for pair in zip(inputs, outputs, strict=True)]
     elif isinstance(tests, list) and all(isinstance(test, str) for test in tests):
         read = [CodeTest({"code": test}) for test in tests]
     elif isinstance(tests, list) and all(isinstance(test, dict) and "input" in test for test in tests):
-        read = [_test(test["input"], test.get("output", ""), test.get("fn_name")) for test in tests]
+        read = [_read_test(test["input"], test.get("output", ""), test.get("fn_name")) for test in tests]
     if not read:
         raise RolloutError(
             "the tests of the row are in no known form",
@@ -145,7 +152,8 @@ def read_tests(tests: object) -> list[CodeTest]:
     return read[:_CASES]
 
 
-def _test(given: Any, expected: Any, function: Any) -> CodeTest:
+def _read_test(given: Any, expected: Any, function: Any) -> CodeTest:
+    """Returns a test of an input, or of a function's arguments, with its expected output or value."""
     if function:
         arguments = given if isinstance(given, list) else [json.loads(line) for line in str(given).splitlines()]
         if isinstance(expected, str):
@@ -155,7 +163,8 @@ def _test(given: Any, expected: Any, function: Any) -> CodeTest:
     return CodeTest({"input": lines[0]}, lines[1])
 
 
-def _passes(test: CodeTest, ended: str, output: str) -> bool:
+def _is_passed(test: CodeTest, ended: str, output: str) -> bool:
+    """True if the test ended normally with the expected output or value."""
     if ended != "done":
         return False
     if "code" in test.case:
@@ -166,13 +175,14 @@ def _passes(test: CodeTest, ended: str, output: str) -> bool:
         except ValueError:
             return False
         # APPS writes a returned value as a list of one.
-        return _equal(returned, test.expected) or (
-            isinstance(test.expected, list) and len(test.expected) == 1 and _equal(returned, test.expected[0])
+        return _is_equal(returned, test.expected) or (
+            isinstance(test.expected, list) and len(test.expected) == 1 and _is_equal(returned, test.expected[0])
         )
     return _same_lines(output, str(test.expected))
 
 
-def _equal(returned: Any, expected: Any) -> bool:
+def _is_equal(returned: Any, expected: Any) -> bool:
+    """True if two values are equal, numbers to a millionth."""
     if isinstance(returned, float) or isinstance(expected, float):
         numbers = isinstance(returned, int | float) and isinstance(expected, int | float)
         return numbers and math.isclose(returned, expected, rel_tol=_RELATIVE, abs_tol=_RELATIVE)
@@ -191,6 +201,7 @@ def _same_lines(output: str, expected: str) -> bool:
 
 
 def _same_word(word: str, expected: str) -> bool:
+    """True if two words are equal, or numbers with a point equal to a millionth."""
     if word == expected:
         return True
     if "." not in expected and "e" not in expected.lower():
@@ -203,4 +214,5 @@ def _same_word(word: str, expected: str) -> bool:
 
 @cache
 def _cases_program() -> str:
+    """Returns the text of the program that runs the tests."""
     return Path(__file__).with_name("code_cases.py").read_text(encoding="utf-8")

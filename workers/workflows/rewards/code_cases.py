@@ -19,10 +19,16 @@ from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
 from typing import Any, NoReturn
 
 _DUMPABLE = 4
+"""Number of prctl's option deciding whether other processes of the user may read the memory of this one."""
 
 
 def main() -> None:
-    """Reads a request from standard input, and writes [ended, output, error] of each case until a failure."""
+    """Reads a request from standard input, runs its cases, and writes a list of [ended, output, error], one for each.
+
+    Both are JSON. The request has `program`, a text; `cases`, each with `input`, with `function` and `arguments`, or
+    with `code`; `timeout_s` and `output_bytes`, the bounds of a case; and `all_cases`: if false, the first case that is
+    not `done` is the last one run.
+    """
     request = json.load(sys.stdin)
     # Its memory and its output are the verdict: programs, of the same user, must reach neither.
     ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
@@ -35,7 +41,12 @@ def main() -> None:
 
 
 def _run(request: dict[str, Any], case: dict[str, Any]) -> tuple[str, str, str]:
-    """Returns how a case ended (`done`, `failed`, `time` or `output`), its output, and its last line of errors."""
+    """Runs a case in a fork, and returns how it ended (`done`, `failed`, `time` or `output`), its output, and its last
+    line of errors.
+
+    A case without `input` has ended well only if the fork wrote a random marker once the function returned, or the
+    code passed; its output is the text after the marker, so that nothing printed by the program counts.
+    """
     marker = os.urandom(16).hex()
     pipes = [os.pipe(), os.pipe()]
     pid = os.fork()
@@ -59,7 +70,11 @@ def _run(request: dict[str, Any], case: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _awaited(pid: int, texts: dict[int, bytes], request: dict[str, Any]) -> tuple[str, int]:
-    """Reads a fork's pipes until its end or a bound, and returns the bound and the exit code."""
+    """Reads a fork's pipes until its end or a bound, kills its process group, and returns the bound and the exit code.
+
+    `texts` maps the pipes' descriptors to the bytes read, which are added here. The bound is `time` or `output`, or
+    empty; the exit code is negative after a signal.
+    """
     deadline_s = time.monotonic() + request["timeout_s"]
     process = os.pidfd_open(pid)
     poll = select.poll()
@@ -92,7 +107,11 @@ def _awaited(pid: int, texts: dict[int, bytes], request: dict[str, Any]) -> tupl
 
 
 def _become(program: str, case: dict[str, Any], marker: str, outputs: list[int]) -> NoReturn:
-    """Runs the program with a case, and ends the process."""
+    """Runs the program with a case in a fresh fork, and ends the process: with code 0 after success, 1 after an error.
+
+    `outputs` are the descriptors of standard output and standard error. A function's value is written as JSON after
+    the marker; after assertions the marker stands alone. The code of a SystemExit is kept.
+    """
     code = 1
     try:
         os.setsid()

@@ -17,8 +17,11 @@ COLLECTION_CHARS: Final = 1000
 _OPENING: Final = "([{"
 _CLOSING: Final = ")]}"
 _AND: Final = re.compile(r"\s*(?:\\text\{,? ?(?:and|or),? ?\}|(?:,\s*)?(?<![A-Za-z])(?:and|or)(?![A-Za-z])|;)\s*")
+"""Separator of the members of a list: a comma, semicolon, `and` or `or`."""
 _OR: Final = re.compile(r"\s*(?:\\text\{ ?or ?\}|(?<![A-Za-z\\])or(?![A-Za-z]))\s*")
+"""The word `or` between alternatives."""
 _UNION: Final = re.compile(r"\\cup(?![A-Za-z])|∪")
+"""Sign of a union of intervals."""
 _RELATIONS: Final = (
     ("\\leqslant", "≤"),
     ("\\geqslant", "≥"),
@@ -34,13 +37,21 @@ _RELATIONS: Final = (
     (">=", "≥"),
     ("!=", "≠"),
 )
+"""Sign of each LaTeX relation, longest names first."""
 _RELATION: Final = re.compile(r"[=<>≤≥≠]")
+"""Sign of an equation or inequality."""
 _FLIPPED: Final = str.maketrans("<>≤≥", "><≥≤")
+"""Sign of the reversed relation."""
 _CHOICE: Final = re.compile(r"\(?([A-J])\)?[.:]?")
+"""A letter of a multiple-choice answer."""
 _NAMED_CHOICE: Final = re.compile(r"(?:[Oo]ption|[Cc]hoice) \(?([A-J])\)?[.:]?|(?:\(([A-J])\)|([A-J])[.):])(?: +\S.*)?")
+"""A letter of a multiple-choice answer, with its label or text."""
 _NAME: Final = re.compile(r"\\?[A-Za-z]+(?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?(?:\([A-Za-z]\))?")
+"""Name of a variable or function, possibly with an index."""
 _NAMES: Final = re.compile(rf"\( ?{_NAME.pattern}(?: ?, ?{_NAME.pattern})+ ?\)")
+"""Several names in parentheses."""
 _MEMBER_OF: Final = re.compile(rf"{_NAME.pattern} ?(?:\\in(?![A-Za-z])|∈) ?")
+"""A variable and the sign of membership before a set."""
 
 Same = Callable[[str, str], bool]
 

@@ -22,7 +22,9 @@ from rftd.workers.workflows.source import SourceName
 BOUNDS: Final = SandboxBounds(wall_s=60.0, memory_mib=1024, disk_mib=64, processes=64, output_mib=4)
 """Bounds of one call."""
 _RETURNED: Final = ".returned.json"
+"""File with the returned value."""
 _SOURCE: Final = ".source.py"
+"""File with the source."""
 # Runs in the sandbox, where nothing of rftd is: a RewardResult is known by its attributes.
 _CALL: Final = """
 import inspect, json, sys, types
@@ -56,6 +58,7 @@ else:
 with open(".returned.json", "w", encoding="utf-8") as file:
     json.dump({**answer, "extracted": None if note is None else str(note)[:1000]}, file)
 """
+"""Program that calls the function."""
 
 
 class ConfinedReward:
@@ -64,10 +67,13 @@ class ConfinedReward:
     def __init__(
         self, name: SourceName, text: str, arguments: Mapping[str, Any], *, isolation: Isolation = "namespaces"
     ) -> None:
+        """`text` is the source, `arguments` those of the experiment file."""
         self._name = name
         self._text = text
         self._arguments = dict(arguments)
+        """Arguments of the function."""
         self._sandbox = open_sandbox(isolation)
+        """Sandbox of the calls."""
 
     async def score(self, response: str, truth: str, task: Task) -> RewardResult | dict[str, float]:
         """Returns what the function returned. Raises RolloutError if it fails, or reaches a bound."""
@@ -98,10 +104,11 @@ class ConfinedReward:
             report = await self._sandbox.run(command)
             report.check(f"reward {str(self._name)!r}", BOUNDS)
             written = await asyncio.to_thread(folder.read, _RETURNED)
-        return _result(written, str(self._name))
+        return _decode_result(written, str(self._name))
 
 
-def _result(written: bytes | None, name: str) -> RewardResult | dict[str, float]:
+def _decode_result(written: bytes | None, name: str) -> RewardResult | dict[str, float]:
+    """Decodes the returned value. Raises RolloutError for a missing or malformed one."""
     try:
         answer = json.loads(written or b"")
         value = answer["value"]

@@ -17,9 +17,12 @@ from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.rule_based import FORMAT_REWARD
 
 _NUMBERS: Final = ("numbers", "nums")
+"""Columns with the given numbers."""
 _PLAIN: Final = re.compile(r"[-+*/()\d\s]+", re.ASCII)
+"""Characters of a plain expression."""
 _TARGET: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?", re.ASCII)
-_OTHER: Final = re.compile(r"\*\s*\*|/\s*/|[\d)]\s*\(|\)\s*\d", re.ASCII)
+"""Form of a target."""
+_UNSUPPORTED_OPERATORS: Final = re.compile(r"\*\s*\*|/\s*/|[\d)]\s*\(|\)\s*\d", re.ASCII)
 """Powers, whole quotients and products without a sign, excluded from the four operations."""
 
 
@@ -45,7 +48,7 @@ class CountdownReward:
 
 def solves(expression: str, target: Fraction, numbers: Sequence[int]) -> bool:
     """True if the expression uses each of the numbers exactly once and its value is `target`."""
-    if not _PLAIN.fullmatch(expression) or _OTHER.search(expression):
+    if not _PLAIN.fullmatch(expression) or _UNSUPPORTED_OPERATORS.search(expression):
         return False
     # A number with more digits than the longest given one matches none, and would be expensive to read.
     longest = max((len(str(number)) for number in numbers), default=0)

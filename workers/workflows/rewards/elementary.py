@@ -15,12 +15,15 @@ from typing import Final
 from rftd.workers.workflows.rewards.arithmetic import Number, Undefined, as_decimal, inverse, opaque, product, total
 
 PI: Final = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640629")
+"""The circle constant."""
 EULER: Final = Decimal("2.71828182845904523536028747135266249775724709369995957496696762772407663035")
+"""The base of natural logarithms."""
 LARGEST: Final = 9999
 """Largest argument; larger ones have lost too many digits."""
 COUNTED: Final = 64
 """Largest argument of factorials and binomials; larger ones have opaque values."""
-_NOTHING: Final = Decimal("1e-50")
+_ZERO_BOUND: Final = Decimal("1e-50")
+"""Absolute value below which a sine is 0."""
 
 
 def value_at(name: str, inner: Number, base: Number | None = None) -> Number:
@@ -61,6 +64,7 @@ def binomial_of(top: Number, bottom: Number) -> Number:
 
 
 def _logarithm(name: str, inner: Number, base: Number | None) -> Number:
+    """Returns a logarithm; one without a base is opaque, except `ln`. Raises Undefined."""
     if inner <= 0 or (base is not None and (base <= 0 or base == 1)):
         raise Undefined
     natural = as_decimal(inner).ln()
@@ -71,6 +75,7 @@ def _logarithm(name: str, inner: Number, base: Number | None) -> Number:
 
 
 def _sine(argument: Decimal) -> Decimal:
+    """Returns the sine of an angle in radians."""
     turned = argument.remainder_near(2 * PI)
     # sin 3a = 3 sin a - 4 sin^3 a, five times: a is below 0.013 then, and 16 terms give 60 digits.
     small = turned / 243
@@ -81,18 +86,24 @@ def _sine(argument: Decimal) -> Decimal:
         sine += term
     for _ in range(5):
         sine = 3 * sine - 4 * sine**3
-    return Decimal(0) if abs(sine) <= _NOTHING else sine
+    return Decimal(0) if abs(sine) <= _ZERO_BOUND else sine
 
 
 def _cosine(argument: Decimal) -> Decimal:
+    """Returns the cosine of an angle in radians."""
     return _sine(argument + PI / 2)
 
 
-def _over(top: Callable[[Decimal], Decimal], bottom: Callable[[Decimal], Decimal]) -> Callable[[Decimal], Number]:
+def _quotient_of(
+    top: Callable[[Decimal], Decimal], bottom: Callable[[Decimal], Decimal]
+) -> Callable[[Decimal], Number]:
+    """Returns the function dividing `top` by `bottom`."""
     return lambda argument: product(top(argument), inverse(bottom(argument)))
 
 
 def _hyperbolic(sign: int) -> Callable[[Decimal], Decimal]:
+    """Returns the hyperbolic sine (`sign` -1) or cosine (1)."""
+
     def value(argument: Decimal) -> Decimal:
         return as_decimal(total(argument.exp(), sign * (-argument).exp())) / 2
 
@@ -100,18 +111,20 @@ def _hyperbolic(sign: int) -> Callable[[Decimal], Decimal]:
 
 
 def _one(argument: Decimal) -> Decimal:
+    """Returns 1 for every argument."""
     return Decimal(1)
 
 
 _COMPUTED: Final[dict[str, Callable[[Decimal], Number]]] = {
     "sin": _sine,
     "cos": _cosine,
-    "tan": _over(_sine, _cosine),
-    "cot": _over(_cosine, _sine),
-    "sec": _over(_one, _cosine),
-    "csc": _over(_one, _sine),
+    "tan": _quotient_of(_sine, _cosine),
+    "cot": _quotient_of(_cosine, _sine),
+    "sec": _quotient_of(_one, _cosine),
+    "csc": _quotient_of(_one, _sine),
     "sinh": _hyperbolic(-1),
     "cosh": _hyperbolic(1),
-    "tanh": _over(_hyperbolic(-1), _hyperbolic(1)),
+    "tanh": _quotient_of(_hyperbolic(-1), _hyperbolic(1)),
     "exp": Decimal.exp,
 }
+"""Computed functions by name."""

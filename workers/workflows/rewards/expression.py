@@ -32,10 +32,12 @@ EXPRESSION_CHARS: Final = 256
 POINTS: Final = 5
 """Number of points for comparing expressions; variables are negative at some of them."""
 DEPTH: Final = 24
+"""Maximum nesting of an expression."""
 _TOKEN: Final = re.compile(
     r" *(?:(?P<number>[0-9]{1,64}(?:\.[0-9]{1,64})?|\.[0-9]{1,64})|(?P<command>\\[A-Za-z]+)|(?P<word>[A-Za-z]+)"
     r"|(?P<sign>[-+*/^_(){}\[\]|!π√]))"
 )
+"""One token: number, command, word or sign."""
 _FUNCTIONS: Final = frozenset(
     [
         "sin",
@@ -56,6 +58,7 @@ _FUNCTIONS: Final = frozenset(
         "exp",
     ]
 )
+"""Names of functions."""
 _LETTERS: Final = frozenset(
     [
         "alpha",
@@ -78,10 +81,15 @@ _LETTERS: Final = frozenset(
         "infty",
     ]
 )
+"""Names of commands that are read like letters: Greek letters, and infinity."""
 _CONSTANTS: Final = {"pi": PI, "e": EULER}
+"""Values of constants."""
 _TIMES: Final = frozenset({"*", "\\times", "\\cdot"})
+"""Signs of multiplication."""
 _OPENING: Final = {"(": ")", "{": "}", "[": "]"}
+"""Closing bracket of each opening one."""
 _SHOWS_MATHEMATICS: Final = re.compile(r"[-+*/^0-9]|\\[a-z]")
+"""A character making a text an expression."""
 _NORMAL: Final = (
     ("\\dfrac", "\\frac"),
     ("\\tfrac", "\\frac"),
@@ -97,6 +105,7 @@ _NORMAL: Final = (
     ("\\lvert", "|"),
     ("\\rvert", "|"),
 )
+"""Spellings with equal meaning, each with its normal form."""
 
 
 class Unreadable(Exception):
@@ -107,10 +116,10 @@ def same_expression(left: str, right: str) -> bool:
     """True if two plain texts are expressions of equal value everywhere; False also if either is unreadable."""
     compared = False
     try:
-        ours = _tokens(left)
-        theirs = _tokens(right)
+        ours = _tokens_of(left)
+        theirs = _tokens_of(right)
         for point in range(POINTS):
-            same = _same_at(ours, theirs, point)
+            same = _is_equal_at(ours, theirs, point)
             if same is False:
                 return False
             compared = compared or same is True
@@ -127,14 +136,14 @@ def same_equation(left: str, right: str) -> bool:
     compared = 0
     factor: Number | None = None
     try:
-        ours = _difference(left)
-        theirs = _difference(right)
+        ours = _difference_tokens(left)
+        theirs = _difference_tokens(right)
         if len(_variables(theirs)) < 2:
             # x = 4 is a solution; 2x = 8 is not solved yet.
             return False
         for point in range(POINTS):
-            near = _at(ours, point)
-            far = _at(theirs, point)
+            near = _value_at_point(ours, point)
+            far = _value_at_point(theirs, point)
             if near is None or far is None or not far:
                 if (near is None) != (far is None) or (far is not None and near != far):
                     return False
@@ -154,44 +163,49 @@ def same_equation(left: str, right: str) -> bool:
 def value_of(text: str) -> Fraction | None:
     """Returns the exact value of plain arithmetic without variables; None for other texts."""
     try:
-        tokens = _tokens(text)
+        tokens = _tokens_of(text)
         if _variables(tokens):
             return None
         with decimal.localcontext(PRECISION):
-            number = _Reader(tokens, 0).whole()
+            number = _ExpressionReader(tokens, 0).whole()
     except (Unreadable, Undefined):
         return None
     return number if isinstance(number, Fraction) else None
 
 
-def _difference(equation: str) -> list[str]:
+def _difference_tokens(equation: str) -> list[str]:
+    """Returns the tokens of left minus right side. Raises Unreadable."""
     sides = equation.split("=")
     if len(sides) != 2:
         raise Unreadable
-    return ["(", *_tokens(sides[0]), ")", "-", "(", *_tokens(sides[1]), ")"]
+    return ["(", *_tokens_of(sides[0]), ")", "-", "(", *_tokens_of(sides[1]), ")"]
 
 
 def _variables(tokens: list[str]) -> set[str]:
+    """Returns the letters among tokens: variables, and the constants pi and e."""
     return {token for token in tokens if token[0].isalpha() or token[1:] in _LETTERS}
 
 
-def _same_at(ours: list[str], theirs: list[str], point: int) -> bool | None:
-    our_value = _at(ours, point)
-    their_value = _at(theirs, point)
+def _is_equal_at(ours: list[str], theirs: list[str], point: int) -> bool | None:
+    """True if both values are equal at a point; None if neither has a value there."""
+    our_value = _value_at_point(ours, point)
+    their_value = _value_at_point(theirs, point)
     if our_value is None or their_value is None:
         return None if our_value is their_value else False
     return same_value(our_value, their_value)
 
 
-def _at(tokens: list[str], point: int) -> Number | None:
+def _value_at_point(tokens: list[str], point: int) -> Number | None:
+    """Returns the value at a point; None if undefined."""
     try:
         with decimal.localcontext(PRECISION):
-            return _Reader(tokens, point).whole()
+            return _ExpressionReader(tokens, point).whole()
     except Undefined:
         return None
 
 
-def _tokens(text: str) -> list[str]:
+def _tokens_of(text: str) -> list[str]:
+    """Splits a text into tokens. Raises Unreadable."""
     if len(text) > EXPRESSION_CHARS:
         raise Unreadable
     for spelling, normal in _NORMAL:
@@ -219,32 +233,37 @@ def _tokens(text: str) -> list[str]:
     return tokens
 
 
-class _Reader:
+class _ExpressionReader:
     """Reads tokens by recursive descent and computes their value at a point on the way."""
 
     def __init__(self, tokens: list[str], point: int) -> None:
-        self._tokens = tokens
+        """`point` is the number of the point that gives variables their values."""
+        self._tokens_of = tokens
         self._point = point
-        self._at = 0
+        self._value_at_point = 0
         self._depth = 0
 
     def whole(self) -> Number:
+        """Returns the value of all tokens. Raises Unreadable, Undefined."""
         number = self._sum()
-        if self._at < len(self._tokens):
+        if self._value_at_point < len(self._tokens_of):
             raise Unreadable
         return number
 
     def _next(self) -> str:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+        """Returns the next token; empty at the end."""
+        return self._tokens_of[self._value_at_point] if self._value_at_point < len(self._tokens_of) else ""
 
     def _take(self, expected: str = "") -> str:
+        """Returns the next token and moves behind it. Raises Unreadable unless it is the `expected` one."""
         token = self._next()
         if not token or (expected and token != expected):
             raise Unreadable
-        self._at += 1
+        self._value_at_point += 1
         return token
 
     def _sum(self) -> Number:
+        """Reads a sum."""
         self._depth += 1
         if self._depth > DEPTH:
             raise Unreadable
@@ -256,11 +275,13 @@ class _Reader:
         return number
 
     def _sign(self) -> Fraction:
+        """Reads a sign: 1 or -1; 1 without one."""
         if self._next() not in ("+", "-"):
             return Fraction(1)
         return Fraction(-1 if self._take() == "-" else 1)
 
     def _term(self) -> Number:
+        """Reads a product or quotient."""
         number = self._power()
         divided = False
         while True:
@@ -281,6 +302,7 @@ class _Reader:
                 return number
 
     def _power(self) -> Number:
+        """Reads a power."""
         base = self._counted()
         if self._next() != "^":
             return base
@@ -289,6 +311,7 @@ class _Reader:
         return raised(base, product(sign, self._counted()))
 
     def _counted(self) -> Number:
+        """Reads a number with factorials."""
         number = self._base()
         while self._next() == "!":
             self._take()
@@ -326,10 +349,16 @@ class _Reader:
         r"""Reads a group, or one digit of the following token: `\frac12` is a half."""
         token = self._next()
         if token.isdigit() and len(token) > 1:
-            self._tokens = [*self._tokens[: self._at], token[0], token[1:], *self._tokens[self._at + 1 :]]
+            self._tokens_of = [
+                *self._tokens_of[: self._value_at_point],
+                token[0],
+                token[1:],
+                *self._tokens_of[self._value_at_point + 1 :],
+            ]
         return self._base()
 
     def _root(self) -> Number:
+        """Reads a root with its index."""
         index: Number = Fraction(2)
         if self._next() == "[":
             self._take()
@@ -338,6 +367,7 @@ class _Reader:
         return rooted(self._argument(), index)
 
     def _function(self, name: str) -> Number:
+        """Reads a function with base, power and argument."""
         base: Number | None = None
         power: Number = Fraction(1)
         if self._next() == "_":
@@ -360,6 +390,7 @@ class _Reader:
         return raised(value_at(name, inner, base), power)
 
     def _variable(self, name: str) -> Number:
+        """Returns the value of a constant, or of a variable at the point."""
         if name in _CONSTANTS and self._next() != "_":
             return _CONSTANTS[name]
         if self._next() == "_":

@@ -21,7 +21,9 @@ from rftd.workers.hosts.leftovers import MARK
 _NAMES: Final = frozenset(
     {"PATH", "HOME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", MARK}
 )
+"""Variables passed to a process."""
 _FAMILIES: Final = ("LC_*", "OMP_*", "MKL_*")
+"""Patterns of further variables passed to a process."""
 ANSWER_S: Final = 600.0
 """Seconds without an answer until a process is killed; the first answer may wait for a model to load."""
 
@@ -36,6 +38,7 @@ class ProcessEnded(Exception):
     """The process ended instead of answering; `status` is its exit status, or minus the number of the ending signal."""
 
     def __init__(self, module: str, status: int, *, why: str = "") -> None:
+        """`why` is appended to the message."""
         super().__init__(f"the process of {module} ended with status {status}{why}")
         self.status = status
 
@@ -50,10 +53,11 @@ class LineProcess:
         self._module = module
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
+        """The running process; None before the first request, and after the end of a process."""
 
     def ask(self, request: Any) -> Any:
         """Sends one line and returns its answer. Raises ProcessEnded if the process ends first."""
-        process = self._process or self._started()
+        process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         late = threading.Event()
 
@@ -79,7 +83,8 @@ class LineProcess:
         why = f": no answer within {self._timeout_s:g} s" if late.is_set() else ""
         raise ProcessEnded(self._module, process.wait(), why=why)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _start(self) -> subprocess.Popen[str]:
+        """Starts the process."""
         self._process = subprocess.Popen(
             # -I: neither a file in the explorer's working folder nor a variable may decide what the process imports.
             [sys.executable, "-I", "-m", self._module],
@@ -91,11 +96,12 @@ class LineProcess:
             encoding="utf-8",
         )
         # The process ends with its input, but not while computing.
-        weakref.finalize(self, _end, self._process)
+        weakref.finalize(self, _kill_process, self._process)
         return self._process
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _kill_process(process: subprocess.Popen[str]) -> None:
     # Leaving the context closes the pipes and waits for the process.
+    """Kills a process, and waits for its end."""
     with process:
         process.kill()

@@ -19,8 +19,11 @@ VERDICT: Final = "Verdict:"
 """First word of the last line of a judge's answer, followed by a number alone."""
 
 _PLACE: Final = re.compile(r"\{(question|truth|response|rubrics)\}")
+"""A placeholder in a prompt."""
 _LAST_LINE: Final = re.compile(rf"(?:^|\n){VERDICT} ([0-9]{{1,6}}(?:\.[0-9]{{1,6}})?)\s*\Z")
+"""The verdict at the end of an answer."""
 _SHOWN_CHARS: Final = 200
+"""Maximum characters of an answer in an error."""
 
 
 class JudgePrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +32,9 @@ class JudgePrompt(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """Text with `{question}`, `{truth}` and `{response}` as placeholders for the judged texts."""
     lowest: float = 0.0
+    """Lowest verdict."""
     highest: float = 1.0
+    """Highest verdict."""
 
 
 JUDGE_PROMPTS: Final[Mapping[str, JudgePrompt]] = MappingProxyType(
@@ -70,6 +75,7 @@ Think briefly. Then write as the last line, and nothing after it, `Verdict: N` w
         ),
     }
 )
+"""The built-in prompts by name."""
 
 
 class LlmJudgeReward:
@@ -84,6 +90,7 @@ class LlmJudgeReward:
         self.check_arguments(prompt=prompt, text=text, lowest=lowest, highest=highest)
         self._judge = judge
         self._prompt = JudgePrompt(text=text, lowest=lowest, highest=highest) if text else JUDGE_PROMPTS[prompt]
+        """Prompt of the judge."""
 
     @staticmethod
     def check_arguments(
@@ -100,14 +107,14 @@ class LlmJudgeReward:
             )
         if text and not lowest < highest:
             raise ConfigError(
-                f"the verdicts would lie between {lowest:g} and {highest:g}", field="highest", fix="raise it"
+                f"the verdicts would be between {lowest:g} and {highest:g}", field="highest", fix="raise it"
             )
 
     async def score(
         self, response: str, truth: str, task: Task, *, auxiliary_models: Sequence[AuxiliaryModel]
     ) -> RewardResult:
         """Returns `judge`: the verdict as a share of its range, 0 to 1. Raises RolloutError without a verdict."""
-        judge = self._chosen(auxiliary_models)
+        judge = self._choose_judge(auxiliary_models)
         parts = self.parts(response, truth, task)
         # Replaced in one pass, so that a response containing {truth} does not receive the truth.
         question = _PLACE.sub(lambda place: parts.get(place[1], place[0]), self._prompt.text)
@@ -138,7 +145,8 @@ class LlmJudgeReward:
             )
         return number
 
-    def _chosen(self, models: Sequence[AuxiliaryModel]) -> AuxiliaryModel:
+    def _choose_judge(self, models: Sequence[AuxiliaryModel]) -> AuxiliaryModel:
+        """Returns the judge among the auxiliary models. Raises RolloutError without one."""
         for model in models:
             if self._judge in ("", model.name):
                 return model

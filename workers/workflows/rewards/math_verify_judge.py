@@ -16,6 +16,7 @@ import sys
 from typing import Final
 
 MEMORY_BYTES: Final = 4 << 30
+"""Maximum memory of the process."""
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from rftd.workers.workflows.rewards.words import closing
 ANSWER_CHARS: Final = 1000
 """Maximum characters of answers and truths; longer ones are not judged."""
 LONGEST_S: Final = 60
+"""Maximum seconds for one answer."""
 
 
 class MathVerifyReward:
@@ -28,9 +29,12 @@ class MathVerifyReward:
     """
 
     blocks: ClassVar[bool] = True
+    """True: scoring runs on a thread."""
 
     def __init__(self, *, timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)] = 5.0) -> None:
-        self._judge = _Judge(timeout_s)
+        """`timeout_s` is the maximum processor time for one answer, in seconds."""
+        self._judge = _JudgeProcess(timeout_s)
+        """The judging process."""
 
     def start_with(self, environ: Mapping[str, str]) -> None:
         """Sets the environment of the judging process; see `ProcessReward.start_with`."""
@@ -52,17 +56,21 @@ class MathVerifyReward:
 
 
 def _boxed(text: str) -> str:
+    """Returns a text in a box."""
     return f"\\boxed{{{text}}}"
 
 
-class _Judge:
+class _JudgeProcess:
     """The judging process, replaced after its end."""
 
     def __init__(self, seconds: float) -> None:
+        """`seconds` is the maximum processor time for one answer, in seconds."""
         self._seconds = seconds
         # Two calls of a reward may run at once, on two threads.
         self._lock = threading.Lock()
+        """Held during a request."""
         self.process = LineProcess("rftd.workers.workflows.rewards.math_verify_judge")
+        """Process that answers one request at a time, started at the first one."""
 
     def accepts(self, truth: str, answer: str) -> bool | None:
         """True if math-verify accepts the answer; None if it took too long. Raises ProcessEnded for another exit."""

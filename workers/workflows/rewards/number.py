@@ -20,27 +20,34 @@ DIGITS: Final = 64
 NUMBER_CHARS: Final = 256
 """Maximum characters of a number with a unit."""
 _UNSIGNED: Final = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3}){1,20}(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+"""Pattern of an unsigned number."""
 _AMOUNT: Final = re.compile(
     rf"(?:^(?P<lead>[-+]) |(?P<sign>[-+]))?(?:(?P<whole>[0-9]+) (?P<part>[0-9]+)/(?P<of>[0-9]+)"
     rf"|(?P<scaled>{_UNSIGNED})[eE](?P<power>[-+]?[0-9]{{1,3}})(?![0-9])"
     rf"|(?P<top>{_UNSIGNED})(?: ?/ ?(?P<bottom>{_UNSIGNED}))?)"
 )
+"""A number: mixed, in powers of ten, or a fraction."""
 _MIXED_GAP: Final = re.compile(r"(?<=[0-9])(?:\\[!,;: ]|\s)*(?=\\[dtc]?frac)")
 _LATEX_FRACTION: Final = re.compile(
     r"\\[dtc]?frac ?(?:\{ ?([-+]?[0-9]+) ?\} ?\{ ?([-+]?[0-9]+) ?\}|([0-9]) ?([0-9]))(?![0-9])"
 )
+"""A LaTeX fraction of integers."""
 _POWER_OF_TEN: Final = re.compile(
     r"(?:(?P<times>(?<=[0-9]) ?(?:\\times|\\cdot|[*×·x]) ?)|(?<![0-9A-Za-z^*×·_./}])(?<!times )(?<!cdot )(?<![*×·] ))"
     r"10 ?\^ ?(?:\{ ?(?P<braced>[-+]?[0-9]{1,3}) ?\}|\((?P<round>[-+]?[0-9]{1,3})\)|(?P<bare>[-+]?[0-9]{1,3}))(?![0-9])"
 )
+"""A power of ten in any notation."""
 _RAISED: Final = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+"""Digit by superscript digit."""
 _RAISED_TEN: Final = re.compile(r"10(⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})")
+"""A power of ten with superscript digits."""
 _UNIT: Final = re.compile(
     r" ?\\?%|\^?(?:\\circ|\{ ?\\circ ?\}|°) ?(?:\\(?:text|mathrm))?[{ ]{0,2}[CFK]?\}?|°[CF]?"
     r"|(?: |\\ )*\\(?:text|mathrm|textrm|mbox|rm)\{[^{}0-9]*(?:\^?(?:\{[23]\}|[23²³]))?\}(?:\^(?:\{[23]\}|[23])|[²³])?"
     r"|(?: +| ?/ ?)[A-Za-z][A-Za-z ./]*(?:\^(?:\{[23]\}|[23])|[²³])?|¢"
 )
 _SCALES: Final = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+"""Factors of words such as `million` behind a number."""
 _SCALE: Final = re.compile(rf"[ {{}}]*(?:\\text\{{ ?)?({'|'.join(_SCALES)})s?\b", re.IGNORECASE)
 # Words that change the number beside them: five squared, five and a half, five or six.
 _READS_ON: Final = re.compile(
@@ -50,21 +57,28 @@ _READS_ON: Final = re.compile(
     re.IGNORECASE,
 )
 _MEASURED: Final = re.compile(r"\b(?:square [a-z]{2,}|[a-z]{2,} (?:squared|cubed))\b", re.IGNORECASE)
+"""A unit of area or volume in words."""
 _LETTER: Final = re.compile(r"(?<![A-Za-z'’\\])[A-Za-z](?![A-Za-z'’])")
+"""A letter that stands alone."""
 _UNIT_LETTERS: Final = frozenset("mgshlLJNWVKCFa")
+"""Letters that are units."""
 # `\\ ` in a matrix ends a row and is not a space.
 _NOISE: Final = re.compile(
     r"\\(?:left|right)(?![A-Za-z])|(?<!\\)\\[!,;: ()\[\]]|\\?\$|[€£¥]|\*\*(?![0-9(])|(?<![0-9)])\*\*|\{,\}"
 )
 _LIST_SPACE: Final = re.compile(r",(?:\\[,;: ]|\s)+")
-_APART: Final = re.compile(r"(?<=[0-9])(?:(?:\\[;: ])+(?![0-9]{3}(?![0-9]))|\\?\$|[€£¥])(?=[0-9])")
+"""White space after the comma of a list."""
+_SPACED_DIGITS: Final = re.compile(r"(?<=[0-9])(?:(?:\\[;: ])+(?![0-9]{3}(?![0-9]))|\\?\$|[€£¥])(?=[0-9])")
+"""A space or currency sign within a number."""
 _WRAPPER: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox|rm)\{([^{}]*)\}")
+"""A LaTeX text command with its content."""
 
 
 class Quantity(msgspec.Struct, frozen=True):
     """A number with the currency or unit written next to it; the unit is empty without one."""
 
     value: Fraction
+    """The number."""
     unit: str = ""
     """Currency or unit as written; empty without one."""
 
@@ -79,7 +93,7 @@ class Quantity(msgspec.Struct, frozen=True):
 def plain(text: str) -> str:
     """Returns the text without meaningless parts: dollar signs, LaTeX spacing, double spaces."""
     text = text.replace("−", "-").replace("{,}", ",")
-    text = _LIST_SPACE.sub(", ", _APART.sub(" ", text))
+    text = _LIST_SPACE.sub(", ", _SPACED_DIGITS.sub(" ", text))
     return " ".join(_NOISE.sub("", text).split())
 
 
@@ -104,9 +118,9 @@ def parse_quantity(text: str) -> Quantity | None:
 
 def numerals(text: str) -> str:
     """Returns the plain text with LaTeX fractions as 1/2, mixed numbers as 4 2/3 and powers of ten as 3e4."""
-    text = _LATEX_FRACTION.sub(_division, _MIXED_GAP.sub(" ", text))
+    text = _LATEX_FRACTION.sub(_division_text, _MIXED_GAP.sub(" ", text))
     text = _RAISED_TEN.sub(lambda m: f"10^{{{m[1].translate(_RAISED)}}}", plain(text))
-    return _POWER_OF_TEN.sub(_scientific, text)
+    return _POWER_OF_TEN.sub(_scientific_text, text)
 
 
 def amounts(text: str) -> list[re.Match[str]]:
@@ -122,7 +136,7 @@ def unit_after(text: str) -> str:
 
 def quantity_of(match: re.Match[str], unit: str, currency: str = "") -> Quantity | None:
     """Returns the number matched by `amounts` with the text after it as unit; None if that text is not a unit."""
-    number = _value(match)
+    number = _matched_value(match)
     if number is None:
         return None
     scale = _SCALE.match(unit)
@@ -150,7 +164,8 @@ def currency_of(text: str) -> str:
     return "$" if "\\$" in text or text.count("$") % 2 else ""
 
 
-def _division(match: re.Match[str]) -> str:
+def _division_text(match: re.Match[str]) -> str:
+    """Returns a LaTeX fraction as `a/b`."""
     top: str = match[1] or match[3]
     bottom: str = match[2] or match[4]
     if bottom[0] == "-":
@@ -159,12 +174,14 @@ def _division(match: re.Match[str]) -> str:
     return f"{top}/{bottom.lstrip('-+')}"
 
 
-def _scientific(match: re.Match[str]) -> str:
+def _scientific_text(match: re.Match[str]) -> str:
+    """Returns a power of ten as `e3` behind a factor, and as `1e3` without one."""
     power = match["braced"] or match["round"] or match["bare"]
     return f"e{power}" if match["times"] else f"1e{power}"
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
+def _matched_value(match: re.Match[str]) -> Fraction | None:
+    """Returns the matched number; None for too many digits or a division by zero."""
     if any(group is not None and len(group) > DIGITS for group in match.groups()):
         return None
     if match["whole"] is not None:
@@ -179,5 +196,6 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _quotient(top: str, bottom: str | None) -> Fraction | None:
+    """Returns the quotient of two numbers; None for a division by zero."""
     divisor = Fraction((bottom or "1").replace(",", ""))
     return Fraction(top.replace(",", "")) / divisor if divisor else None

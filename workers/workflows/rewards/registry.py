@@ -30,3 +30,4 @@ REWARDS: Final[Plugins[Reward]] = Plugins(
     },
     extras={"math_verify_reward": ("math_verify", "math")},
 )
+"""The rewards by name."""

@@ -16,6 +16,7 @@ class RewardResult(msgspec.Struct, frozen=True, kw_only=True):
     """A reward, with named parts that become metrics of the rollout."""
 
     value: float
+    """Reward of the response."""
     parts: dict[str, float] = {}
     """Named summands or remarks; become metrics of the rollout."""
     extracted: str | None = None

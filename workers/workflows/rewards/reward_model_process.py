@@ -26,6 +26,7 @@ class ModelScorer:
         # Standard error is the log of the worker that started this process.
         disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        """Tokenizer of the model."""
         self._model, loaded = AutoModelForSequenceClassification.from_pretrained(
             path, local_files_only=True, use_safetensors=True, output_loading_info=True
         )
@@ -41,7 +42,7 @@ class ModelScorer:
     @torch.inference_mode()
     def scores(self, conversations: list[list[dict[str, Any]]]) -> list[float]:
         """Returns a score for each conversation. Raises ValueError for outputs other than finite scores."""
-        inputs = self._encoded(conversations).to(self._model.device)
+        inputs = self._encode(conversations).to(self._model.device)
         max_tokens = getattr(self._model.config, "max_position_embeddings", None)
         length = inputs["input_ids"].shape[1]
         if max_tokens is not None and length > max_tokens:
@@ -58,7 +59,8 @@ class ModelScorer:
             raise ValueError(f"the reward model returned {wrong[0]}, which is not a finite score")
         return scores
 
-    def _encoded(self, conversations: list[list[dict[str, Any]]]) -> Any:
+    def _encode(self, conversations: list[list[dict[str, Any]]]) -> Any:
+        """Returns the conversations as padded tensors."""
         if self._tokenizer.chat_template:
             with bounded():
                 texts = [

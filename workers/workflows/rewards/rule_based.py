@@ -13,7 +13,9 @@ from rftd.workers.workflows.rewards.answer import agree, judged_answer, last_box
 from rftd.workers.workflows.rewards.reward import RewardResult, RolloutView, was_cut
 
 FORMAT_REWARD: Final = 0.1
+"""Reward for the right form."""
 _TURN: Final = re.compile(r"</think>\s*<answer>")
+"""The place between thought and answer."""
 
 
 class ZeroReward:
@@ -65,6 +67,7 @@ class MathBoxedReward:
     r"""0 or 1 for the last `\boxed{...}`; `with_think` subtracts `format_score_coef` without a tagged thought."""
 
     def __init__(self, *, with_think: bool = False, format_score_coef: float = 0.1) -> None:
+        """`format_score_coef` is subtracted without a tagged thought, if `with_think`."""
         self._with_think = with_think
         self._format_score_coef = format_score_coef
 
@@ -72,12 +75,13 @@ class MathBoxedReward:
         """Returns `accuracy`: 0 or 1, and `format_score`: 0 or minus the coefficient."""
         boxed = last_boxed(response)
         right = boxed is not None and agree(boxed, truth_of(truth))
-        missing = self._with_think and not _thinks(response)
+        missing = self._with_think and not _has_thought(response)
         format_score = -self._format_score_coef if missing else 0.0
         return RewardResult.of(boxed, accuracy=1.0 if right else 0.0, format_score=format_score)
 
 
-def _thinks(response: str) -> bool:
+def _has_thought(response: str) -> bool:
+    """True if the response begins with a complete thought in tags."""
     response = response.strip()
     return response.startswith("<think>") and "</think>" in response
 
@@ -110,6 +114,9 @@ class MathDapoReward:
         max_response_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
         cache_length: Annotated[int, msgspec.Meta(ge=1)] | None = None,
     ) -> None:
+        """The penalty grows over the last `cache_length` tokens up to `penalty_factor`. Raises ConfigError for missing
+        lengths.
+        """
         lengths = {
             "penalty_factor": penalty_factor,
             "max_response_length": max_response_length,

@@ -29,13 +29,18 @@ class Scorer:
     """
 
     def __init__(self, name: str, reward: Reward, *, on_thread: bool) -> None:
+        """`on_thread`: the reward may block, and runs on a thread."""
         self.name = name
         self._reward = reward
         self._on_thread = on_thread
         self._rollout = _parameter(reward, "rollout")
+        """The reward's parameter for the rollout; None without one."""
         self._uses_models = _parameter(reward, "auxiliary_models") is not None
+        """True if the reward has a parameter for auxiliary models."""
         self._awaited = inspect.iscoroutinefunction(reward.score)
+        """True if `score` is a coroutine function."""
         self._models: Sequence[AuxiliaryModel] = ()
+        """Auxiliary models of the rollout."""
 
     def beside(self, models: Sequence[AuxiliaryModel]) -> Scorer:
         """Returns a scorer for one rollout with its auxiliary models; the same object if the reward uses none."""
@@ -68,13 +73,14 @@ class Scorer:
             return self.score_now(response, task, turns=turns)
         parent = current()
         if parent is None:
-            return await self._scored(response, task, turns)
+            return await self._score_awaiting(response, task, turns)
         with reward_span(parent, self.name) as span:
-            scored = await self._scored(response, task, turns)
+            scored = await self._score_awaiting(response, task, turns)
             span.attributes[REWARD_VALUE] = float(scored.value)
         return scored
 
-    async def _scored(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
+    async def _score_awaiting(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
+        """Scores on a thread or on the loop. Raises RolloutError."""
         arguments = self._rollout_arguments(task, turns)
         try:
             returned: object
@@ -89,7 +95,7 @@ class Scorer:
             if self._awaited and isinstance(error, RolloutError):
                 raise  # an auxiliary model's error explains itself
             # An exit, or a cancelled future awaited by the reward, would otherwise end more than this rollout.
-            raise self._raised(error, task) from error
+            raise self._wrap_error(error, task) from error
         return self.checked(returned, task)
 
     def score_now(self, response: str, task: Task, *, turns: Sequence[Response] = ()) -> RewardResult:
@@ -97,21 +103,23 @@ class Scorer:
         assert self.quick, self.name
         parent = current()
         if parent is None:
-            return self._scored_now(response, task, turns)
+            return self._score_directly(response, task, turns)
         with reward_span(parent, self.name) as span:
-            scored = self._scored_now(response, task, turns)
+            scored = self._score_directly(response, task, turns)
             span.attributes[REWARD_VALUE] = float(scored.value)
         return scored
 
-    def _scored_now(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
+    def _score_directly(self, response: str, task: Task, turns: Sequence[Response]) -> RewardResult:
+        """Scores a response without awaiting anything. Raises RolloutError if the reward fails."""
         arguments = self._rollout_arguments(task, turns)
         try:
             returned = self._reward.score(response, task.truth, task, **arguments)
         except Exception as error:
-            raise self._raised(error, task) from error
+            raise self._wrap_error(error, task) from error
         return self.checked(returned, task)
 
     def _rollout_arguments(self, task: Task, turns: Sequence[Response]) -> dict[str, Any]:
+        """Returns the arguments for rollout and auxiliary models, as far as the reward has them."""
         arguments = {"auxiliary_models": self._models} if self._uses_models else {}
         if self._rollout is None or (not turns and self._rollout.default is not inspect.Parameter.empty):
             return arguments
@@ -135,18 +143,21 @@ class Scorer:
         elif isinstance(returned, Mapping):
             parts = dict(returned)
             if not parts:
-                raise self._error("returned an empty mapping instead of a number", task)
-            raw_total = sum(self._number(summand, task, name) for name, summand in parts.items())
+                raise self._reward_error("returned an empty mapping instead of a number", task)
+            raw_total = sum(self._finite_number(summand, task, name) for name, summand in parts.items())
         else:
-            raw_total = self._number(returned, task)
+            raw_total = self._finite_number(returned, task)
             parts = {}
-        checked = {str(name): self._number(summand, task, name) for name, summand in parts.items()}
-        total = self._number(raw_total, task)
+        checked = {str(name): self._finite_number(summand, task, name) for name, summand in parts.items()}
+        total = self._finite_number(raw_total, task)
         if abs(total) > limits.REWARD_LARGEST:
-            raise self._error(f"returned {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task)
+            raise self._reward_error(
+                f"returned {total}, beyond {limits.REWARD_LARGEST:g}: no trainer computes with it", task
+            )
         return RewardResult(value=total, parts=checked, extracted=extracted)
 
-    def _number(self, returned: object, task: Task, name: object = None) -> float:
+    def _finite_number(self, returned: object, task: Task, name: object = None) -> float:
+        """Returns a number returned by the reward. Raises RolloutError unless it is finite."""
         try:
             # Scalars of numpy and torch convert; a text in the form of a number is a mistake.
             number = math.nan if isinstance(returned, str | bytes) else float(returned)  # type: ignore[arg-type]
@@ -154,14 +165,16 @@ class Scorer:
             number = math.nan
         if not math.isfinite(number):
             shown = repr(returned) if name is None else f"{name}={returned!r}"
-            raise self._error(f"returned {shown[:200]}, which is not a finite number", task)
+            raise self._reward_error(f"returned {shown[:200]}, which is not a finite number", task)
         return number
 
-    def _raised(self, error: BaseException, task: Task) -> RolloutError:
+    def _wrap_error(self, error: BaseException, task: Task) -> RolloutError:
+        """Builds the error for an exception of the reward."""
         text = f"{type(error).__name__}: {error}"[: limits.ERROR_TEXT_CHARS]
-        return self._error(f"raised {text}", task)
+        return self._reward_error(f"raised {text}", task)
 
-    def _error(self, problem: str, task: Task) -> RolloutError:
+    def _reward_error(self, problem: str, task: Task) -> RolloutError:
+        """Builds an error with the reward's name and the task's row."""
         return RolloutError(
             f"reward {self.name!r} {problem}",
             where=task.where,
@@ -170,6 +183,7 @@ class Scorer:
 
 
 def _parameter(reward: Reward, name: str) -> inspect.Parameter | None:
+    """Returns a parameter of the reward's `score`; None without one."""
     try:
         return inspect.signature(reward.score).parameters.get(name)
     except (TypeError, ValueError):  # a callable without a signature

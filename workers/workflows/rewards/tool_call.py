@@ -12,7 +12,9 @@ from rftd.workers.datasets.task import Task
 from rftd.workers.workflows.rewards.reward import RewardResult
 
 _CALL: Final = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+"""A call between tags."""
 _EXTRACTED_CHARACTERS: Final = 200
+"""Maximum characters of the extracted answer."""
 
 
 class ToolCallReward:
@@ -23,6 +25,7 @@ class ToolCallReward:
     """
 
     def __init__(self, *, with_think: bool = True) -> None:
+        """`with_think`: a response without a tagged thought earns 0."""
         self._with_think = with_think
 
     def score(self, response: str, truth: str, task: Task) -> RewardResult:

@@ -31,6 +31,7 @@ _NAMES: Final = {
     "minute": "min minute",
     "hour": "h hr hour",
 }
+"""Spellings of each unit."""
 _SIZES: Final = {
     "length": {
         "mm": Fraction("0.001"),
@@ -50,10 +51,15 @@ _SIZES: Final = {
 """Units that are exact multiples of each other, by quantity; the empty unit is a bare number."""
 _CANONICAL: Final = {name: unit for unit, names in _NAMES.items() for name in names.split()}
 _AREA: Final = re.compile(r"\b(?:square|sq)\.? ([a-z]+)")
+"""A unit of area, such as `square feet`."""
 _VOLUME: Final = re.compile(r"\bcubic ([a-z]+)")
+"""A unit of volume, such as `cubic feet`."""
 _AFTERWARDS: Final = {"squared": "^2", "cubed": "^3", "²": "^2", "³": "^3"}
+"""Exponent by the word or sign behind a unit."""
 _WORD: Final = re.compile(r"[a-z]+(?:\^[23])?|[$€£¥¢%°/]")
+"""One unit of an expression, with its exponent, or a sign."""
 _KNOWN: Final = {unit + power for unit in {*_NAMES, "unit"} for power in ("", "^2", "^3")}
+"""Every known unit with the exponents 1 to 3."""
 _SET_IN_TEXT: Final = re.compile(r"(?<=.)\\(?:text|mathrm|textrm|mbox)\{[^{}0-9]*\}(?:\^(?:\{[23]\}|[23])|[²³])?$")
 # Words without information about the unit: 18 in total, 5 apples left.
 _FILLERS: Final = re.compile(r"\bin (?:total|all)\b|\b(?:total|altogether|overall|left|remaining|more|each|of|the)\b")
@@ -113,10 +119,11 @@ def unit_words(text: str) -> frozenset[str]:
         text = re.sub(rf" ?{word}", power, text)
     text = re.sub(r" ?\^ ?([23]) ?", r"^\1 ", text)
     text = _VOLUME.sub(r"\1^3", _AREA.sub(r"\1^2", text))
-    return frozenset(_canonical(word) for word in _WORD.findall(text))
+    return frozenset(_canonical_word(word) for word in _WORD.findall(text))
 
 
-def _canonical(word: str) -> str:
+def _canonical_word(word: str) -> str:
+    """Returns a word of a unit in one spelling, with its power."""
     name, caret, power = word.partition("^")
     singular = name[:-1] if len(name) > 2 and name.endswith("s") else name
     return _CANONICAL.get(name, _CANONICAL.get(singular, singular)) + caret + power

@@ -21,13 +21,19 @@ WORDS_CHARS: Final = 1000
 # Not inside a word or an expression: `x2`, `3.14.15`, `2+3`, `\sqrt{2}` and `52_8` contain no separate number.
 _ALONE_BEFORE: Final = re.compile(r"(?:^|\s)[(\"*]*$|[A-Za-z][.:]$")
 _ALONE_AFTER: Final = re.compile(r"$|\s|[.,;:!?)\"'*]+(?=\s|$)")
+"""End of a text, white space or punctuation after an answer that stands alone."""
 _NO_WORDS: Final = re.compile(r"[0-9\\^_{}\[\]*+<>|=≤≥≠√π×·]|(?<![A-Za-z])/|/(?![A-Za-z])")
+"""Characters of a formula, absent from an answer in words."""
 _NEGATED: Final = re.compile(r"\b(?:no|wrong|incorrect|between|(?:more|less|fewer|greater|higher|lower) than)\b", re.I)
+"""Words that deny or bound the number after them."""
 _EQUALS: Final = re.compile(r"[^=]*=\s*")
 _PROPER: Final = re.compile(r"\b[A-Z]\b")
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
+"""Gap between two sentences."""
 _ANSWER: Final = re.compile(r"\b(?:answer|option|choice)(?: is|:|=| =)(?: ?:)?", re.IGNORECASE)
+"""Words that introduce an answer, such as `the answer is`."""
 _VARIABLE: Final = re.compile(r"(?<![A-Za-z\\])([A-Za-z]) ?=")
+"""A variable with its equals sign."""
 
 
 def only_quantity(text: str) -> Quantity | None:
@@ -75,7 +81,7 @@ def only_quantity(text: str) -> Quantity | None:
 
 def announced(response: str) -> str | None:
     """Returns the words after the last "answer is" near a text's end; None without them."""
-    response = _end(response)
+    response = _last_words(response)
     matches = list(_ANSWER.finditer(response))
     if not matches:
         return None
@@ -91,7 +97,7 @@ def closing(response: str) -> str:
     words = announced(response)
     if words is not None:
         return words
-    response = _end(response)
+    response = _last_words(response)
     for line in reversed(response.splitlines()):
         for sentence in reversed(_SENTENCE.split(line)):
             if any(character.isdigit() for character in sentence):
@@ -100,6 +106,7 @@ def closing(response: str) -> str:
     return response
 
 
-def _end(text: str) -> str:
+def _last_words(text: str) -> str:
     # The first word of the cut end may be incomplete.
+    """Returns the end of a long text, from a whole word on."""
     return text if len(text) <= WORDS_CHARS else text[-WORDS_CHARS:].partition(" ")[2]

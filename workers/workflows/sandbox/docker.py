@@ -18,7 +18,9 @@ from rftd.workers.workflows.sandbox.run_folder import WORK, remove_left_folders
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
 
 _LABEL: Final = "rftd.sandbox"
+"""Label of sandbox containers, with the folder of their runs as value."""
 _CLIENT_VARIABLES: Final = ("PATH", "HOME", "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_CERT_PATH")
+"""Variables passed to Docker's command line."""
 _DOCKER_S: Final = 60.0
 """Maximum seconds of a call of `docker` about containers left behind."""
 _REFUSED: Final = 125

@@ -27,9 +27,11 @@ WORK: Final = "work"
 """The command's folder within the run's."""
 _INNER_FOLDERS: Final = (WORK, "tmp", "root")
 _PREFIX: Final = "run-"
+"""Prefix of the names of runs' folders."""
 # Between the users of people and those of the kernel's overflow: no account has these numbers by default.
 _FIRST_UID: Final = 61_184
 _UIDS: Final = 4_336
+"""Number of user ids for runs."""
 
 
 class RunFolder:
@@ -175,17 +177,17 @@ def remove_left_folders(home: Path | None = None) -> None:
 
 def remove(path: Path) -> None:
     """Removes a folder, whatever permissions the command left in it."""
-
-    def opened_again(function: Callable[..., object], name: str, _error: object) -> None:
-        with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(name), 0o700)
-            if not os.path.islink(name):
-                os.chmod(name, 0o700)
-            function(name) if function is not os.open else shutil.rmtree(name, ignore_errors=True)
-
-    shutil.rmtree(path, onerror=opened_again)
-    if path.exists():  # a folder that could not even be listed at first
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
+    if not path.exists():
+        return
+    with contextlib.suppress(OSError):
+        os.chmod(path, 0o700)
+    for folder, names, _ in os.walk(path):
+        for inner in (os.path.join(folder, name) for name in names):
+            if not os.path.islink(inner):
+                with contextlib.suppress(OSError):
+                    os.chmod(inner, 0o700)  # before it is listed in its turn
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _own_home(home: Path) -> Path:

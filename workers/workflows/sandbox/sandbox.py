@@ -24,6 +24,7 @@ _BOUND_WORDS: Final = {
     "processes": "{processes} processes and threads",
     "output": "{output_mib} MiB of output",
 }
+"""Text of each exceeded limit, in the reason of a failed rollout."""
 
 
 class SandboxBounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

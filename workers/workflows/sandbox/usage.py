@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Final
 
 _PAGE: Final = resource.getpagesize()
+"""Size of a memory page in bytes."""
 _ENTRY_BYTES: Final = 1024
 """Counted for each file besides its blocks: names and inodes need space too."""
 

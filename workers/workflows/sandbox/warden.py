@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from rftd.workers.workflows.sandbox.namespaces import Job
 
-LOOK_S: Final = 0.02
+POLL_INTERVAL_S: Final = 0.02
 """Seconds between two looks at processes and memory."""
-DISK_LOOK_S: Final = 0.1
+DISK_POLL_INTERVAL_S: Final = 0.1
 TERM_GRACE_S: Final = 1.0
 """Seconds between SIGTERM and SIGKILL for a command out of time."""
 
@@ -73,12 +73,13 @@ def init(job: Job, pipes: tuple[int, int], ready: int, status: int, channel: soc
     problem = ""
     try:
         namespaces.control(namespaces.PDEATHSIG, signal.SIGKILL)
-        namespaces.control(namespaces.DUMPABLE, 0)
         if os.read(ready, 1) != b"1":  # the warden died
             os._exit(1)
         os.setresgid(0, 0, 0)
         os.setresuid(0, 0, 0)
         namespaces.control(namespaces.PDEATHSIG, signal.SIGKILL)
+        # Only now: a warden of another user than root maps users by files that are root's alone for such a process.
+        namespaces.control(namespaces.DUMPABLE, 0)
         if not job["network"]:
             opened = namespaces.listeners(job["ports"])
             if opened:
@@ -181,7 +182,7 @@ class CommandRun:
         for descriptor in (*self.outputs, 0, ended):
             poll.register(descriptor, select.POLLIN)
         while True:
-            for descriptor, _ in poll.poll(LOOK_S * 1000):
+            for descriptor, _ in poll.poll(POLL_INTERVAL_S * 1000):
                 if descriptor == ended:
                     return
                 if descriptor in self.outputs:
@@ -234,7 +235,7 @@ class CommandRun:
         if now_s >= self.disk_at_s:
             self._note("disk_bytes", self._disk(pids))
             looked_s = time.monotonic() - now_s
-            self.disk_at_s = now_s + max(DISK_LOOK_S, 10 * looked_s)
+            self.disk_at_s = now_s + max(DISK_POLL_INTERVAL_S, 10 * looked_s)
 
     def _disk(self, pids: list[int]) -> int:
         before = int(self.job["disk_before"])

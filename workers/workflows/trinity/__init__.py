@@ -3,8 +3,8 @@
 In reading order:
 
 names       every module and name of Trinity-RFT available to a source
-imports     `SourceImports`: the `__import__` of one source; no module `trinity` exists for anybody else
-registry    `ClassRegistry`: classes by name, with both forms of the decorator
+imports     `SourceImports`: the `__import__` of one source; no module `trinity` exists for anybody else;
+            `ClassRegistry`: classes by name, with both forms of the decorator
 task        `TrinityTask` with the formats and settings of its taskset
 experience  `TrinityExperience`: drawn tokens with a reward
 classes     the base classes of workflows

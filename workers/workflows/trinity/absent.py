@@ -7,10 +7,8 @@ from typing import Final
 from rftd.ops.errors import ConfigError
 
 _ADAPTER: Final = "submit the class: default_workflow_type: ./FILE.py:{name} (docs/extending.md, Trinity-RFT's classes)"
-_AGENT: Final = "write the agent as a program: agent_program_workflow (docs/agent_programs.md), on the same package"
+"""Fix for a class that can be submitted as a file."""
 _ALFWORLD: Final = "the simulator ALFWorld with its games"
-_JUDGED: Final = "training of its judge beside its answers, and a rollout has one reward"
-_SCOPE: Final = "the package agentscope"
 _NEEDS: Final = {
     "alfworld_workflow": _ALFWORLD,
     "step_wise_alfworld_workflow": _ALFWORLD,
@@ -22,15 +20,8 @@ _NEEDS: Final = {
     "sudoku_workflow": "its generator of puzzles",
     "simple_mm_workflow": "images, and rollout engines take text alone",
     "async_simple_mm_workflow": "images, and rollout engines take text alone",
-    "math_trainable_ruler_workflow": _JUDGED,
-    "agentscope_workflow_adapter": _SCOPE,
-    "agentscope_workflow_adapter_v1": _SCOPE,
-    "agentscope_react_workflow": _SCOPE,
-    "agentscope_react_math_workflow": _SCOPE,
-    "as_react_workflow": _SCOPE,
-    "agentscopev0_react_math_workflow": _SCOPE,
-    "agentscope_v1_react_search_workflow": "the package agentscope and a search service",
 }
+"""Requirement of each workflow of Trinity-RFT that rftd does not have."""
 ABSENT: Final = tuple(_NEEDS)
 """The names, each with a reason."""
 
@@ -40,9 +31,5 @@ def check_absent(name: str) -> None:
     need = _NEEDS.get(name)
     if need is None:
         return
-    fix = _AGENT if need.startswith(_SCOPE) else _ADAPTER.format(name=name)
-    if need == _JUDGED:
-        fix = "let an auxiliary model judge: math_ruler_workflow"
-    elif "images" in need:
-        fix = "leave images out: simple_workflow"
+    fix = "leave images out: simple_workflow" if "images" in need else _ADAPTER.format(name=name)
     raise ConfigError(f"{name} of Trinity-RFT needs {need}: rftd does not have it", fix=fix)

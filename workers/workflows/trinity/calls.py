@@ -57,4 +57,6 @@ class RolloutThread:
         call = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._open.add(call)
         call.add_done_callback(self._open.discard)
+        if self._over:
+            call.cancel()  # `end` ran on the other thread before the call was among the open ones
         return call

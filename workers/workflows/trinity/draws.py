@@ -142,7 +142,7 @@ def _check_runs(experiences: Sequence[Any]) -> None:
         raise _refused(
             "eid.run",
             f"{len(runs)} runs, and one was requested",
-            "make as many as set_repeat_times says, or task.rollout_args.n: each rollout is a run of its own",
+            "return set_repeat_times runs, or task.rollout_args.n: each rollout is a run of its own",
         )
     rewards = {experience.reward for experience in experiences}
     steps = {experience.eid.step for experience in experiences}

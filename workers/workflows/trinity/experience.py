@@ -12,6 +12,7 @@ import torch
 from rftd.workers.generation.response import Response
 
 _SUFFIXES: Final = count()
+"""Numbers that make experience ids unique."""
 
 
 @dataclass

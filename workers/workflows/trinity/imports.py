@@ -5,22 +5,65 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rftd.workers.workflows.trinity import names
-from rftd.workers.workflows.trinity.registry import ClassRegistry
 
-_CLIENTS: Final = "openai"
+T = TypeVar("T", bound=type)
+
+
+class ClassRegistry:
+    """The classes registered by one source."""
+
+    def __init__(self, name: str, default_mapping: object = None) -> None:
+        self.name = name
+        self.modules: dict[str, type] = {}
+
+    def get(self, module_key: str) -> type | None:
+        """Returns the class of a name; None for an unknown name."""
+        return self.modules.get(module_key)
+
+    def register_module(
+        self, module_name: Any = None, module_cls: type | None = None, force: bool = False, **names: Any
+    ) -> Any:
+        """Registers a class: as a decorator with a name, as a bare decorator, or as a call with name and class.
+
+        Raises KeyError for a name of another class, unless `force` is true.
+        """
+        name = names.get("name", module_name)
+        if isinstance(name, type):
+            return self._add(name.__name__, name, force)
+        if module_cls is not None:
+            return self._add(name or module_cls.__name__, module_cls, force)
+
+        def decorator(decorated: T) -> T:
+            return self._add(name or decorated.__name__, decorated, force)
+
+        registering: Callable[[T], T] = decorator
+        return registering
+
+    def _add(self, name: str, registered: T, force: bool) -> T:
+        if not force and self.modules.get(name, registered) is not registered:
+            raise KeyError(f"{name} is registered in {self.name} already")
+        self.modules[name] = registered
+        return registered
+
+
+_OPENAI_PACKAGE: Final = "openai"
+"""Package of OpenAI's client, replaced by rftd's own client if not installed."""
 
 
 class SourceImports:
     """Resolves `trinity.*` for one source; `sys.modules` never has the modules, and a real package is not touched."""
 
     def __init__(self) -> None:
+        """Begins without modules."""
         self._modules: dict[str, ModuleType] = {}
-        self._own: dict[str, ClassRegistry] = {}
+        """Modules of `trinity` made for this source, by name."""
+        self._registries: dict[str, ClassRegistry] = {}
+        """Registries of this source's classes, by the name of the registry in Trinity-RFT."""
 
     def __call__(
         self,
@@ -32,7 +75,7 @@ class SourceImports:
     ) -> ModuleType:
         """Imports as `__import__` does. Raises ImportError for a name of Trinity-RFT unknown to rftd."""
         if level or not names.is_trinity(name):
-            if name == _CLIENTS and importlib.util.find_spec(_CLIENTS) is None:
+            if name == _OPENAI_PACKAGE and importlib.util.find_spec(_OPENAI_PACKAGE) is None:
                 return importlib.import_module("rftd.workers.workflows.trinity.openai")
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         missing = names.unavailable(name, fromlist or ())
@@ -46,12 +89,13 @@ class SourceImports:
 
     def registered(self, name: str) -> type | None:
         """Returns the class registered by the source under a name; None without one."""
-        for registry in self._own.values():
+        for registry in self._registries.values():
             if (registered := registry.get(name)) is not None:
                 return registered
         return None
 
     def _module(self, name: str) -> ModuleType:
+        """Returns a module of `trinity`, made with its attributes and parents at first use."""
         module = self._modules.get(name)
         if module is not None:
             return module
@@ -70,4 +114,5 @@ class SourceImports:
         return module
 
     def _registry(self, name: str) -> ClassRegistry:
-        return self._own.setdefault(name, ClassRegistry(name.lower()))
+        """Returns this source's registry of that name, made at first use."""
+        return self._registries.setdefault(name, ClassRegistry(name.lower()))

@@ -7,12 +7,14 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 TIMEOUT_S: Final = 3600.0
+"""Default time-out of a request, in seconds."""
 
 
 class JsonView(dict[str, Any]):
     """A JSON object with its fields as attributes; a missing field is None."""
 
     def __getattr__(self, name: str) -> Any:
+        """Returns the field; None if missing. Raises AttributeError for special methods, as copying requires."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self.get(name)
@@ -23,6 +25,7 @@ class JsonView(dict[str, Any]):
 
 
 def _viewed(node: Any) -> Any:
+    """Returns decoded JSON with every object replaced by a `JsonView`, also within lists and objects."""
     if isinstance(node, dict):
         return JsonView({name: _viewed(inner) for name, inner in node.items()})
     return [_viewed(inner) for inner in node] if isinstance(node, list) else node
@@ -33,6 +36,8 @@ class APIStatusError(Exception):
 
 
 class _Client:
+    """Base of both clients: address, key and time-out, and the requests built from a path and a body."""
+
     def __init__(self, *, base_url: str, api_key: str, timeout: float = TIMEOUT_S, **_: Any) -> None:
         self.base_url = base_url
         self.api_key = api_key
@@ -84,6 +89,8 @@ class AsyncOpenAI(_Client):
 
 
 class _Completions:
+    """The client's attribute `chat.completions`, as in the package `openai`."""
+
     def __init__(self, client: Any) -> None:
         self._client = client
 
@@ -93,11 +100,15 @@ class _Completions:
 
 
 class _Chat:
+    """The client's attribute `chat`, as in the package `openai`."""
+
     def __init__(self, client: Any) -> None:
         self.completions = _Completions(client)
 
 
 class _Models:
+    """The client's attribute `models`, as in the package `openai`."""
+
     def __init__(self, client: Any) -> None:
         self._client = client
 
@@ -107,13 +118,14 @@ class _Models:
 
 
 def _answer(response: Any) -> Any:
+    """Returns the decoded body of a successful response. Raises APIStatusError for any other status."""
     if response.is_success:
         return _viewed(response.json())
     raise APIStatusError(f"{response.status_code}: {response.text[:300]}")
 
 
 def open_client(base_url: str, api_key: str, model_path: str, *, blocking: bool = True) -> Any:
-    """Returns a client of an address, with the model's name as `model_path`."""
+    """Returns a client of the API at `base_url`, blocking or asynchronous, with `model_path` as an attribute."""
     if find_spec("openai") is None:
         client: Any = (OpenAI if blocking else AsyncOpenAI)(base_url=base_url, api_key=api_key)
     else:

@@ -24,7 +24,7 @@ _BRACED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(\[[@*]\])?(?:(:?[-=+?])(.*))?\Z
 """Inside of `${...}`: name, array, and default or alternative."""
 _CUT: Final = re.compile(r"([A-Za-z_]\w*)(##|#|%%|%)([^*?\[\]$`]*\*?[^*?\[\]$`]*)\Z")
 """Inside of `${...}` removing a prefix or suffix."""
-_PLACE_OF_RUN: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
+_WORKING_FOLDER_COMMANDS: Final = frozenset({"pwd", "pwd -P", "realpath .", "readlink -f ."})
 """Commands printing the folder in which the script runs."""
 _MOST_NESTED: Final = 16
 """Maximum depth of defaults within defaults: each level uses the interpreter's stack."""
@@ -273,11 +273,13 @@ class WordReader:
         return Piece(word.text, word.unknown, word.candidates) if word else Piece("")
 
     def _unassigned(self, name: str, *, whole: bool) -> Piece:
-        """Returns the value of a variable not assigned by the script: the environment's, unless known otherwise."""
+        """Returns the value of a variable that the script does not assign: the reference `${oc.env:NAME}`, because the
+        environment is not read; `.` for the working folder; an unknown value for an argument of the script.
+        """
         if whole:
             return Piece("", words=())
         if name.isdigit():
-            return Piece("", f"${name} is what the script is called with")
+            return Piece("", f"${name} is an argument of the script")
         if name in ("PWD", "OLDPWD"):
             return Piece(".")
         return Piece("${oc.env:" + name + "}")
@@ -321,7 +323,7 @@ class WordReader:
         start, end = self._skip_piece()
         shown = " ".join(self.text[start:end].split())
         command = self.text[start + (1 if shown.startswith("`") else 2) : end - 1].strip()
-        if command in _PLACE_OF_RUN:
+        if command in _WORKING_FOLDER_COMMANDS:
             return Piece(".")
         if re.match(r"(TZ=\S+\s+)?date\b", command):
             # A time stamp makes a name unique and has no further meaning.

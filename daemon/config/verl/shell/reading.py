@@ -30,21 +30,21 @@ from rftd.daemon.config.verl.shell.word import ShellProblem, ShellWord, uncertai
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 """Beginning of an assignment: the name, and `+` if the value is appended."""
 _ENDS_HERE: Final = re.compile(r"[ \t\r]*(?:\Z|[\n;&|()#]|[A-Za-z_]\w*\+?=)")
-"""End of a command, or the beginning of another assignment."""
-_WRITES: Final = re.compile(r"(?<![<>&\d])>>?[ \t]*(\"[^\"\n]+\"|'[^'\n]+'|[^\s;&|<>]+)")
-"""Redirection of output to a file."""
-_DECLARING: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
+"""Matches where an assignment is not followed by a command: the end of the command, or another assignment."""
+_OUTPUT_REDIRECTION: Final = re.compile(r"(?<![<>&\d])>>?[ \t]*(\"[^\"\n]+\"|'[^'\n]+'|[^\s;&|<>]+)")
+"""Redirection of output to a file; group 1 is the file's name."""
+_DECLARATIONS: Final = frozenset({"export", "local", "readonly", "declare", "typeset"})
 """Commands whose arguments are assignments."""
-_FINE: Final = frozenset(
+_ASSUMED_SUCCESSFUL: Final = frozenset(
     {"cd", "mkdir", "set", "shopt", "echo", "printf", "source", ".", "true", ":", "ulimit", "sleep"}
 )
 """Commands assumed to succeed."""
-_MOST_TURNS: Final = 64
-"""Loops over more items are not followed."""
-_MOST_STATEMENTS: Final = 20_000
-"""Maximum number of statements followed."""
-_MOST_CALLS: Final = 8
-"""Maximum depth of functions calling one another: each call uses the interpreter's stack."""
+_MAX_FOLLOWED_ITEMS: Final = 64
+"""Maximum number of items of a loop followed one by one; a longer loop is followed once, with uncertain effects."""
+_MAX_STATEMENTS: Final = 20_000
+"""Maximum number of statements followed in one script."""
+_MAX_CALL_DEPTH: Final = 8
+"""Maximum depth of nested calls of functions, because each call uses the interpreter's stack."""
 
 
 def read_script(text: str, source: SourceMap, choices: ShellChoices | None = None) -> ShellScript:
@@ -56,24 +56,43 @@ class _ShellRun:
     """One reading of a script: follows statements with the variables at each point, and collects commands."""
 
     def __init__(self, text: str, source: SourceMap, choices: ShellChoices) -> None:
+        """`text` is the script, `source` its origin, and `choices` are the user's decisions and assumed values."""
         self.text = text
+        """Text of the script."""
         self.origin = source.origin
+        """Origin of the script, for places in issues."""
         self.places = ScriptPlaces(text, source.origin)
+        """Lines and places of indices in the script."""
         self.choices = choices
+        """The user's decisions and assumed values."""
         self.result = ShellScript()
+        """Commands and files found so far."""
         self._spent = ExpandedChars()
+        """Number of characters expanded so far, which is limited."""
         self._functions: dict[str, ShellFunction] = {}
+        """Functions defined so far, by name."""
         self._called: set[str] = set()
+        """Names of the functions called so far."""
         self._statements = 0
+        """Number of statements followed so far."""
         self._calls = 0
+        """Present depth of nested calls of functions."""
         self._end = ""
+        """Word that ended the statements being followed: `exit`, `return`, `break` or `continue`; empty while they
+        continue.
+        """
         self._leaving_branches: dict[str, list[ShellVariables]] = {"return": [], "break": [], "continue": []}
+        """Variables of uncertain branches ended by `return`, `break` or `continue`, by this word."""
         self._loops = 0
+        """Number of loops around the present statement, within the present function."""
         self._levels = 0
+        """Number of loops that the last `break` or `continue` still has to leave."""
         self._in_doubt = 0
+        """Number of uncertain branches around the present statement."""
         self.variables = ShellVariables(
             {name: assumed_value(text_assumed) for name, text_assumed in choices.assumed.items()}
         )
+        """Variables at the present statement."""
 
     def script(self) -> ShellScript:
         """Follows all statements of the script, and functions never called; returns commands and written files."""
@@ -107,7 +126,9 @@ class _ShellRun:
         return outcome
 
     def _follow_if_chosen(self, statement: Statement, needed: bool) -> bool | None:
-        """Follows a statement run only after an undecidable outcome of the preceding statement."""
+        """Follows a statement after `&&` or `||` if the outcome before is undecidable; the statement runs after the
+        outcome `needed`.
+        """
         start = statement.node.start
         decided = self._choice(start, start)
         if decided is False:
@@ -120,7 +141,9 @@ class _ShellRun:
         return None
 
     def _follow_separately(self, branch: ShellVariables, statements: Sequence[Statement]) -> bool:
-        """Follows statements with a separate set of variables; True if the script ends within them."""
+        """Follows statements with a separate set of variables; returns whether `exit`, `return`, `break` or `continue`
+        ends them.
+        """
         before = (self.variables, self._end)
         self.variables = branch
         self._end = ""
@@ -135,7 +158,7 @@ class _ShellRun:
             self._in_doubt -= 1
 
     def _merge_left(self, end: str, at: int) -> None:
-        """Merges the possible effects of branches left by the word `end`."""
+        """Merges into the variables those of branches ended by the word `end`."""
         if self._leaving_branches[end]:
             self._merge([self.variables.flat(), *self._leaving_branches[end]], at)
             self._leaving_branches[end] = []
@@ -149,8 +172,8 @@ class _ShellRun:
         statements.
         """
         self._statements += 1
-        if self._statements > _MOST_STATEMENTS:
-            problem = f"more than {_MOST_STATEMENTS:,} commands would be run"
+        if self._statements > _MAX_STATEMENTS:
+            problem = f"more than {_MAX_STATEMENTS:,} commands would be run"
             position = self.places.place(statement.node.start, statement.node.start + 1)
             raise ShellProblem(Issue((), problem, "pass only the command line, after `--`", LimitIssue, place=position))
         node = statement.node
@@ -218,7 +241,7 @@ class _ShellRun:
             self._merge(outcomes, block.start)
 
     def _pass_over(self, branch: Branch) -> None:
-        """Records the overrides in a branch not taken."""
+        """Records the overrides written in a branch not taken."""
         self.result.passed_over.update(
             (word, position) for position, word in self.places.keys(branch.start, branch.end)
         )
@@ -259,7 +282,7 @@ class _ShellRun:
                 return
         loop_words = command_words(self._reader(*block.head)) if block.kind == "for" else []
         certain = block.kind == "for" and bool(block.name) and not any(word.unknown for word in loop_words)
-        if certain and len(loop_words) <= _MOST_TURNS:
+        if certain and len(loop_words) <= _MAX_FOLLOWED_ITEMS:
             for loop_word in loop_words:
                 self.variables.set(block.name, ShellValue((loop_word,)))
                 if self._iteration(branch.body, block.start):
@@ -309,12 +332,12 @@ class _ShellRun:
                 reader.at += 1
             elif not words and (assigned := _ASSIGNMENT.match(self.text, reader.at)):
                 self._assignment(assigned, reader)
-            elif words and words[0].text in _DECLARING and (assigned := _ASSIGNMENT.match(self.text, reader.at)):
+            elif words and words[0].text in _DECLARATIONS and (assigned := _ASSIGNMENT.match(self.text, reader.at)):
                 self._assignment(assigned, reader, declared=True)
             else:
                 words += reader.words()
         for document in command.documents:
-            target = _WRITES.search(self.text, command.start, command.end)
+            target = _OUTPUT_REDIRECTION.search(self.text, command.start, command.end)
             name = self._reader(*target.span(1)).words(split=False) if target else []
             if name and not name[0].unknown:
                 self.result.files[str(PurePosixPath(name[0].text))] = self._reader(
@@ -341,11 +364,11 @@ class _ShellRun:
                 words += reader.words(split=False)
 
     def _execute(self, words: list[ShellWord]) -> bool | None:
-        """Applies a whole command's effect on variables and control flow, or stores the command; returns its outcome,
-        None if undecidable.
+        """Applies the effect of one command on variables and control flow, or adds the command to the result; returns
+        its outcome, None if undecidable.
         """
         first = words[0].text
-        if first in _DECLARING:
+        if first in _DECLARATIONS:
             return True
         if first in ("[", "test"):
             return holds(words[1:-1] if first == "[" else words[1:])
@@ -372,12 +395,12 @@ class _ShellRun:
         if first in self._functions and not words[0].unknown:
             return self._call(self._functions[first], words[1:])
         self.result.commands.append(words)
-        return {"true": True, "false": False}.get(first, True if first in _FINE else None)
+        return {"true": True, "false": False}.get(first, True if first in _ASSUMED_SUCCESSFUL else None)
 
     def _call(self, function: ShellFunction, words: list[ShellWord]) -> bool | None:
         """Follows the body of a function with these arguments; returns its outcome, None if undecidable."""
         self._called.add(function.name)
-        if self._calls >= _MOST_CALLS:
+        if self._calls >= _MAX_CALL_DEPTH:
             return None
         before = {name: self.variables.get(name) for name in ("@", *map(str, range(1, 10)))}
         self._arguments(words)
@@ -409,7 +432,7 @@ class _ShellRun:
             self._arguments(arguments.words[1:])
 
     def _forget(self, name: str) -> None:
-        """Marks a variable as set by the running script, so unknown."""
+        """Marks a variable as unknown, because the script sets it while running."""
         why = f"the script sets {name} while it runs"
         self.variables.set(name, ShellValue((ShellWord("", SourcePlace(self.origin), why),)))
 

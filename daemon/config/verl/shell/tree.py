@@ -21,8 +21,8 @@ _WORD: Final = re.compile(r"[A-Za-z{}!\[]+(?=[\s;&|()<>]|\Z)")
 _LOOPS: Final = frozenset({"for", "select", "while", "until"})
 """Keywords that begin a loop."""
 _CLOSERS: Final = frozenset({"fi", "done", "esac", "}", "then", "do", "else", "elif"})
-"""Keywords that end or continue a block."""
-_MOST_NESTED: Final = 40
+"""Keywords that end a block or begin its next part."""
+_MAX_NESTING: Final = 40
 """Maximum depth of nested blocks."""
 
 
@@ -63,7 +63,7 @@ class Branch:
     condition: tuple[Statement, ...]
     """Commands of the condition, the last one deciding; empty for `else`."""
     patterns: tuple[tuple[int, int], ...]
-    """The patterns of a `case`."""
+    """Ranges of the patterns of a branch of a `case`; empty in other blocks."""
     body: tuple[Statement, ...]
     """Statements run if the branch is taken."""
 
@@ -77,9 +77,11 @@ class ShellBlock:
     start: int
     """Index of the first character."""
     head: tuple[int, int]
-    """The range of a `case`'s subject, or of the items of a `for`."""
+    """Range of the subject of a `case`, or of the items of a `for`; of the brackets, for `((`; empty in other
+    blocks.
+    """
     name: str
-    """The variable of a `for`."""
+    """Variable of a `for` or `select`; empty in other blocks."""
     branches: tuple[Branch, ...]
     """Branches in the order of the script; a loop has one."""
 
@@ -128,11 +130,19 @@ class _ScriptParser:
     """Parser of a script by recursive descent; `at` is the index of the next character."""
 
     def __init__(self, text: str) -> None:
+        """Begins at the start of `text`."""
         self.text = text
+        """Text of the script."""
         self.at = 0
+        """Index of the next character."""
         self._depth = 0
+        """Present depth of nested blocks."""
         self._pending: list[tuple[str, bool, bool, list[HereDocument]]] = []
+        """Here-documents that begin after the present line: end word, whether literal, whether unindented, and the list
+        of their command.
+        """
         self._documents: list[HereDocument] = []
+        """Here-documents of the command being parsed."""
 
     def statements(self, stops: frozenset[str]) -> Statements:
         """Parses statements up to a word of `stops`, a closing bracket, or the end."""
@@ -176,8 +186,8 @@ class _ScriptParser:
         """
         start = self.at
         word = self._word()
-        if self._depth >= _MOST_NESTED:
-            raise ScriptError(start, f"blocks are nested deeper than {_MOST_NESTED} levels", "make it flatter")
+        if self._depth >= _MAX_NESTING:
+            raise ScriptError(start, f"blocks are nested deeper than {_MAX_NESTING} levels", "make it flatter")
         function = _FUNCTION.match(self.text, start)
         self._depth += 1
         try:
@@ -304,7 +314,7 @@ class _ScriptParser:
         return ShellBlock(kind, start, (start, start), "", (Branch(start, end, (), (), body),))
 
     def _brackets(self, opening: str, closing: str) -> None:
-        """Moves past the next `closing`. Raises ScriptError if there is none."""
+        """Moves past the next `closing`. Raises ScriptError at the `opening` if there is none."""
         end = self.text.find(closing, self.at)
         if end < 0:
             raise ScriptError(self.at, f"the `{opening}` that opens here is never closed", f"close it with {closing}")
@@ -340,7 +350,7 @@ class _ScriptParser:
         return SimpleCommand(start, self.at, documents)
 
     def _redirection(self) -> None:
-        """Moves past a redirection; a here-document is noted, to be read after the line."""
+        """Moves past a redirection; a here-document is added to `_pending`, to be read after the line."""
         match = _DOCUMENT.match(self.text, self.at)
         if match and not self.text.startswith("<<<", self.at):
             literal = match[4] is None or "\\" in match[0]
@@ -371,7 +381,7 @@ class _ScriptParser:
         self._pending = []
 
     def _span(self) -> tuple[int, int]:
-        """Returns the range of the word beginning here, after blanks."""
+        """Returns the range of the next word, after blanks, and moves past it."""
         while self.at < len(self.text) and self.text[self.at] in BLANKS:
             self.at += 1
         start = self.at

@@ -2,7 +2,9 @@
 import { changes } from './live.js';
 
 const panel = document.getElementById('curves');
-const charts = [...panel.querySelectorAll('.chart')];
+/* Over several runs each chart has a line a run; charts with a line for each part are those of one run. */
+const several = Number(panel.dataset.runs) > 1;
+const charts = [...panel.querySelectorAll('.chart')].filter(chart => !several || !isSplit(chart));
 const list = document.getElementById('metrics');
 const smooth = document.getElementById('smooth');
 const POINTS = 240;
@@ -12,6 +14,8 @@ const EARLY_STEPS = 3;
 let series = null;
 let reading = false;
 let again = false;
+
+function isSplit(chart) { return chart.dataset.split === '1' || chart.dataset.stack === '1'; }
 
 /* A colour of the style sheet as the canvas needs it, in the present theme. */
 function colour(name) {
@@ -38,6 +42,13 @@ function centred(line, radius) {
   });
 }
 
+/* On a logarithmic scale the mean is one of logarithms: a single spike would else hide decades. */
+function smoothed(chart, line) {
+  const radius = Number(smooth.value);
+  if (chart.dataset.log !== '1') return centred(line, radius);
+  return centred(line.map(y => (y === null ? null : Math.log(y))), radius).map(y => (y === null ? null : Math.exp(y)));
+}
+
 function figure(y) {
   if (y === null || y === undefined) return '–';
   const size = Math.abs(y);
@@ -51,24 +62,49 @@ function shown(chart, line) {
   const usable = log ? column => column.map(y => (y !== null && y > 0 ? y : null)) : column => column;
   const band = chart.dataset.band === 'quantiles' ? [line.p10, line.p90] : [line.min, line.max];
   const mean = usable(line.mean);
-  return [series.at, usable(band[0]), usable(band[1]), mean, centred(mean, Number(smooth.value))];
+  return [series.at, usable(band[0]), usable(band[1]), mean, smoothed(chart, mean)];
 }
 
 /* The figures behind a chart: its own, or one for each part. */
 function figuresOf(chart) { return chart.parts ?? (chart.dataset.metric ? [chart.dataset.metric] : []); }
 
-/* Names of parts with the colour and the newest figure of each, in place of a hint. */
+/* The lines of a chart with many: one for each run, or for each part; null for a chart of one line. */
+function manyOf(chart) {
+  const names = figuresOf(chart);
+  if (several) return series.runs.map(({ id, name }) => ({ name, ...series.lines.find(line => line.run === id && line.metric === names[0]) })).filter(line => line.mean);
+  if (!chart.parts) return null;
+  const named = names.map(metric => series.lines.find(line => line.metric === metric)).filter(Boolean);
+  return named.map(line => ({ ...line, name: line.metric.slice(chart.dataset.metrics.length).replace(/\/mean$/, '') }));
+}
+
+/* Names of lines with the colour and the figure of each, in place of a hint. */
 function legend(chart, lines) {
+  const texts = lines.map(() => new Text());
   const entries = lines.map((line, at) => {
     const entry = document.createElement('span');
     const swatch = document.createElement('i');
     swatch.className = `swatch c${at + 1}`;
-    const name = line.metric.slice(chart.dataset.metrics.length).replace(/\/mean$/, '');
-    entry.append(swatch, `${name} ${figure(line.mean.findLast(y => y !== null))}`);
+    const name = document.createElement('bdi');
+    name.className = 'cut';
+    name.textContent = line.name;
+    entry.append(swatch, name, texts[at]);
     return entry;
   });
   chart.querySelector('.hint').classList.add('parts');
   chart.querySelector('.hint').replaceChildren(...entries);
+  chart.legend = at => lines.forEach((line, number) => { texts[number].data = figure(at === null || at === undefined ? line.mean.findLast(y => y !== null) : line.mean[at]); });
+  chart.legend(chart.plot?.cursor.idx);
+}
+
+/* Columns of the lines; stacked ones are sums, the highest first: a lower one is filled over it. */
+function columnsOf(chart, lines) {
+  if (chart.dataset.stack !== '1') {
+    const usable = chart.dataset.log === '1' ? column => column.map(y => (y > 0 ? y : null)) : column => column;
+    return [series.at, ...lines.map(line => smoothed(chart, usable(line.mean)))];
+  }
+  let below = series.at.map(() => 0);
+  const sums = lines.map(line => below = smoothed(chart, line.mean).map((y, at) => (y === null ? null : y + (below[at] ?? 0))));
+  return [series.at, ...sums.toReversed()];
 }
 
 function drawMarks(plot) {
@@ -77,7 +113,7 @@ function drawMarks(plot) {
   context.strokeStyle = colour('line-2');
   context.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
   for (const mark of series.marks) {
-    if (mark.change === 'published' || mark.change === 'checkpoint') continue;
+    if (mark.change === 'published' || mark.change === 'checkpoint' || mark.run !== series.runs[0].id) continue;
     const x = plot.valToPos(mark.at, 'x', true);
     if (x < plot.bbox.left || x > plot.bbox.left + plot.bbox.width) continue;
     context.beginPath();
@@ -96,28 +132,40 @@ function range(low, high) {
   return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
 }
 
-function options(chart, box) {
+/* Powers of ten alone, at most five: a line for each digit of eight decades is a grey field. */
+function decades(low, high) {
+  const first = Math.ceil(Math.log10(low) - 1e-9), last = Math.floor(Math.log10(high) + 1e-9), every = Math.max(1, Math.ceil((last - first + 1) / 5));
+  return Array.from({ length: Math.max(0, Math.floor((last - first) / every) + 1) }, (_, number) => 10 ** (first + number * every));
+}
+
+function options(chart, box, many) {
   const axis = { stroke: colour('ink-3'), font: `10.5px ${getComputedStyle(document.body).fontFamily}`, ticks: { show: false }, gap: 4 };
   const stroke = colour(chart.dataset.colour);
   const raw = { stroke, width: 1, alpha: Number(smooth.value) ? 0.25 : 0, points: { show: false } };
   const edge = { stroke: 'transparent', points: { show: false } };
   const value = chart.querySelector('.v');
-  const parts = chart.parts?.map((_, at) => ({ stroke: colour(`s${at + 1}`), width: 1.6, points: { show: false } }));
+  const isScore = chart.dataset.metric?.startsWith('held-out/');
+  const isLog = chart.dataset.log === '1', isStacked = chart.dataset.stack === '1';
+  const lines = many?.map((_, at) => {
+    const ink = colour(`s${isStacked ? many.length - at : at + 1}`);
+    return { stroke: ink, width: isStacked ? 0 : 1.6, spanGaps: true, points: { show: Boolean(isScore), size: 5, fill: ink }, ...(isStacked ? { fill: ink } : {}) };
+  });
   return {
     width: box.clientWidth, height: 118, padding: [10, 14, 0, 0], legend: { show: false },
     cursor: { sync: { key: 'run' }, y: false, drag: { x: true, y: false } },
-    scales: { x: { time: false }, y: chart.dataset.log === '1' ? { distr: 3 } : { range: (_, low, high) => range(low, high) } },
+    scales: { x: { time: false }, y: isLog ? { distr: 3 } : { range: isStacked ? [0, 1] : (_, low, high) => range(low, high) } },
     axes: [{ ...axis, grid: { show: false }, size: 20, space: 64, values: (_, ticks) => ticks.map(tick => (Number.isInteger(tick) ? figure(tick) : '')) },
-      { ...axis, grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
-    series: parts ? [{}, ...parts] : [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: chart.dataset.metric.startsWith('held-out/'), size: 5, fill: stroke } }],
-    bands: chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
+      { ...axis, ...(isLog ? { splits: (_, __, low, high) => decades(low, high), filter: (_, splits) => splits } : {}), grid: { stroke: colour('grid'), width: 1 }, size: 46, space: 30, values: (_, ticks) => ticks.map(tick => (tick === null ? '' : figure(tick))) }],
+    series: lines ? [{}, ...lines] : [{}, edge, edge, raw, { stroke, width: 1.5, spanGaps: true, points: { show: isScore, size: 5, fill: stroke } }],
+    bands: lines || chart.dataset.band === 'none' ? [] : [{ series: [2, 1], fill: colour('band') }],
     hooks: { draw: [drawMarks], setScale: [(plot, key) => {
       // A zoom outlasts new points; a double click, which shows all, ends it.
       const steps = plot.data[0];
       if (key === 'x' && steps.length > 1) plot.zoomed = plot.scales.x.min > steps[0] || plot.scales.x.max < steps.at(-1);
     }], setCursor: [plot => {
       const at = plot.cursor.idx;
-      if (parts) {
+      if (lines) {
+        chart.legend?.(at);
         value.textContent = at === null || at === undefined ? '' : `at ${figure(plot.data[0][at])}`;
         return;
       }
@@ -128,16 +176,24 @@ function options(chart, box) {
 }
 
 function draw(chart) {
-  const names = figuresOf(chart);
-  const lines = names.map(name => series.lines.find(candidate => candidate.metric === name)).filter(Boolean);
+  const many = manyOf(chart);
+  const line = many ? many[0] : series.lines.find(candidate => candidate.metric === chart.dataset.metric);
   const box = chart.querySelector('.plot');
-  if (!names.length || lines.length < names.length || !series.at.length) return;
-  const [line] = lines;
-  const data = chart.parts ? [series.at, ...lines.map(part => centred(part.mean, Number(smooth.value)))] : shown(chart, line);
+  if (!line || !series.at.length) return;
+  const broken = many ? 0 : line.nonfinite.reduce((sum, count) => sum + count, 0);
+  const hint = chart.querySelector('.hint');
+  chart.dataset.hint ??= hint.textContent;
+  if (!many) hint.textContent = broken ? `NaN or infinite in ${figure(broken)} steps, which are left out` : chart.dataset.hint;
+  if (broken && line.mean.every(y => y === null)) {
+    box.textContent = '';
+    box.append(Object.assign(document.createElement('div'), { className: 'none', textContent: 'no finite number' }));
+    return;
+  }
+  const data = many ? columnsOf(chart, many) : shown(chart, line);
   if (chart.plot) chart.plot.setData(data, chart.plot.zoomed !== true);
   else {
     box.textContent = '';
-    chart.plot = new uPlot(options(chart, box), data, box);
+    chart.plot = new uPlot(options(chart, box, many), data, box);
     // A double click shows all steps again, and begins as a click: a click alone is one after a moment.
     let opening;
     chart.plot.over.addEventListener('click', event => {
@@ -152,9 +208,9 @@ function draw(chart) {
     chart.plot.over.addEventListener('dblclick', () => clearTimeout(opening));
   }
   const title = chart.querySelector('h3').firstChild.textContent.trim();
-  if (chart.parts) {
+  if (many) {
     chart.querySelector('.v').textContent = '';
-    legend(chart, lines);
+    legend(chart, many);
     box.setAttribute('aria-label', `${title} by step`);
   } else {
     const newest = figure(line.mean.findLast(y => y !== null));
@@ -163,6 +219,8 @@ function draw(chart) {
   }
   chart.dataset.points = String(series.at.at(-1));
 }
+
+for (const chart of panel.querySelectorAll('.chart')) chart.hidden = !charts.includes(chart);
 
 function redraw() {
   if (!series) return;
@@ -180,8 +238,9 @@ function choose(offered) {
   let news = false;
   for (const chart of charts) {
     if (figuresOf(chart).length) continue;
-    if (chart.dataset.split) {
-      const parts = offered.filter(full => full.startsWith(chart.dataset.metrics) && full.endsWith('/mean')).slice(0, MOST_PARTS);
+    if (isSplit(chart)) {
+      const end = chart.dataset.stack ? '' : '/mean';
+      const parts = offered.filter(full => full.startsWith(chart.dataset.metrics) && full.endsWith(end)).slice(0, MOST_PARTS);
       if (parts.length) { chart.parts = parts; news = true; }
       continue;
     }
@@ -196,7 +255,7 @@ function choose(offered) {
 
 /* Charts without a record would be mostly empty boxes: after the first steps their names stand in one line. */
 function leaveOut() {
-  if (!(series.runs[0].last_step >= EARLY_STEPS)) return;
+  if (!series.runs.some(run => run.last_step >= EARLY_STEPS)) return;
   const empty = charts.filter(chart => !figuresOf(chart).length);
   for (const chart of charts) chart.hidden = empty.includes(chart);
   const line = document.getElementById('unrecorded');
@@ -214,7 +273,7 @@ async function read() {
     const answer = await fetch(`${panel.dataset.series}&points=${POINTS}${query}`);
     if (answer.ok) {
       series = await answer.json();
-      again ||= choose(series.runs[0].metrics);
+      again ||= choose([...new Set(series.runs.flatMap(run => run.metrics))]);
       for (const chart of drawn) draw(chart);
       leaveOut();
     }

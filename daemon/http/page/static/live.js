@@ -4,6 +4,7 @@
 const URL_ = '/v1/stream';
 const LOCK = 'rftd-changes';
 const AWAY_MS = 3000;
+const TICK_MS = 3000;
 const channel = new BroadcastChannel(LOCK);
 const target = new EventTarget();
 let missed = false;
@@ -49,7 +50,7 @@ function listen() {
     source = new EventSource(URL_);
     source.addEventListener('changed', event => { tell({ state: 'live', ids: JSON.parse(event.data) }); });
     source.onerror = () => {
-      tell({ state: 'away' });
+      tell({ state: state === 'signed out' ? state : 'away' });
       // A refusal (signed out, too many listeners) closes the source for good: it is asked again, in its place.
       if (source.readyState === EventSource.CLOSED) setTimeout(open, 5000);
     };
@@ -64,19 +65,29 @@ channel.postMessage({ ask: true });
 // Locks need a secure context: over plain HTTP from another machine each tab listens for itself.
 if (navigator.locks) navigator.locks.request(LOCK, listen); else listen();
 
+// Words with a time in them are read again now and then, but not by a hidden tab.
+setInterval(() => { if (!document.hidden) target.dispatchEvent(new MessageEvent('tick', { data: '' })); }, TICK_MS);
 document.addEventListener('visibilitychange', () => { if (!document.hidden && missed) deliver(null); });
 addEventListener('pageshow', event => { if (event.persisted) location.reload(); });
 document.addEventListener('htmx:afterRequest', event => {
-  if (event.detail.successful) shownAt = Date.now();
-  else if (event.detail.xhr && event.detail.xhr.status === 401) turn('signed out');
+  const { xhr, successful } = event.detail;
+  if (successful) shownAt = Date.now();
+  else if (xhr?.status === 401) turn('signed out');
+  else if (xhr?.status === 404) say(`This is no longer known to the daemon. You see the state of ${new Date(shownAt).toLocaleTimeString()}.`);
+  const release = xhr?.getResponseHeader('Rftd-Page');
+  if (release && release !== document.body.dataset.release) say('The daemon has another release than this tab: reload when nothing typed would be lost.');
 });
+function say(text) {
+  away.textContent = text;
+  away.hidden = false;
+}
+
 setInterval(() => {
   if (awaySince === null || Date.now() - awaySince < AWAY_MS) return;
   const time = new Date(shownAt).toLocaleTimeString();
-  away.textContent = state === 'signed out'
+  say(state === 'signed out'
     ? `This browser is signed out: type rftd open. You see the state of ${time}.`
-    : `The daemon has not answered for ${Math.round((Date.now() - awaySince) / 1000)} s. You see the state of ${time}.`;
-  away.hidden = false;
+    : `The daemon has not answered for ${Math.round((Date.now() - awaySince) / 1000)} s. You see the state of ${time}.`);
 }, 1000);
 
 htmx.createEventSource = () => ({

@@ -142,10 +142,11 @@ function words() {
   if (call) document.getElementById('steer-python').textContent = pythonLine(target.run, ...call(typed()));
 }
 
-function say(text, isRefused) {
+/* A command sent before may be recorded, and then refused as a further one: with its request id it may be sent again. */
+function say(text, isRefused, mayRepeat = false) {
   consequence.textContent = text;
   consequence.classList.toggle('refused', isRefused);
-  confirm.disabled = isRefused || sending;
+  confirm.disabled = (isRefused && !mayRepeat) || sending;
 }
 
 function refused(problem) {
@@ -173,7 +174,7 @@ async function judge() {
       return;
     }
     const body = await answer.json();
-    if (!answer.ok) { warn([]); say(refused(body), true); return; }
+    if (!answer.ok) { warn([]); say(refused(body), true, draft()?.sent); return; }
     warn(body.warnings);
     say(`${body.name}: ${body.sentence}.`, false);
   } catch {

@@ -31,12 +31,14 @@ function shown(leaf) {
 /* A text as YAML: quoted, unless it stands for a number, a flag or a structure. */
 function asYaml(kind, text) { return kind === 'text' || kind === 'words' ? JSON.stringify(text) : text; }
 
+/* In this tab first: two tabs with two drafts must not overwrite each other. The other storage outlasts the tab. */
 function keep() {
-  try { localStorage.setItem(PLACE, JSON.stringify({ beginning, changes })); } catch { /* no storage in a private window */ }
+  const text = JSON.stringify({ beginning, changes });
+  for (const storage of ['sessionStorage', 'localStorage']) try { window[storage].setItem(PLACE, text); } catch { /* none in a private window, or full */ }
 }
 
 function kept() {
-  try { return JSON.parse(localStorage.getItem(PLACE)); } catch { return null; }
+  try { return JSON.parse(sessionStorage.getItem(PLACE) ?? localStorage.getItem(PLACE)); } catch { return null; }
 }
 
 async function ask(edits) {
@@ -71,14 +73,18 @@ function later(words) {
   wait = setTimeout(check, 2000);
 }
 
-function mayNot() { submit.setAttribute('aria-disabled', 'true'); }
+function mayNot() {
+  submit.setAttribute('aria-disabled', 'true');
+  document.dispatchEvent(new CustomEvent('drafted', { detail: null }));
+}
 
 function show() {
   renderArguments();
   for (const field of document.querySelectorAll('.field')) fill(field);
   const faults = view.errors;
-  const orphans = faults.filter(fault => !mark(fault));
-  byId('errors').replaceChildren(...orphans.map(fault => make('li', words(fault, true))));
+  const lost = strays(faults);
+  const orphans = faults.filter(fault => !mark(fault) && !lost.has(fault.field));
+  byId('errors').replaceChildren(...orphans.map(fault => make('li', words(fault, true))), ...[...lost].map(([path, fault]) => stray(path, fault)));
   const marked = new Set(faults.map(fault => fault.field).filter(Boolean));
   verdict.textContent = faults.length ? `${faults.length} ${faults.length === 1 ? 'field needs' : 'errors need'} attention${marked.size ? `: ${[...marked].slice(0, 4).join(', ')}` : ''}.` : `The daemon would accept it; folder: ${view.report.job_dir}`;
   byId('warnings').replaceChildren(...(view.report?.warnings ?? []).map(text => make('li', text)));
@@ -87,6 +93,24 @@ function show() {
   submit.dataset.config = JSON.stringify(view.config);
   submit.dataset.name = shown(at(view.config, 'name')) || 'mine';
   submit.setAttribute('aria-disabled', String(faults.length > 0 || submit.dataset.refused === '1'));
+  document.dispatchEvent(new CustomEvent('drafted', { detail: view }));
+}
+
+/* The fault of each refused change from a form of another release whose field this form lacks, by path: only a button
+ * beside the fault can remove such a change. */
+function strays(faults) {
+  const fields = new Set([...document.querySelectorAll('.field')].map(field => field.dataset.path));
+  const paths = Object.keys(changes).filter(path => !fields.has(path));
+  return new Map(paths.map(path => [path, faults.find(fault => fault.field && `${path}.`.startsWith(`${fault.field}.`))]).filter(([, fault]) => fault));
+}
+
+function stray(path, fault) {
+  const item = make('li', `${words(fault, true)}; this form has no such field; typed was: ${changes[path].text} `);
+  const button = make('button', 'Remove this change', 'btn sm');
+  button.type = 'button';
+  button.addEventListener('click', () => { delete changes[path]; check(); });
+  item.append(button);
+  return item;
 }
 
 function words(fault, isNamed) { return `${isNamed && fault.field ? `${fault.field}: ` : ''}${fault.what}${fault.fix ? `; fix: ${fault.fix}` : ''}`; }
@@ -199,6 +223,9 @@ function begin(from, edits = {}) {
   beginning = from;
   changes = edits;
   first = null;
+  // What the page shows is still the draft before: it must not be submitted in place of this one.
+  verdict.textContent = 'checking';
+  mayNot();
   check();
 }
 
@@ -207,14 +234,65 @@ function again(config) {
   begin({ config }, { name: { kind: 'text', text: `${shown(config.name) || 'run'}-2` } });
 }
 
+const PASTED = { paste: 'An experiment file of rftd or Trinity-RFT', script: 'A shell script of veRL', hydra: 'A configuration of veRL (Hydra)' };
+
 function chosen() {
   const option = start.selectedOptions[0];
-  byId('paste').hidden = option.value !== 'paste';
+  const isPasted = option.value in PASTED;
+  byId('paste').hidden = !isPasted;
+  byId('choices').hidden = option.value === 'paste';
+  if (!isPasted) byId('imported').hidden = true;
   if (option.value === 'text') begin({ text: option.dataset.text });
   else if (option.value === 'run') again(JSON.parse(start.dataset.config));
   else if (option.value === 'left') check();
   else if (option.value === 'open') location.assign(`/studio?from=${option.dataset.id}`);
-  else pasted.focus();
+  else { byId('paste-title').textContent = PASTED[option.value]; pasted.focus(); }
+}
+
+const MOST_CHARACTERS = { paste: 1 << 20, script: 1 << 17, hydra: 1 << 17 };
+const split = (text, mark) => text.split(mark).map(word => word.trim()).filter(Boolean);
+
+function refuse(text, errors = []) {
+  byId('pasted-say').textContent = text;
+  byId('pasted-errors').replaceChildren(...errors.map(fault => make('li', `${fault.where ? `${fault.where}: ` : ''}${words(fault, true)}`)));
+}
+
+/* The text as a beginning: a file as it is, a script of veRL as the file that the daemon makes of its text. */
+async function use() {
+  const kind = start.value;
+  refuse('');
+  if (pasted.value.length > MOST_CHARACTERS[kind]) { refuse(`${count(pasted.value.length)} characters, and ${count(MOST_CHARACTERS[kind])} are the most`); return; }
+  if (kind === 'paste') { byId('paste').hidden = true; begin({ text: pasted.value }); return; }
+  const choices = { sync_offset: Number(byId('sync_offset').value) || 0, assume: split(byId('assume').value, '\n'), take: split(byId('take').value, ',').map(Number), skip: split(byId('skip').value, ',').map(Number) };
+  try {
+    const answer = await fetch('/v1/experiments/import-verl', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ text: pasted.value, kind, ...choices }) });
+    const body = await answer.json();
+    if (!answer.ok) { refuse(`${body.detail}${body.fix ? `; fix: ${body.fix}` : ''}`); return; }
+    if (body.errors.length) { refuse('Nothing could be imported:', body.errors); return; }
+    const sums = {};
+    for (const line of body.lines) sums[line.outcome] = (sums[line.outcome] ?? 0) + 1;
+    byId('imported-sum').textContent = Object.entries(sums).map(([outcome, number]) => `${number} ${outcome}`).join(', ');
+    byId('imported-lines').replaceChildren(...body.lines.map(line => make('li', line.text)));
+    byId('imported').hidden = false;
+    byId('paste').hidden = true;
+    begin({ text: body.text });
+  } catch { refuse('The daemon does not answer. The text is kept.'); }
+}
+
+async function opened(file) {
+  if (!file) return;
+  if (file.size > 4 * MOST_CHARACTERS[start.value]) { refuse(`${file.name} has ${bytes(file.size)}: too large for ${PASTED[start.value].toLowerCase()}`); return; }
+  pasted.value = await file.text();
+  refuse('');
+}
+
+/* The file as shown, comments included, into the folder of downloads. */
+function save() {
+  const anchor = document.createElement('a');
+  anchor.href = URL.createObjectURL(new Blob([view.text], { type: 'application/yaml' }));
+  anchor.download = byId('file').textContent.replaceAll(/[^\w.-]+/g, '-');
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(anchor.href), 60000);
 }
 
 function mode(isExpert) {
@@ -237,7 +315,9 @@ form.addEventListener('input', event => {
 });
 start.addEventListener('change', chosen);
 byId('afresh').addEventListener('click', () => { start.querySelector('[value=left]')?.remove(); start.selectedIndex = 0; chosen(); });
-byId('use').addEventListener('click', () => { byId('paste').hidden = true; begin({ text: pasted.value }); });
+byId('use').addEventListener('click', use);
+byId('opened').addEventListener('change', event => opened(event.target.files[0]));
+byId('save').addEventListener('click', () => { if (view) save(); });
 byId('beginner').addEventListener('click', () => mode(false));
 byId('expert').addEventListener('click', () => mode(true));
 byId('find').addEventListener('input', event => {
@@ -253,7 +333,11 @@ byId('find').addEventListener('input', event => {
   }
 });
 const draft = kept();
-if (draft && !start.dataset.config) {
+if (start.selectedOptions[0].dataset.opened) {
+  // Read once: a reload goes on with what was typed since.
+  history.replaceState(null, '', '/studio');
+  chosen();
+} else if (draft && !start.dataset.config) {
   start.prepend(new Option('what was left here', 'left', true, true));
   begin(draft.beginning, draft.changes);
 } else chosen();

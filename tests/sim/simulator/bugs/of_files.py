@@ -12,7 +12,7 @@ from unittest import mock
 from rftd.ops.errors import ConfigError, DiskFullError
 from rftd.storage.files import outside_files
 from rftd.storage.files.checkpoints import mark_latest, put_back
-from rftd.storage.files.unreferenced import OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
+from rftd.storage.files.unreferenced import KINDS_OF_ONE_TRAINER, ours, referenced_by, remove, unreferenced
 from rftd.storage.portable import archive, experiment
 from rftd.workers import process
 from rftd.workers.training import loop, saving
@@ -25,7 +25,7 @@ from simulator.loop import PROCESS
 def _list_and_remove(lease: Any, state: Any, spec: Any) -> None:
     for committed in state.checkpoints.values():
         put_back(Path(committed.path))
-    own = [each for each in ours(spec) if each.kind in OF_ONE_TRAINER]
+    own = [each for each in ours(spec) if each.kind in KINDS_OF_ONE_TRAINER]
     for each in unreferenced(own, referenced_by(state), before_ns=lease._clock.now_ns()):
         remove([each.path])
 

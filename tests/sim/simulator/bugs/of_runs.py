@@ -86,7 +86,7 @@ BUGS = (
     Bug(
         "the items of an abandoned batch do not return",
         "given_up_is_gone",
-        instead(ReplayBuffer, "_abandoned", _lose_what_returns),
+        instead(ReplayBuffer, "_fold_abandoned", _lose_what_returns),
         within_seeds=200,
     ),
 )

@@ -79,7 +79,7 @@ def _measure_branches_together(result_of: Any) -> Any:
 
 def _close_to_load(load: Any) -> Any:
     async def loading(self: WeightsLoader, engine: Any, target: Any) -> Any:
-        self._gate.version = -1
+        self._gate.weights = (-1, -1)
         await self._member.clock.sleep(1.0)
         return await load(self, engine, target)
 

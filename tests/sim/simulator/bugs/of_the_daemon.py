@@ -22,9 +22,9 @@ from rftd.workers.control import batches, dispatcher, leasing, windows
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.hold import Decided
-from rftd.workers.control.holds import NoTrainer
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
+from rftd.workers.control.planner_holds import NoTrainer
 from rftd.workers.control.policies.buffer_index import BufferIndex
 from rftd.workers.control.policies.paced import Paced
 from rftd.workers.control.windows import Begin
@@ -306,7 +306,7 @@ BUGS = (
     Bug(
         "an experience is used more often than its limit",
         "verify: books-balance",
-        instead(ReplayBuffer, "_planned", _forget_the_limit),
+        instead(ReplayBuffer, "_fold_plan", _forget_the_limit),
     ),
     Bug(
         "an experience is used before it has rested",
@@ -316,12 +316,12 @@ BUGS = (
     Bug(
         "a changed priority changes no order",
         "ranked",
-        instead(ReplayBuffer, "_prioritized", _keep_a_changed_priority_to_oneself),
+        instead(ReplayBuffer, "_fold_priority", _keep_a_changed_priority_to_oneself),
     ),
     Bug(
         "a changed priority is lost if the group closes later",
         "ranked",
-        instead(ReplayBuffer, "_close", _forget_a_changed_priority),
+        instead(ReplayBuffer, "_fold_closing", _forget_a_changed_priority),
     ),
     Bug(
         "the planner does not wait",
@@ -341,9 +341,11 @@ BUGS = (
         instead(Paced, "oldest_allowed", lambda _: lambda _self, _view: 0),
     ),
     Bug(
-        "a repetition counts again", "confluent", instead(ReplayBuffer, "_new", lambda _: lambda _self, _decoded: True)
+        "a repetition counts again",
+        "confluent",
+        instead(ReplayBuffer, "_is_new", lambda _: lambda _self, _decoded: True),
     ),
-    Bug("a plan counts twice in the books", "balanced", instead(ReplayBuffer, "_planned", _count_plans_twice)),
+    Bug("a plan counts twice in the books", "balanced", instead(ReplayBuffer, "_fold_plan", _count_plans_twice)),
     Bug(
         "a stage ends before its last step",
         "verify: completed-is-complete",

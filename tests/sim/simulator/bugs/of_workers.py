@@ -141,7 +141,7 @@ def _fail_oddly(verify: Any) -> Any:
 
 def _believe_whoever_answers(_answer: Any) -> Any:
     def answered(self: GroupFold, group: Any, rollout: int, end: Any) -> None:
-        self._settle(group, rollout, end)
+        self._count_end(group, rollout, end)
 
     return answered
 
@@ -275,7 +275,7 @@ BUGS = (
     Bug(
         "what was retired is never heard of again",
         "heard",
-        instead(Weights, "_publish", _hear_of_it_once),
+        instead(Weights, "_fold_publication", _hear_of_it_once),
         within_seeds=900,
     ),
     Bug(

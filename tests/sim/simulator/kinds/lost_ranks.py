@@ -33,7 +33,7 @@ TIMEOUT_S: Final = 15.0
 """The longest that a call may take."""
 DELAYS_S: Final = (1.0, 5.0, 20.0)
 METHODS: Final = ("look", "open", "begin_stage", "train", "train", "checksum", "snapshot", "save", "save", "load")
-LOOK_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 
 
 class Mishap(msgspec.Struct, frozen=True):
@@ -238,7 +238,7 @@ class LostRanks(Kind):
 async def _watch(execution: Execution) -> None:
     """In place of a thread that blocks: looks at the ranks now and then."""
     while isinstance(execution.engine, RankedEngine):
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_INTERVAL_S)
         crew: Any = execution.engine._crew
         if crew is None:
             continue

@@ -87,7 +87,7 @@ def test_the_course_of_a_run_is_drawn_in_a_few_lines_of_means(rftd: Rftd) -> Non
     assert table[0] == "step,loss"
     assert len(table) == 3
     assert rftd("steps", "small", "--points", "2", "--names").status == 2
-    assert "is no figure" in rftd("steps", "small", "--points", "2", "--metric", "lost").err
+    assert "is not a figure" in rftd("steps", "small", "--points", "2", "--metric", "lost").err
 
 
 def test_a_table_of_steps_asks_for_the_figures_that_it_shows(rftd: Rftd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_steps_as_csv(rftd: Rftd) -> None:
 def test_steps_that_are_not_there(rftd: Rftd) -> None:
     wrong = rftd("steps", "small", "--metric", "los")
     assert wrong.status == 2
-    assert "'los' is no figure of any of the steps 1 to 5" in wrong.err
+    assert "'los' is not a figure of any of the steps 1 to 5" in wrong.err
     assert "did you mean loss?" in wrong.err
     assert "stalenes_mean" in rftd("steps", "small", "--metric", "stalenes_mean").err
     assert "did you mean staleness_mean" in rftd("steps", "small", "--metric", "stalenes_mean").err

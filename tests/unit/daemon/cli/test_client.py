@@ -22,6 +22,7 @@ from rftd.daemon.http.client.client import Client, follow
 from rftd.daemon.http.client.errors import SeveralErrors, error_of, kind_of, known_errors
 from rftd.daemon.http.client.page_feed import Away, PageFeed
 from rftd.daemon.http.views import experiments
+from rftd.ops.clock import SystemClock, iso
 from rftd.ops.errors import (
     ConfigError,
     ConflictError,
@@ -76,7 +77,7 @@ def test_where_the_daemon_is(
     ["ftp://a", "http://", "https://", "://", "http://[::1", "http://a:x", "http://a:70000", "http:///path", "a b:c"],
 )
 def test_what_is_no_address_is_a_usage_error(url: str) -> None:
-    with pytest.raises(UsageError, match="is no address of a daemon") as raised:
+    with pytest.raises(UsageError, match="is not the address of a daemon") as raised:
         find_daemon(Settings(server=url), {})
     assert raised.value.field == "--server"
 
@@ -85,7 +86,7 @@ def test_what_is_no_address_is_a_usage_error(url: str) -> None:
 def test_an_address_that_cannot_be_asked_is_a_usage_error_too(rftd: Rftd, url: str) -> None:
     said = rftd("--server", url, "ls")
     assert said.status == 2
-    assert "is no address of a daemon" in said.err
+    assert "is not the address of a daemon" in said.err
 
 
 @pytest.mark.parametrize("token", ["t\u00f6ken", "two\nlines", "tab\there", "\x7f"])
@@ -337,9 +338,12 @@ def test_a_watch_without_a_terminal_prints_only_lines_that_changed(
     same = event("page", running(page))
     stranger.answers = [Said(200, same * 3 + event("page", page) + event("end", b'"completed"'), EVENTS)]
     settings = Settings(server=stranger.url)
+    begun = iso(SystemClock().now_ns())
     with Client(settings, {}) as client:
         assert follow_to_end(client, "small", settings) == 0
-    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["running", "completed"]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[2] for line in lines] == ["running", "completed"]
+    assert all(line[0] >= begun for line in lines)  # the time of the news, not of the last change of state
 
 
 def test_a_watch_in_a_terminal_says_that_no_daemon_answers(stranger: Stranger, page: bytes, tmp_path: Path) -> None:

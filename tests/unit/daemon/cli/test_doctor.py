@@ -19,8 +19,12 @@ from rftd.daemon.observe.doctor.daemon import check_daemon, check_endpoint
 from rftd.daemon.observe.doctor.engines import check_devices, check_engines, check_ray, check_tinker
 from rftd.daemon.observe.doctor.folder import check_folder
 from rftd.daemon.observe.doctor.machine import check_identity, check_packages, check_python
+from rftd.daemon.observe.doctor.sandboxes import check_sandboxes
 from rftd.ops.clock import SystemClock
+from rftd.ops.errors import RolloutError
 from rftd.workers.devices.host import Device, Host
+from rftd.workers.workflows.sandbox.processes import ProcessSandbox
+from rftd.workers.workflows.sandbox.sandbox import SandboxCommand, SandboxReport
 
 
 def test_a_fit_machine(rftd: Rftd) -> None:
@@ -153,6 +157,30 @@ def test_folders(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     assert check_folder(tmp_path, SystemClock())[0].status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (RolloutError("no namespaces here", fix="allow them"), "sandboxes only limit their processes"),
+        (OSError(28, "No space left on device"), "not tried: [Errno 28]"),
+        (SandboxReport(isolation="namespaces", exit=-9, bound="time", wall_s=20.0), "at its bound of 20 s"),
+        (SandboxReport(isolation="namespaces", exit=3, wall_s=0.1), "with exit code 3"),
+    ],
+)
+def test_a_sandbox_that_cannot_run_is_a_warning_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, report: SandboxReport | Exception, words: str
+) -> None:
+    async def run(self: ProcessSandbox, command: SandboxCommand) -> SandboxReport:
+        if isinstance(report, Exception):
+            raise report
+        return report
+
+    monkeypatch.setattr(ProcessSandbox, "run", run)
+    finding = next(finding for finding in check_sandboxes() if finding.check == "sandbox namespaces")
+    assert finding.status == "warn"
+    assert words in finding.what
+    assert finding.fix
 
 
 def test_a_daemon_that_is_gone_and_a_port_that_is_taken(tmp_path: Path) -> None:

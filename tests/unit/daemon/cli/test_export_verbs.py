@@ -227,6 +227,6 @@ def test_a_backup_of_what_is_in_no_folder_is_refused_with_what_to_do(
     assert said.status == 2
     assert said.err.startswith("error")
     assert f"{option[0]}: " in said.err
-    assert "in no data folder" in said.err
+    assert "in no data folder" in said.err or "is not in the data folder" in said.err
     assert advice in said.err
     assert not (tmp_path / "copy").exists()

@@ -42,7 +42,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "open": ("open --print",),
     "page": ("page --print",),
-    "studio": ("studio --print",),
+    "studio": ("studio --print", "studio {file} --print", "studio {data}/nothing.yaml --print"),
     "token add": (
         "token add ann --role submit --expires 30d --data {empty}",
         "token add ann --role read --data {empty}",
@@ -157,6 +157,7 @@ LINES: Final[Mapping[str, tuple[str, ...]]] = {
     "worker explorer": ("worker explorer --experiment x --log unix:/no",),
     "worker trainer": ("worker trainer --experiment x --log unix:/no",),
     "worker tracker": ("worker tracker --kind jsonl --experiment x --log unix:/no",),
+    "worker terms": ("worker terms --experiment x --log unix:/no --step 1 --into {empty}/terms",),
 }
 """Lines that a user types, for each verb; the help of each is captured besides."""
 FORMS: Final = ("--format dot", "config show", "config schema", "import-verl", "completion")
@@ -165,6 +166,7 @@ OFFLINE: Final = (
     *("serve", "demo", "stack up", "stack down", "stack status", "stack run", "run", "try", "convert", "config check"),
     *("config show", "config schema", "import-verl", "sim async", "doctor", "verify", "replay", "rebuild", "export"),
     *("backup", "import", "explain", "completion", "version", "gc", "worker explorer", "worker tracker"),
+    "worker terms",
     "track add",
     "worker trainer",
     *("token add", "token ls", "token rm", "token rotate"),

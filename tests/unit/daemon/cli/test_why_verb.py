@@ -23,6 +23,7 @@ def test_an_ended_experiment(rftd: Rftd) -> None:
     said = rftd("why", "small")
     assert said.status == 0
     assert " is completed" in said.out
+    assert "\ncompleted\n" not in said.out
     assert "experiment  completed" in said.out
     data = json.loads(rftd("why", "small", "-o", "json").out)
     assert sorted(data) == ["asked_at", "experiment", "live", "moment", "name", "status", "waits"]

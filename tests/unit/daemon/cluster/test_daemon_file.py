@@ -47,7 +47,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
     [
         ("port: 1\nprot: 2\n", "did you mean 'port'", ":2"),
         ("port: [1]\n", "takes one value", ":1"),
-        ("- port\n", "no mapping", ""),
+        ("- port\n", "not a mapping", ""),
         ("port: 'x\n", "cannot be read", ""),
         ("config: other.yaml\n", "no such option", ":1"),
         ("port: 1\nworker_lost_after: 3s\nport: 2\n", "stands there twice", ":3"),

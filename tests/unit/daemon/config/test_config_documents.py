@@ -35,13 +35,15 @@ ENVIRON: Final = {
     "HOME": "/home/me",
 }
 NOT_OURS: Final = "unknown reward"
-NO_OPERATORS: Final = "there are no data operators on tasks"
-NO_JUICER: Final = "is data_juicer, but the service Data-Juicer is not supported yet"
+NO_FILE: Final = "takes no argument 'config_path'"
 EXCEPTIONS: Final[Mapping[tuple[str, int], Mapping[str, str]]] = {
     ("Configuration Guide", 123): {"monitor.monitor_args.api_key": "a secret must not be written into the file"},
     ("Configuration Guide", 505): {
-        "data_processor.experience_pipeline.operators[0].name": NO_JUICER,
-        "data_processor.task_pipeline.operators": NO_OPERATORS,
+        "data_processor.experience_pipeline.operators[0].args.config_path": NO_FILE,
+        "data_processor.experience_pipeline.operators[0].args.operators": "has no default",
+        # The page has the service in a block of its own.
+        "data_processor.task_pipeline.operators[0].name": "unknown task operator",
+        "service.data_juicer": "is not set, but an operator needs it",
     },
     # The page means them to be filled in.
     ("Quick Start", 26): {"project": "is typed in commands", "name": "is typed in commands"},

@@ -58,6 +58,22 @@ VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "colocate": ("mode=colocate", "explorer.rollout_model.engine_num=1"),
     "explore": ("mode=explore",),
     "pipeline": ("data_processor.experience_pipeline.operators=[{name: reward_filter, args: {threshold: 0.5}}]",),
+    "task pipeline": (
+        "data_processor.task_pipeline={operators: [{name: text_length_filter}], priority_weights: {quality: 2.0}, "
+        "inputs: [/in.jsonl], output: {path: /out.jsonl}, target_fields: [question], top_k: 5, num_process: 2}",
+    ),
+    "data juicer": (
+        "data_processor.task_pipeline={operators: [{name: llm_difficulty_score_filter, args: {min_score: 0.1}}]}",
+        "service.data_juicer={auto_start: true, port: 5005, python: /p/bin/python, release: 1.6.1}",
+    ),
+    "data juicer elsewhere": (
+        "data_processor.experience_pipeline.operators=[{name: data_juicer, args: {operators: [{a: {}}]}}]",
+        "service.data_juicer={server_url: 'http://h:1'}",
+    ),
+    "algorithm of a taskset": (
+        "buffer.explorer_input.taskset.algorithm_type=dapo",
+        "buffer.explorer_input.taskset.advantage_fn_args={mask_truncated: true}",
+    ),
     "limits": ("limits={hours: 9, cost: 5, accelerator_hour_price: 1}",),
     "source": (
         "sources={mine.py: 'def f(truth): return 1'}",

@@ -26,7 +26,7 @@ MODEL = "explorer.rollout_model"
         (f"{MODEL}.max_model_len=32", "is 32, but is not supported yet", "write it in model"),
         (f"{MODEL}.model_path=/other", "the trained model", "model.model_path"),
         ("explorer.auxiliary_models=[{model_path: /a, repetition_penalty: 1.2}]", "set per request", "leave it out"),
-        ("data_processor.task_pipeline.operators=[{name: f}]", "data operators on tasks", "before submitting"),
+        ("data_processor.task_pipeline.config_path=/p.yaml", "are part of the experiment file", "as operators"),
         ("algorithm.enable_router_replay=true", "are not recorded", "leave it out"),
         ("stages=[{stage_name: a, explorer: {rollout_model: {nnodes: 2}}}]", "stages[0].explorer", "leave it out"),
         ("buffer.explorer_input.taskset.format.image_key=img", "only text prompts", "leave it out"),
@@ -56,7 +56,7 @@ def test_a_field_may_repeat_what_the_model_says(load: Load) -> None:
     ("override", "says"),
     [
         ("monitor.detailed_stats=true", "monitor.detailed_stats has no effect"),
-        ("service.data_juicer.port=5", "service has no effect: no data operator uses it"),
+        ("service.data_juicer.port=5", "service.data_juicer has no effect: no operator uses it"),
         ("trainer.save_strategy=single_node", "trainer.save_strategy has no effect"),
         (
             "buffer.trainer_input.auxiliary_buffers={a: {path: /a.jsonl, max_retry_times: 9}}",
@@ -123,15 +123,3 @@ def test_a_later_stage_cannot_think_otherwise(errors: Errors) -> None:
         overrides=["stages=[{stage_name: a}, {stage_name: b, explorer: {rollout_model: {enable_thinking: true}}}]"]
     )
     assert "enable_thinking: is True here and None in stage 'a'" in text
-
-
-def test_a_task_pipeline_is_one_error_whatever_it_asks_for(errors: Errors) -> None:
-    pipeline = "task_pipeline: {operators: [{name: f}], inputs: [/d], target_fields: [q], top_k: 3}"
-    (text,) = errors(overrides=[f"data_processor={{{pipeline}}}"])
-    assert f"{pipeline.partition(':')[0]}.operators: is set, but is not supported yet" in text
-
-
-def test_a_taskset_that_a_pipeline_would_make_needs_no_path(errors: Errors) -> None:
-    pipeline = "data_processor={task_pipeline: {operators: [{name: f}], inputs: [/d]}}"
-    (text,) = errors(overrides=[pipeline, "buffer.explorer_input.taskset.path=null"])
-    assert "task_pipeline.operators" in text

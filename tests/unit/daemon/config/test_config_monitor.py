@@ -56,10 +56,16 @@ def test_the_guides_arguments_are_taken(load: Load, monitor: str) -> None:
         ("{monitor_type: mlflow, monitor_args: {uri: {host: x}}}", "monitor_args.uri: is a mapping, and mlflow takes"),
         (
             "{monitor_type: mlflow, monitor_args: {uri: 'ftp://h'}}",
-            "monitor_args.uri: is no address of MLflow.*http://",
+            "monitor_args.uri: is not the address of an MLflow server.*http://",
         ),
-        ("{monitor_type: mlflow, monitor_args: {uri: 'h:5000'}}", "monitor_args.uri: is no address of MLflow.*http://"),
-        ("{monitor_type: mlflow, monitor_args: {uri: runs}}", "monitor_args.uri: is no address of MLflow.*file:///"),
+        (
+            "{monitor_type: mlflow, monitor_args: {uri: 'h:5000'}}",
+            "monitor_args.uri: is not the address of an MLflow server.*http://",
+        ),
+        (
+            "{monitor_type: mlflow, monitor_args: {uri: runs}}",
+            "monitor_args.uri: is not the address of an MLflow server.*file:///",
+        ),
         ("{monitor_type: mlflow, monitor_args: {uri: 'http://'}}", "monitor_args.uri: names no host.*and a host"),
         (
             "{monitor_type: wandb, monitor_args: {base_url: 'ftp://h'}}",

@@ -12,7 +12,10 @@ from rftd.streams.spec.stage_parts import OperatorSpec
 
 Load = Callable[..., Submission]
 Errors = Callable[..., list[str]]
+SERVICE = "service.data_juicer={server_url: 'http://127.0.0.1:5005', release: 1.6.1}"
+JUICER = "{name: data_juicer, args: {operators: [{text_length_filter: {min_len: 5}}]}}"
 OPERATORS = "data_processor.experience_pipeline.operators"
+RANKED = "buffer.explorer_input.taskset.default_workflow_type=math_ruler_workflow"
 
 
 def test_operators_reach_the_stage_in_order_and_config_show(load: Load) -> None:
@@ -35,13 +38,26 @@ def test_a_stage_may_have_operators_of_its_own(load: Load) -> None:
     assert [len(stage.pipeline) for stage in spec.stages] == [1, 0]
 
 
+def test_a_workflow_judged_by_groups_brings_its_operator_before_those_of_the_file(load: Load) -> None:
+    judged = [RANKED, "explorer.auxiliary_models=[{model_path: /models/judge}]"]
+    spec = load(overrides=[*judged, f"{OPERATORS}=[{{name: reward_filter}}]"]).spec
+    assert [operator.name for operator in spec.stages[0].pipeline] == ["ruler", "reward_filter"]
+    own = load(overrides=[*judged, f"{OPERATORS}=[{{name: reward_filter}}, {{name: ruler, args: {{tries: 1}}}}]"]).spec
+    assert [operator.name for operator in own.stages[0].pipeline] == ["reward_filter", "ruler"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "texts"),
     [
+        ([RANKED], ("explorer.auxiliary_models", "math_ruler_workflow needs a model to judge")),
         ([f"{OPERATORS}=[{{name: reward_filer}}]"], ("operators[0].name", "did you mean 'reward_filter'?")),
         ([f"{OPERATORS}=[{{name: reward_filter, args: {{most: 1}}}}]"], ("operators[0].args.most", "threshold")),
         ([f"{OPERATORS}=[{{name: reward_filter, args: {{threshold: high}}}}]"], ("args.threshold", "high")),
-        ([f"{OPERATORS}=[{{name: data_juicer}}]"], ("operators[0].name", "Data-Juicer is not supported yet")),
+        ([f"{OPERATORS}=[{JUICER}]"], ("service.data_juicer", "is not set, but an operator needs it")),
+        (
+            [f"{OPERATORS}=[{{name: data_juicer, args: {{config_path: /x}}}}]", SERVICE],
+            ("args.config_path", "operators"),
+        ),
         (
             [
                 f"{OPERATORS}=[{{name: reward_filter}}]",
@@ -65,3 +81,26 @@ def test_operators_of_an_experiment_without_rollouts_have_no_effect(load: Load) 
     spec = load(overrides=[f"{OPERATORS}=[{{name: reward_filter}}]", *rows]).spec
     assert spec.stages[0].pipeline == ()
     assert any("experience_pipeline.operators has no effect" in text for text in spec.warnings)
+
+
+def test_an_operator_of_data_juicer_gets_the_service(load: Load) -> None:
+    spec = load(overrides=[f"{OPERATORS}=[{JUICER}]", SERVICE]).spec
+    args = spec.stages[0].pipeline[0].args
+    assert args["operators"] == [{"text_length_filter": {"min_len": 5}}]
+    assert args["service_config"]["server_url"] == "http://127.0.0.1:5005"
+    shown = effective_config(spec)
+    assert shown["service"]["data_juicer"]["release"] == "1.6.1"
+    assert "service_config" not in shown["data_processor"]["experience_pipeline"]["operators"][0]["args"]
+
+
+def test_rows_operators_unknown_here_are_data_juicers(load: Load) -> None:
+    theirs = "data_processor.task_pipeline.operators=[{name: llm_difficulty_score_filter, args: {min_score: 0.0}}]"
+    pipeline = load(overrides=[theirs, "service.data_juicer.auto_start=true"]).spec.stages[0].task_pipeline
+    assert pipeline is not None
+    assert pipeline.juicer is not None
+    assert pipeline.juicer.auto_start
+
+
+def test_a_service_without_operators_of_its_own_has_no_effect(load: Load) -> None:
+    warnings = load(overrides=[SERVICE]).spec.warnings
+    assert any(text.startswith("service.data_juicer has no effect") for text in warnings)

@@ -161,7 +161,7 @@ def test_an_environment_is_a_path_with_the_workflow_that_plays_it(load: Load) ->
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("path=gymnasium://", "taskset.path: 'gymnasium://' is no address of an environment"),
+        ("path=gymnasium://", "taskset.path: 'gymnasium://' is not the address of an environment"),
         ("default_workflow_type=simple_workflow", "is simple_workflow, but the path is an environment"),
         ("workflow_args={max_steps: 0}", "workflow_args"),
         ("path=command://sums", "environment_command"),
@@ -233,7 +233,10 @@ def test_a_selector_that_draws_has_its_columns_and_its_arguments_with_defaults(l
             "{selector_type: randm}",
             "selector_type: unknown data selector 'randm'; known: sequential, shuffle, random, ",
         ),
-        ("{selector_type: offline_easy2hard}", "feature_keys: offline_easy2hard needs columns, and none is named"),
+        (
+            "{selector_type: offline_easy2hard}",
+            "feature_keys: offline_easy2hard needs columns, but selector_args names none",
+        ),
         (
             "{selector_type: difficulty_based, feature_keys: [a]}",
             "difficulty_based needs two columns, and 1 are named",

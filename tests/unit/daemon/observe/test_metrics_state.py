@@ -90,7 +90,7 @@ NOT_MET_HERE = {
 
 
 class Desk:
-    """A log that grows, its tables, and whoever is asked for their metrics."""
+    """A log that grows, its tables, and clients asking for their metrics."""
 
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         self.log = MemoryLog()

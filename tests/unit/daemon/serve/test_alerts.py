@@ -13,6 +13,7 @@ from synthetic.daemon.daemon_parts import DaemonParts, open_daemon
 from synthetic.daemon.stranger import Said, Stranger, stranger_at_work
 from synthetic.until import until
 
+from rftd.daemon.http.views.wire import encode
 from rftd.daemon.run.supervisor.disk_guard import DiskGuard, DiskLimits
 from rftd.daemon.serve.alert import Alert, AlertsFile
 from rftd.daemon.serve.alerts import MOST_WAITING, Alerts, _Outbox, checked_alert_url
@@ -123,6 +124,13 @@ async def test_an_end_and_an_alert_not_taken_are_told_by_the_next_daemon(
     [outbox] = later._outboxes
     assert [alert.kind for alert in outbox.waiting] == ["signal_lost", "failed"]
     assert "s3cret" not in file.read_text()
+    listed = later.listed()
+    assert [line.kind for line in listed.items] == ["failed", "signal_lost"]
+    assert {line.experiment for line in listed.items} == {str(parts.run.id)}
+    assert [(receiver.host, receiver.waiting, receiver.dropped) for receiver in listed.receivers] == [
+        ("127.0.0.1", 2, 0)
+    ]
+    assert "s3cret" not in encode(listed).decode()
     file.write_text("damaged")
     anew, _ = alerts_of(parts, receiver, tmp_path, file)
     assert not anew._outboxes[0].waiting

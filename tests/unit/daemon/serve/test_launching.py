@@ -69,13 +69,14 @@ def test_a_daemon_that_decides_answers_requests_and_keeps_trackers_and_no_other(
     nothing: Any = None
     supervisor: Any = SimpleNamespace(known=nothing, for_asker=lambda asker: nothing)
     owned: Any = SimpleNamespace(log=nothing, worker_url="unix:x")
-    every = ["requests", "trackers"]
+    every = ["requests", "trackers", "terms"]
     for roles, parts_of_it in ((BOTH, every), (frozenset(), every), (frozenset(("explorer",)), [])):
         options = ServiceOptions(data=tmp_path, launching=Launching(roles=roles))
         parts = service._Parts(
             options, DataFolder(tmp_path), Gate(), AsyncExitStack(), clock=clock, ids=SystemIds(clock), logger=logger()
         )
-        assert list(parts.deciding(owned, supervisor, nothing, nothing)) == parts_of_it
+        terms = parts.recomputations(owned, supervisor)
+        assert list(parts.deciding(owned, supervisor, nothing, nothing, terms)) == parts_of_it
 
 
 def test_processes_of_this_machine_are_started_without_anything_of_ray(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_patterns_of_variables_reach_the_workers_launcher(tmp_path: Path) -> Non
 
     serve.main(["--pass-env", "WANDB_*", "--pass-env", "PLACE"], standalone_mode=False)
     assert said[0].pass_env == ("WANDB_*", "PLACE")
-    with pytest.raises(UsageError, match="no name of a variable"):
+    with pytest.raises(UsageError, match="neither a variable name"):
         serve.main(["--pass-env", "A=b"], standalone_mode=False)
 
 

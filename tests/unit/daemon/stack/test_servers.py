@@ -20,7 +20,7 @@ async def test_a_record_comes_back(kafka_broker: KafkaBroker, kafka_prefix: str,
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka_broker.bootstrap)
     await admin.start()
     made = await admin.create_topics([NewTopic(f"{kafka_prefix}one", 1, 1)])
-    assert [code for _, code, *_ in made.topic_errors] == [0]  # and not that it is there already
+    assert [code for _, code, *_ in made.topic_errors] == [0]  # and not that it exists already
     await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=kafka_broker.bootstrap, enable_idempotence=True) as producer:
         await producer.send_and_wait(f"{kafka_prefix}one", b"value")

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -375,14 +376,20 @@ async def test_a_loss_or_agent_of_a_stranger_is_refused_even_by_an_allowed_diges
         ("node agent.mjs", {"isolation": "process"}, "isolation"),
         ("node agent.mjs", {"agent_folder": "/etc"}, "agent_folder"),
         ("node agent.mjs", {"agent_folder": "ROOT/m"}, ""),
+        ("* as_react_workflow", {}, ""),
+        (f"{sys.executable} as_react_workflow", {}, ""),
+        ("python as_react_workflow", {}, "python"),
+        ("* as_react_workflow", {"network": True}, "network"),
+        ("* as_react_workflow", {"readable": ["/"]}, "readable"),
     ],
 )
 async def test_a_command_of_an_agent_is_allowed_by_its_line(
     pattern: str, arguments: dict[str, Any], refused: str, root: Path
 ) -> None:
     commands = supervisor(MemoryLog(), allowances(root, allow_commands=(pattern,))).for_asker(ANN)
-    words = {"agent_command": ["node", "agent.mjs"], **arguments}
-    config = file_of(root, taskset(default_workflow_type="agent_command_workflow", workflow_args=words))
+    workflow = "as_react_workflow" if pattern.endswith("as_react_workflow") else "agent_command_workflow"
+    agent = {"python": sys.executable} if workflow == "as_react_workflow" else {"agent_command": ["node", "agent.mjs"]}
+    config = file_of(root, taskset(default_workflow_type=workflow, workflow_args=agent | arguments))
     if not refused:
         await commands.check(config)
         return

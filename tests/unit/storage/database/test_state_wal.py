@@ -31,7 +31,7 @@ async def read_in_turn(engine: AsyncEngine, ready: asyncio.Event) -> None:
 
 async def test_a_file_that_is_always_read_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STATE_WAL_SIZE_BYTES", BOUND_BYTES)
-    monkeypatch.setattr("rftd.storage.projector.sole_writer._SHORTEN_AGAIN_S", 0.0)
+    monkeypatch.setattr("rftd.storage.projector.sole_writer._TRUNCATE_INTERVAL_S", 0.0)
     engine = open_database(sqlite_url(tmp_path / "state.db"))
     writer, wal, ready = SoleWriter(engine, clock=SystemClock()), tmp_path / "state.db-wal", asyncio.Event()
     writer.keeps = True

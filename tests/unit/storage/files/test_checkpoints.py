@@ -183,7 +183,7 @@ def test_a_path_out_of_the_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["..", "../global_step_3x/y", "/etc/passwd", "a\0b", "x" * 300, "\ud800"])
 def test_a_name_that_no_file_of_a_checkpoint_can_have_is_refused(tmp_path: Path, path: str) -> None:
     (first, *_) = commit_folder(tmp_path / "global_step_3", write)
-    with pytest.raises(DataError, match=r"outside of the checkpoint|no name of a file") as raised:
+    with pytest.raises(DataError, match=r"outside of the checkpoint|not a file name") as raised:
         verify(tmp_path / "global_step_3", [first, type(first)(path, first.size_bytes, first.sha256)])
     assert raised.value.where == str(tmp_path / "global_step_3")
 

@@ -151,8 +151,8 @@ async def test_a_cursor_of_another_list_order_or_release_is_refused(connection: 
     wrong: list[tuple[UUID, str, str, str]] = [
         (UUID(int=1), "newest", page.next, "another list"),
         (busy.id, "reward", page.next, "of the order 'newest', not 'reward'"),
-        (busy.id, "newest", damaged, "no cursor"),
-        (busy.id, "newest", "\u00e9\u2603", "no cursor"),
+        (busy.id, "newest", damaged, "not a cursor"),
+        (busy.id, "newest", "\u00e9\u2603", "not a cursor"),
         (busy.id, "newest", other_form, "damaged"),
         (busy.id, "newest", cursor_of(f"experiences of {busy.id}", "newest", (1 << 63, "x")), "damaged"),
     ]

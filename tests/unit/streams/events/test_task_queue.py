@@ -18,7 +18,7 @@ from rftd.streams.spec.spec import (
     StageSpec,
     TasksetSpec,
 )
-from rftd.streams.spec.stage_tasks import task_at
+from rftd.streams.spec.stage_tasks import located, turn_of
 
 
 def experiment(*, batch_size: int = 4, repeat_times: int = 2, total_steps: int = 1000, uses: int = 1) -> ExperimentSpec:
@@ -66,7 +66,9 @@ def test_the_end_leaves_the_steps_that_the_tasks_fill(rows: int, planned: int, u
     assert spec == experiment(uses=uses)
     ended = queues.take(TasksEnded(stage=0), 8, spec, planned, {0: 0})
     assert ended.stages[0].total_steps == steps
-    assert [task_at(ended.stages[0], sequence) for sequence in (0, rows - 1, rows)] == [(0, 0), (rows - 1, 0), (0, 1)]
+    stage = ended.stages[0]
+    turns = [turn_of(stage, sequence) for sequence in (0, rows - 1, rows)]
+    assert [located(stage, turn) for turn in turns] == [(0, 0), (rows - 1, 0), (0, 1)]
     # What is told later changes nothing.
     assert queues.take(added("late"), 9, ended, planned, {0: 0}) == ended
     assert queues.take(TasksEnded(stage=0), 10, ended, planned + 5, {0: 0}) == ended

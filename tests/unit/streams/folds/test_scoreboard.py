@@ -25,9 +25,9 @@ from rftd.streams.folds.scoreboard import Scoreboard
 from rftd.streams.spec.schedule import checkpoint_due, rate_steps
 from rftd.streams.spec.spec import TasksetSpec, TrainerSpec
 from rftd.streams.spec.stage_parts import BestSpec, ByEvaluation, EarlyStopSpec, FigureSpec, RuleSpec
-from rftd.workers.control.by_evaluation import EvalDecides
 from rftd.workers.control.controller import Controller
 from rftd.workers.control.planner import Planner
+from rftd.workers.control.planner_holds import EvalDecides
 
 SCORE = FigureSpec(taskset="held")
 BEST = ByEvaluation(best=BestSpec(figure=SCORE, keep=2))

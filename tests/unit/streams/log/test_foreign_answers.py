@@ -21,6 +21,7 @@ from rftd.streams.log.envelope import Draft
 from rftd.streams.log.topics import TASKS, Partition
 from rftd.streams.log.writers import source_of
 from rftd.streams.memory import MemoryLog
+from rftd.streams.verify import answers
 from rftd.streams.verify.checker import verify
 from rftd.streams.verify.report import BrokenPromise
 
@@ -190,6 +191,17 @@ async def test_a_rollout_that_its_holder_answers_again_with_other_tokens_is_foun
     [said] = await findings(run)
     assert said.what.startswith(f"experience.produced of '{holder}' at rftd.experiences/{forged.partition}@")
     assert said.what.endswith(f"differently from rftd.experiences/{counted.partition}@{counted.offset}")
+
+
+@pytest.mark.anyio
+async def test_second_answers_far_apart_are_found(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_BATCH_ROWS", 2)
+    run.produce(run.open, 0, run.lease)
+    for rollout in (1, 2, 3):
+        run.produce(run.open, rollout, run.lease)
+    run.produce(run.open, 0, run.lease, source=source_of("explorer", run.workers[0]))
+    [finding] = await findings(run)
+    assert finding.what.startswith("experience.produced of ")
 
 
 @pytest.mark.anyio

@@ -38,7 +38,7 @@ def indexed(folder: Path) -> tuple[int, dict[int, int]]:
 async def test_an_id_has_one_place_however_it_is_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", at_once)
+    monkeypatch.setattr(schema, "IDS_PER_INDEXING", at_once)
     chance = random.Random(at_once)
     log = await SqliteLog.open(tmp_path)
     places: dict[int, Position] = {}
@@ -63,7 +63,7 @@ async def test_an_id_has_one_place_however_it_is_repeated(
 async def test_a_truncated_id_is_forgotten_in_memory_and_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 10)
+    monkeypatch.setattr(schema, "IDS_PER_INDEXING", 10)
     log = await SqliteLog.open(tmp_path)
     await log.append([draft(number) for number in range(0, 24, 2)])  # to the table, once they are acknowledged
     await log.append([draft(number) for number in range(24, 32, 2)])
@@ -98,7 +98,7 @@ async def test_a_log_of_another_version_is_refused_untouched(tmp_path: Path, ver
 async def test_the_scan_names_an_id_that_is_missing_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "INDEXED_AT_ONCE", 1)
+    monkeypatch.setattr(schema, "IDS_PER_INDEXING", 1)
     log = await SqliteLog.open(tmp_path)
     await log.append([draft(number) for number in range(10)])
     await log.close()

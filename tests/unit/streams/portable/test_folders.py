@@ -109,7 +109,7 @@ async def test_no_two_experiments_share_a_folder(tmp_path: Path) -> None:
     moves = [(str(tmp_path), str(tmp_path))]
     with pytest.raises(ConflictError, match="holder has that folder") as raised:
         await import_experiment(MemoryLog(), path, home=home, clock=clock, taken_folders=holder, moves=moves)
-    assert raised.value.fix == f"say another one: --map {run.job_dir}=FOLDER"
+    assert raised.value.fix == f"choose another: --map {run.job_dir}=FOLDER"
 
 
 @pytest.mark.anyio

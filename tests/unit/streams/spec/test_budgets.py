@@ -192,7 +192,7 @@ def test_a_run_at_which_nobody_looks_pauses() -> None:
     watch.clock.advance(1.9 * DAY_S)
     assert watch.reason() == ""
     watch.clock.advance(0.2 * DAY_S)
-    assert watch.reason().startswith(f"{UNSEEN}: limits.unseen_days: nobody has looked at it for 2.1 days")
+    assert watch.reason().startswith(f"{UNSEEN}: limits.unseen_days: not viewed for 2.1 days")
     watch.clock.advance(DAY_S)
     watch.desk.put(ExperimentSeen(by="me"))
     assert watch.decide() == [], "who looks decides nothing"

@@ -16,6 +16,7 @@ from rftd.ops.faults import Faults, InjectedFault
 from rftd.streams.log.envelope import Draft, Position
 from rftd.streams.log.topics import Partition
 from rftd.streams.memory import MemoryFaults, MemoryLog
+from rftd.streams.sqlite.lock_file import LockFile
 from rftd.streams.sqlite.log import SqliteLog, schema
 from rftd.streams.sqlite.view import SqliteView
 
@@ -26,6 +27,17 @@ A = Partition("rftd.experiments", 0)
 
 def drafts(start: int, stop: int, size: int = 10) -> list[Draft]:
     return [Draft(A, UUID(int=number + 1), b"head-%d" % number, bytes(size)) for number in range(start, stop)]
+
+
+async def test_a_refused_folder_gives_its_lock_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise ConflictError("on a network file system", where=str(folder))
+
+    lock = LockFile(tmp_path)
+    monkeypatch.setattr("rftd.streams.sqlite.log.refuse_network_file_system", refuse)
+    with pytest.raises(ConflictError, match="network"):
+        await SqliteLog.open(tmp_path, lock=lock)
+    LockFile(tmp_path).release()
 
 
 @pytest.mark.parametrize("point", ["log.before_commit", "log.after_commit", "log.before_ack"])

@@ -40,7 +40,7 @@ async def test_what_is_found_does_not_depend_on_memory(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(facts, "Table", small)
     monkeypatch.setattr(identities, "_RUN_IDS", 32)
-    monkeypatch.setattr(books, "_TOGETHER", 1)
+    monkeypatch.setattr(books, "_BLOCKS_PER_COMPARISON", 1)
     poor = await checked(seed)
     assert rich.records > 500
     assert rich.findings

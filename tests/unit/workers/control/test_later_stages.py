@@ -18,17 +18,11 @@ from rftd.streams.log.topics import TASKS, Partition
 from rftd.streams.spec.spec import PolicySpec, StageSpec, TasksetSpec
 from rftd.workers.control.closing import close_groups
 from rftd.workers.control.dispatcher import Dispatcher, stale_groups
-from rftd.workers.control.holds import (
-    NoStage,
-    NoTrainer,
-    PlannedAhead,
-    StagePlanned,
-    StepsAgain,
-    TooFewExperiences,
-    TrainsDataset,
-)
+from rftd.workers.control.hold import NoStage, StagePlanned
+from rftd.workers.control.holds import TrainsDataset
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner, oldest_flight_of, view_of
+from rftd.workers.control.planner_holds import NoTrainer, PlannedAhead, StepsAgain, TooFewExperiences
 
 FIRST_STEPS = 3
 

@@ -21,7 +21,7 @@ from rftd.streams.folds.group import Group
 from rftd.streams.log.group_id import group_id
 from rftd.streams.spec.sections import DynamicTimeout
 from rftd.streams.spec.spec import RolloutSpec, StageSpec, TasksetSpec
-from rftd.streams.spec.stage_tasks import RowOrder, locate, locate_among, task_place
+from rftd.streams.spec.stage_tasks import locate, located, task_place, turn_of
 from rftd.workers.control.closing import attempts_of, close_groups
 from rftd.workers.control.holds import AllGivenOut, NoCredits, PolicyFull
 from rftd.workers.control.leasing import (
@@ -311,8 +311,9 @@ def test_groups_of_several_tasksets_resume_with_their_own_digests_and_attempts()
         desk.obey(close_groups(desk.state, stage_over=False))
         seen.append(event)
     assert [event.sequence for event in seen] == list(range(10))
-    orders = (RowOrder(2, "sequential", 42), RowOrder(3, "shuffle", 11))
-    assert [(event.row, event.epoch) for event in seen] == [locate_among(place, orders) for place in range(10)]
+    assert [(event.row, event.epoch) for event in seen] == [
+        located(stage, turn_of(stage, number)) for number in range(10)
+    ]
     assert [event.digest for event in seen] == ["S" if event.row < 2 else "L" for event in seen]
     assert [task_place(stage, row) for row in range(5)] == [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2)]
     assert [attempts_of(stage, row) for row in range(5)] == [1, 1, 3, 3, 3]

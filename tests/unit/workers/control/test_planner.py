@@ -181,7 +181,7 @@ def test_uninformative_groups_are_retired_with_the_plan_and_again_if_unwritten()
 
 
 def test_what_is_too_much_for_one_event_is_retired_with_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retiring, "RETIRED_AT_ONCE", REPEAT + 1)
+    monkeypatch.setattr(retiring, "MAX_RETIRED_IDS", REPEAT + 1)
     desk = Desk(stage_of(algorithm=THRESHOLD))
     desk.supply(3)
     assert [len(each.experiences) for each in decided(desk)] == [REPEAT + 1, REPEAT + 1, REPEAT - 2]

@@ -9,9 +9,9 @@ from synthetic.worlds.desk import REPEAT, Desk, stage_of
 
 from rftd.ops import limits
 from rftd.ops.errors import PipelineError
-from rftd.streams.events.experience import GroupProcessed, MemberVerdict
+from rftd.streams.events.experience import GroupProcessed
 from rftd.streams.events.registry import Event
-from rftd.streams.events.task import GroupClosed, GroupLeased, TaskExpired
+from rftd.streams.events.task import GroupClosed, GroupLeased, MemberVerdict, TaskExpired
 from rftd.streams.events.worker import WorkerLost
 from rftd.streams.log.writers import source_of
 from rftd.streams.spec.spec import PolicySpec

@@ -101,7 +101,7 @@ def test_which_files_of_a_folder_are_meant(
     [
         ([], {}, r"no file of rows \(looked for train\.jsonl, \.parquet"),
         (["train-sft.jsonl", "train-rl.jsonl"], {}, "could mean any of train-rl.jsonl, train-sft.jsonl"),
-        (["test.jsonl", "more.jsonl"], {}, "no file is named for split 'train'; there are more.jsonl, test.jsonl"),
+        (["test.jsonl", "more.jsonl"], {}, "no file is named for split 'train'; the splits are more.jsonl, test.jsonl"),
         (["rows.jsonl"], {"split": "test"}, "no file is named for split 'test'"),
         (["train.txt"], {"subset": "main"}, r"(?s)no file of rows \(looked for train\.jsonl.*also in main"),
         (["train.csv", "train.parquet"], {}, "split 'train' could mean any of train.parquet, train.csv"),

@@ -89,7 +89,7 @@ def work(*_):
     for level in ("debug", "info", "warning", "error"):
         getattr(logger(), level)("said")
 
-worker._run = work
+worker._run_worker = work
 worker.command(sys.argv[2:])
 """
 """The real verb, with a line of each level in the place of the work."""

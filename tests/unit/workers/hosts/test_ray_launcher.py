@@ -324,7 +324,7 @@ def test_a_submission_is_held_against_what_the_nodes_say_of_themselves(play: Pla
             "16 GPUs on one node; no node has more than 8",
         ),
         (1, 1, [node(0, 0)], "1 GPU on one node; the cluster has none"),
-        (1, 1, [], "a node: the cluster has none"),
+        (1, 1, [], "a node, but the cluster has none"),
         (0, 1, [node(0, 0, 2, 0)], "1 CPU on one node; none is free"),
         (0, 1, [node(0, 0, 2, 1)], ""),
     ],

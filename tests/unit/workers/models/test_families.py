@@ -22,10 +22,9 @@ from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, Sta
 from rftd.workers.engines.torch.rollout.network import Network
 from rftd.workers.engines.torch.rollout.trial import try_model
 from rftd.workers.engines.torch.rollout.uncached import Way, batch_of
-from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
+from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine, shares_prefixes
 from rftd.workers.engines.torch.trainer.forward import logprobs_of
 from rftd.workers.engines.torch.trainer.packing import pack
-from rftd.workers.engines.torch.trainer.stage_models import shares_prefixes
 from rftd.workers.learning.engine import TrainBatch, TrainSample
 from rftd.workers.learning.losses.aggregation import Aggregation
 

@@ -25,7 +25,7 @@ from rftd.workers.hosts.membership import Membership
 from rftd.workers.rollout import loader as loader_module
 from rftd.workers.rollout.loader import WeightsLoader
 from rftd.workers.rollout.outbox import Outbox
-from rftd.workers.rollout.version_gate import VersionGate
+from rftd.workers.rollout.version_gate import UseKind, VersionGate, WeightsUse
 from rftd.workers.rollout.view import ExplorerView
 from rftd.workers.weights import checkpoint
 from rftd.workers.weights.channel import WeightsRef
@@ -47,7 +47,7 @@ async def test_phases_come_with_the_activation_and_failures_with_heartbeats(tmp_
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         background = [tasks.create_task(loader.run(engine)), tasks.create_task(outbox.run())]
         with pytest.raises(RolloutError):
-            async with gate.evaluating(5, 0):
+            async with gate.using(WeightsUse(UseKind.EVALUATION, 5)):
                 pass
         weights = {"w": TensorBytes("uint8", (3,), memoryview(b"abc"))}
         assert view.spine.spec is not None
@@ -56,7 +56,7 @@ async def test_phases_come_with_the_activation_and_failures_with_heartbeats(tmp_
         view.weights.published[5, 0] = msgspec.structs.replace(
             view.weights.published[5, 0], path=written.path, manifest=written.manifest, checksum=written.checksum
         )
-        async with gate.evaluating(5, 0):
+        async with gate.using(WeightsUse(UseKind.EVALUATION, 5)):
             assert await outbox.drained(10.0)
         for task in background:
             task.cancel()
@@ -105,19 +105,18 @@ async def test_exact_weights_are_not_used_while_others_are_loaded(monkeypatch: p
     assert newest is not None
     older = min(published for published in view.weights.published if published < (newest.version, 0))
     engine._version = older
-    await gate.set_version(*older)
+    gate.set_weights(*older)
     versions: list[tuple[int, int]] = []
 
     async def use() -> None:
-        of_older = gate.evaluating(*older) if kind == "evaluation" else gate.passing(older[0], pinned=True)
-        async with of_older:
+        async with gate.using(WeightsUse(UseKind.EVALUATION if kind == "evaluation" else UseKind.PINNED, *older)):
             versions.append(engine.version)
             for _ in range(100):
                 await asyncio.sleep(0)
             versions.append(engine.version)
 
     async def use_newest() -> None:
-        async with gate.evaluating(newest.version, newest.generation):
+        async with gate.using(WeightsUse(UseKind.EVALUATION, newest.version, newest.generation)):
             assert engine.version == (newest.version, newest.generation)
 
     loader = WeightsLoader(member, view, gate, outbox, logger(), device=asyncio.Lock)

@@ -28,7 +28,7 @@ from rftd.streams.spec.spec import AlgorithmSpec, ExperimentSpec, ModelSpec, Pol
 from rftd.workers.datasets.taskset import Taskset
 from rftd.workers.learning.engine import TrainBatch
 from rftd.workers.training.assembly import READ_ALONG_RECORDS, Assembly, Reuse, stretches
-from rftd.workers.training.run_samples import Constants, temperatures_of, versions_of
+from rftd.workers.training.group_samples import Constants, temperatures_of, versions_of
 
 MEMBERS = 4
 EXPERIMENT = derive(UUID(int=1), "experiment")

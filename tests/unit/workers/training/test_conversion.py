@@ -137,7 +137,7 @@ def test_a_folder_anywhere_around_a_checkpoint_is_enough(run: Path) -> None:
     assert [each.actor for each in found_checkpoints(run / "kept")] == [run / "kept"]
     with pytest.raises(NotFoundError, match="there are 2, 10"):
         found_checkpoints(run, [3])
-    with pytest.raises(NotFoundError, match="no folder"):
+    with pytest.raises(NotFoundError, match="not a folder of checkpoints"):
         found_checkpoints(run / "nowhere")
     (run / "empty").mkdir()
     with pytest.raises(NotFoundError, match="no checkpoint"):
@@ -207,7 +207,7 @@ BROKEN: list[tuple[Callable[[Path], object], str, str]] = [
     (lambda actor: shard(actor).unlink(), "the file of rank 1 of 4 is missing", "rank_1.pt"),
     (lambda actor: shard(actor, 3).unlink(), "the file of rank 3 of 4 is missing", "rank_3.pt"),
     (lambda actor: shard(actor).write_bytes(b"{}"), "not written by torch", "rank_1.pt"),
-    (_of_another_model, "of another model than model_world_size_4_rank_0.pt", "rank_1.pt"),
+    (_of_another_model, "to another model than model_world_size_4_rank_0.pt", "rank_1.pt"),
     (_config_of_another, "layer 3 of 4 is missing", "rank_0.pt"),
     (_not_a_number, r"'model.norm.weight' holds NaN \(in .*rank_1.pt", "rank_0.pt"),
     (_without_weights, "no known weights", "actor"),

@@ -117,7 +117,7 @@ def test_a_folder_that_is_there_stays_and_another_type_goes_beside_it(model: Any
     assert (first.target.name, other.target.name) == ("huggingface", "huggingface-bfloat16")
     check_numbers(model, first.target, "float32")
     check_numbers(model, other.target, "bfloat16")
-    assert converted(run, dtype="bfloat16").form is None, "it is there already"
+    assert converted(run, dtype="bfloat16").form is None, "it exists already"
     assert converted(run).target == first.target
 
 

@@ -16,7 +16,7 @@ from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.engine import StepResult, TrainBatch, TrainSample
 from rftd.workers.learning.losses.aggregation import OBSERVED
 from rftd.workers.models.tiny_model import make_tiny_model
-from rftd.workers.training.run_samples import observed
+from rftd.workers.training.group_samples import observed
 
 Gradient = dict[str, torch.Tensor]
 

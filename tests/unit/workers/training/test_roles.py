@@ -22,7 +22,7 @@ from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.learning.algorithms.advantages import ADVANTAGES
 from rftd.workers.learning.algorithms.advantages.rae import RaeAdvantage
 from rftd.workers.learning.engine import TrainBatch, TrainSample
-from rftd.workers.learning.stage.remembering import relative_batch
+from rftd.workers.learning.stage.stage_training import relative_batch
 from rftd.workers.models.tiny_model import make_tiny_model
 from rftd.workers.training.group_samples import BatchExperience, group_samples
 

@@ -15,7 +15,7 @@ import torch
 from rftd.ops.errors import ConfigError, DataError
 from rftd.streams.spec.spec import StageSpec
 from rftd.workers.devices.pinned_transfer import to_device
-from rftd.workers.engines.learner.critic import ModelCritic
+from rftd.workers.engines.learner.learner import ModelCritic
 from rftd.workers.engines.torch.trainer.arguments import TorchTrainerArgs
 from rftd.workers.engines.torch.trainer.engine import TorchTrainerEngine
 from rftd.workers.engines.torch.trainer.passes import TorchPasses, ValueModel

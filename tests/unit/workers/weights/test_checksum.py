@@ -1,11 +1,32 @@
-"""Checksums of weights: what changes them and what does not."""
+"""Checksums of weights: what changes them and what does not; exported weights have the one the ranks compared."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from rftd.workers.weights.checksum import checksum, checksum_of, tensor_sums
+from rftd.ops.errors import RankError
+from rftd.workers.weights.checksum import checksum, checksum_of, tensor_sums, trained_checksum
 from rftd.workers.weights.torch_bytes import bytes_of
+
+ONE = "0" * 32
+OTHER = "1" * 32
+
+
+def test_equal_weights_need_no_second_checksum() -> None:
+    assert trained_checksum(ONE, ONE, exact=True, version=0) == ""
+
+
+@pytest.mark.parametrize(("step", "exact"), [(ONE, False), (f"bits:{ONE}", True)])
+def test_rounded_weights_and_digests_of_another_form_name_their_step(step: str, exact: bool) -> None:
+    assert trained_checksum(step, OTHER, exact=exact, version=3) == step
+
+
+def test_weights_that_changed_after_their_checksum_are_not_announced() -> None:
+    with pytest.raises(RankError, match="the weights of version 0 changed") as error:
+        trained_checksum(ONE, OTHER, exact=True, version=0)
+    assert ONE in error.value.what
+    assert OTHER in error.value.what
 
 
 def weights() -> dict[str, torch.Tensor]:

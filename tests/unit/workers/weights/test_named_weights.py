@@ -68,10 +68,10 @@ def test_a_name_is_announced_asked_for_and_retired() -> None:
 
 def test_nobody_opens_a_name_as_bytes_or_publishes_bytes_as_a_name() -> None:
     ref = ref_of(Exported(path="there://run/step-3", manifest="m", checksum=opaque_checksum("a"), size_bytes=0))
-    with pytest.raises(ConfigError, match="no bytes of them come here") as error:
+    with pytest.raises(ConfigError, match="at a service, which does not transfer them") as error:
         open_weights(ref)
     assert error.value.where == "there://run/step-3"
-    with pytest.raises(ConfigError, match="no bytes of them come here"):
+    with pytest.raises(ConfigError, match="at a service, which does not transfer them"):
         Channels().of(SERVICE).publish({}, version=1, generation=0)
     for method in CHANNELS.names():
         channel = Channels("/job").of(method)

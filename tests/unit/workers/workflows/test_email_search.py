@@ -17,7 +17,7 @@ from rftd.streams.spec.sections import Format
 from rftd.streams.spec.spec import SamplingSpec, TasksetSpec
 from rftd.workers.datasets.byte_tokenizer import ByteTokenizer
 from rftd.workers.datasets.task import make_task
-from rftd.workers.workflows.email_database import EmailInbox
+from rftd.workers.workflows.email_search import EmailInbox
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
 

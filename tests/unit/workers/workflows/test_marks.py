@@ -7,7 +7,8 @@ import pytest
 import rftd
 from rftd.ops.errors import ConfigError
 from rftd.workers.workflows.rewards.scorer import open_scorer
-from rftd.workers.workflows.source import SourceName, open_workflow_source
+from rftd.workers.workflows.source import SourceName
+from rftd.workers.workflows.workflow_source import open_workflow_source
 
 MARKED = """
 import rftd

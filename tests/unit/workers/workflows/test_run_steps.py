@@ -11,8 +11,7 @@ import pytest
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.streams.events.experience import RunStep, SamplingSpan, Span
 from rftd.workers.workflows.result import RolloutResult
-from rftd.workers.workflows.roles import check_named, check_role
-from rftd.workers.workflows.runner import joined
+from rftd.workers.workflows.runner import check_named, check_role, joined
 
 
 def step(prompt: list[int], response: list[int], *, version: int = 0, **more: object) -> RolloutResult:

@@ -23,7 +23,7 @@ from rftd.workers.weights.channel import WeightsRef
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.rewards.reward import RewardResult
 from rftd.workers.workflows.rewards.scorer import Scorer
-from rftd.workers.workflows.runner import WorkflowRunner, check_names
+from rftd.workers.workflows.runner import SILENT_ROLLOUTS, WorkflowRunner, check_names
 
 pytestmark = pytest.mark.anyio
 MODEL = ModelSpec(path="m", max_model_len=2048, max_prompt_tokens=1500, max_response_tokens=500)
@@ -109,6 +109,13 @@ class Overlong:
         over = rollout.response_tokens - 1
         return {"over": -over / 2, "cut": float(rollout.finish == "length"), "turns": float(len(rollout.turns))}
 
+class Talks(Raises):
+    roles = ("solver", "critic")
+    async def run(self, task, model, reward):
+        trajectory = Trajectory()
+        trajectory.add(await model.chat(task.messages))
+        return trajectory.result(await reward.score("42", task, turns=trajectory.turns), role="solver")
+
 class TextAlone(Raises):
     async def run(self, task, model, reward):
         return await reward.score("42", task)
@@ -120,7 +127,7 @@ class Twice(Raises):
         trajectory.add(await model.generate([*trajectory.tokens, 65]))
         return trajectory.result(await reward.score("42", task, turns=trajectory.turns))
 """
-WORKFLOWS = ("raises", "exits", "cancels", "closes", "groups", "nothing", "twice")
+WORKFLOWS = ("raises", "exits", "cancels", "closes", "groups", "nothing", "twice", "talks")
 POINTS = {
     "rftd.workflows": {
         **{name: f"rftd_test_plugin:{name.title()}" for name in WORKFLOWS},
@@ -386,3 +393,22 @@ async def test_sampling_of_an_evaluation_replaces_the_tasksets() -> None:
     runner = WorkflowRunner(spec, model=MODEL, engine=Keeps(), tokenizer=ByteTokenizer())
     greedy = msgspec.structs.replace(spec.sampling, temperature=0.0)
     assert (await runner.run(task, UUID(int=1), sampling=greedy)).reward == 1.0
+
+
+async def test_a_declared_role_that_never_speaks_is_reported_once(plugin: None) -> None:
+    reported: list[tuple[str, str]] = []
+    spec = taskset("talks")
+    task = make_task({"prompt": "p", "response": "42"}, spec=spec, row=0)
+    runner = WorkflowRunner(
+        spec,
+        model=MODEL,
+        engine=OneAnswer(),
+        tokenizer=ByteTokenizer(),
+        on_silent_role=lambda workflow, role: reported.append((workflow, role)),
+    )
+    for rollout in range(SILENT_ROLLOUTS - 1):
+        await runner.run(task, UUID(int=rollout))
+    assert reported == []
+    for rollout in range(2 * SILENT_ROLLOUTS):
+        await runner.run(task, UUID(int=SILENT_ROLLOUTS + rollout))
+    assert reported == [("talks", "critic")]

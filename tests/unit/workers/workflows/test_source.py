@@ -11,7 +11,8 @@ import pytest
 from rftd.ops.errors import ConfigError, RolloutError
 from rftd.workers.datasets.task import Task
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.source import SourceName, check_source, open_workflow_source, source_name
+from rftd.workers.workflows.source import SourceName, check_source, source_name
+from rftd.workers.workflows.workflow_source import open_workflow_source
 
 TASK = Task(taskset="sums", row=3, epoch=0, prompt="1+1=", messages=(), truth="2", workflow="simple_workflow")
 

@@ -23,11 +23,11 @@ class TinkerTrainerArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     seed: int | None = None
     """Seed of the adapter's initial numbers; None: chosen by the service."""
     train_mlp: bool = True
-    """Whether feed-forward layers are adapted."""
+    """True: feed-forward layers are adapted."""
     train_attn: bool = True
-    """Whether attention layers are adapted."""
+    """True: attention layers are adapted."""
     train_unembed: bool = True
-    """Whether the output layer is adapted."""
+    """True: the output layer is adapted."""
     base_url: str = ""
     """Address of the service; empty: the default address."""
 

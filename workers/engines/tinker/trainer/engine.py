@@ -33,7 +33,7 @@ from rftd.workers.weights.channel import NAME
 from rftd.workers.weights.service import opaque_checksum
 from rftd.workers.weights.tensor_bytes import Weights
 
-NAME_OF: Final = "tinker"
+SERVICE_NAME: Final = "tinker"
 """Name of the service in the states of checkpoints."""
 
 
@@ -100,7 +100,7 @@ class TinkerTrainerEngine:
         shape = self._args.shape
         layer_kinds = [layer_kind for layer_kind in ("mlp", "attn", "unembed") if getattr(shape, f"train_{layer_kind}")]
         return {
-            "engine": NAME_OF,
+            "engine": SERVICE_NAME,
             "tinker": release_of("tinker"),
             "base_model": self._args.base_model,
             "adapter": f"rank {shape.rank} of {', '.join(layer_kinds) or 'nothing'}",
@@ -212,7 +212,7 @@ class TinkerTrainerEngine:
         with self._calling():
             path = self._save_run(run, f"step-{self._state.step}")
         ServiceState(
-            service=NAME_OF,
+            service=SERVICE_NAME,
             base_model=self._args.base_model,
             path=path,
             checksum=self._checksum,
@@ -228,7 +228,7 @@ class TinkerTrainerEngine:
         """
         state = TrainerState.read(folder / "actor")
         saved = ServiceState.read(folder)
-        if (saved.service, saved.base_model) != (NAME_OF, self._args.base_model):
+        if (saved.service, saved.base_model) != (SERVICE_NAME, self._args.base_model):
             raise DataError(
                 f"the checkpoint is of {saved.base_model} at {saved.service}, and {self._args.base_model} is trained",
                 where=str(folder),
@@ -266,7 +266,7 @@ class TinkerTrainerEngine:
 
     def forget(self, state: ServiceState) -> None:
         """Deletes a saved state at the service that no checkpoint refers to any longer."""
-        if state.service == NAME_OF:
+        if state.service == SERVICE_NAME:
             self._delete(state.path)
 
     def holds_name(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""`ServiceLoss`: an objective equal to a loss of the service: one pass instead of two."""
+"""`ServiceLoss`: the loss by which the service computes an objective itself, in one pass instead of two."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rftd.workers.learning.losses.sft import SftLoss
 from rftd.workers.learning.losses.token_ratios import ImportanceSamplingLoss, PpoLoss
 from rftd.workers.learning.stage.micro_batch import MicroBatch
 
-_FAR: Final = 1e6
-"""Clip ratio beyond the reach of the service's float32: larger bounds have no effect."""
+_NO_DUAL_CLIP_FROM: Final = 1e6
+"""Smallest `clip_ratio_c` taken as no dual clip: so large a ratio is beyond the reach of the service's float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLoss:
-    """A loss of the service by name, and its settings."""
+    """A loss that the service computes by itself, with its settings, in place of an equal objective."""
 
     name: Loss
     """Name of the loss at the service."""
@@ -29,7 +29,7 @@ class ServiceLoss:
     """Settings of the loss, by the service's names."""
 
     def columns(self, micro: MicroBatch) -> dict[str, NDArray[np.float32]]:
-        """Returns the columns of the micro-batch's trained tokens, by the service's names  # [N] each
+        """Returns the numbers of the micro-batch's N trained tokens, by the parameter names of the loss  # [N] each
 
         The weights of tokens are multiplied into the advantages: they are positive, and every loss here scales with A.
         """
@@ -59,4 +59,8 @@ def service_loss(objective: Objective) -> ServiceLoss | None:
 
 def _is_plain_ppo(loss: PpoLoss) -> bool:
     """True if a PPO loss has no effective dual clip, no sequence mask, and no fallback to the policy gradient."""
-    return loss.clip_ratio_c >= _FAR and not loss.enable_sequence_masking and not loss.fallback_to_policy_gradient
+    return (
+        loss.clip_ratio_c >= _NO_DUAL_CLIP_FROM
+        and not loss.enable_sequence_masking
+        and not loss.fallback_to_policy_gradient
+    )

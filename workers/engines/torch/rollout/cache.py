@@ -114,8 +114,8 @@ class SlotCache(Cache):
         return self._hidden[:rows, None, None, self._first : self.end + 1]
 
     def fixed_window(self, rows: int, width: int, column: torch.Tensor) -> FixedWindow:
-        """Returns a view of the first `width` columns of the first `rows` rows; a step writes the column in `column`  #
-        [1]
+        """Returns a view of the first `width` columns of the first `rows` rows; a step writes the column in `column`
+        # [1]
         """
         keys = [stored[:rows] for stored in self._keys]
         values = [stored[:rows] for stored in self._values]

@@ -1,4 +1,4 @@
-"""CUDA graphs: recordings of decode steps on a GPU, and the models unsuitable for recording.
+"""`CudaRecorder` records decode steps on a GPU as CUDA graphs; `unfit` names the models whose steps cannot be recorded.
 
 A decode step of a small batch is some hundred short kernels. Launched one by one they cost the host more time than the
 GPU; a graph launches all at once.
@@ -20,8 +20,10 @@ from rftd.workers.engines.torch.rollout.uncached import Way
 log = structlog.get_logger(__name__)
 """Log of this module."""
 
-_WARM_UPS: Final = 2
-"""Runs before a capture: libraries make handles and workspaces at the first run, which is impossible in a capture."""
+_WARM_UP_RUNS: Final = 2
+"""Number of runs before a capture; the first run creates library handles and workspaces, which is impossible in a
+capture.
+"""
 
 
 class CudaRecorder:
@@ -30,15 +32,18 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         """Prepares a pool of memory and a separate stream on the device."""
         self._device = device
+        """The GPU."""
         self._pool = torch.cuda.graph_pool_handle()
+        """Handle of the memory pool shared by the graphs."""
         self._side_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        """Stream on which steps are warmed up and captured."""
 
     def record(self, step: Step) -> Step:
         """Runs the step on a separate stream, then captures it there; the graph runs on the caller's stream."""
         caller_stream = torch.cuda.current_stream(self._device)
         self._side_stream.wait_stream(caller_stream)
         with torch.cuda.stream(self._side_stream):
-            for _ in range(_WARM_UPS):
+            for _ in range(_WARM_UP_RUNS):
                 step()
         caller_stream.wait_stream(self._side_stream)
         graph = torch.cuda.CUDAGraph()
@@ -53,8 +58,8 @@ class CudaRecorder:
 
 
 def recorder_for(network: Network, way: Way, *, enabled: bool, deterministic: bool) -> Recorder | None:
-    """Returns a recorder by CUDA graphs, tried on the model; None without a GPU, or (with a log line) for an unsuitable
-    model.
+    """Returns a recorder after a trial on the model; None if disabled, without a GPU, or (with a line in the log) for
+    an unsuitable model.
     """
     if not enabled or network.device.type != "cuda":
         return None

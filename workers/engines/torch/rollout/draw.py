@@ -51,8 +51,8 @@ class Draw:
         self._adjust = Adjustments(samplings, texts, device) if any(map(adjusts, samplings)) else None
         self._processes = any(s.processed_logprobs for s in samplings)
         self.processed: torch.Tensor | None = None
-        """Log-probabilities of the last drawn tokens after filters and penalties; None unless requested by any row  #
-        [N]
+        """Log-probabilities of the last drawn tokens after filters and penalties; None unless requested by any row
+        # [N]
         """
         self._prepare()
 

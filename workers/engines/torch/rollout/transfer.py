@@ -37,8 +37,8 @@ class Drawn:
         self._ready.record()
 
     def read(self) -> tuple[list[int], list[float], list[float]]:
-        """Waits for the copy; returns tokens, log-probabilities, and log-probabilities after filters and penalties  #
-        [N], [N], [N]
+        """Waits for the copy; returns tokens, log-probabilities, and log-probabilities after filters and penalties
+        # [N], [N], [N]
         """
         if self._ready is not None:
             self._ready.synchronize()

@@ -52,7 +52,7 @@ class WholeModel:
             write_hf(self.model, actor / "huggingface", self._base)
             saving.round_export(actor / "huggingface", self._base)
         # The same numbers twice would double a checkpoint of many GiB.
-        if not hf or saving.exported_dtype(self._base) != saving.OWN:
+        if not hf or saving.exported_dtype(self._base) != saving.RESUME_DTYPE:
             saving.write_weights(actor, self._tensors, self._base, model=self.model, writers=writers)
 
     def restore(self, actor: Path) -> None:

@@ -222,8 +222,8 @@ def _logits(hidden: Tensor, head: Tensor, bias: Tensor | None, inverse_temperatu
 
 
 def _slope(logits: Tensor, inverse_temperature: Tensor, form: LogitForm) -> Tensor | float:
-    """Returns the derivative of the logits at temperature 1 by the product of hidden state and output layer  #
-    [n, V]
+    """Returns the derivative of the logits at temperature 1 by the product of hidden state and output layer
+    # [n, V]
     """
     if form.cap is None:
         return form.scale

@@ -6,9 +6,8 @@ transformers' names, in float32, and so optimizer, checkpoints and publishing ar
 In reading order:
 
 sizes.py    the trainable models and sizes, and missing packages (no torch)
-layers.py   the layers without transformer-engine, with torch's attention
 tensors.py  Megatron's fused parameters as tensors with transformers' names
-model.py    verl's Megatron engine, with changes
+model.py    verl's Megatron engine, with changes: layers by torch without transformer-engine
 
 Import `model` after `platform.choose_platform`.
 """

@@ -1,6 +1,9 @@
 """verl's Megatron engine with weights kept by rftd: opened by Megatron's classes, with transformers' names.
 
 Import the module after `platform.choose_platform`: verl decides on devices during its import.
+
+Without transformer-engine, torch computes the layers, on a CPU or a GPU: texts of a micro-batch are padded at the end,
+where causal attention hides the padding from all tokens.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -25,7 +30,6 @@ from rftd.workers.engines.learner.model import load_model
 from rftd.workers.engines.verl.arguments import VerlTrainerArgs
 from rftd.workers.engines.verl.cpu_platform import torch_answers_cpu
 from rftd.workers.engines.verl.megatron import sizes
-from rftd.workers.engines.verl.megatron.layers import torch_layers
 from rftd.workers.engines.verl.megatron.tensors import Layout, NamedTensors
 from rftd.workers.engines.verl.wrapping import (
     LossOf,
@@ -36,6 +40,34 @@ from rftd.workers.engines.verl.wrapping import (
     requested_figures,
 )
 from rftd.workers.models.pretrained import outlined_model
+
+
+class TorchAttention(MegatronModule):  # type: ignore[misc]
+    """torch's attention over this rank's heads, in place of Megatron's, which needs CUDA."""
+
+    def __init__(self, config: Any, *_: Any, softmax_scale: float | None = None, **__: Any) -> None:
+        """`softmax_scale` is the factor of the scores; None: torch's default."""
+        super().__init__(config)
+        self._scale = softmax_scale
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Returns the attended values  # query [L, B, heads, W], key and value [L, B, groups, W] -> [L, B, heads *
+        W]
+        """
+        queries, keys, values = (heads.permute(1, 2, 0, 3) for heads in (query, key, value))
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=self._scale, enable_gqa=True
+        )
+        joined: Tensor = attended.permute(2, 0, 1, 3).flatten(2)
+        return joined
+
+
+def torch_layers(config: Any) -> Any:
+    """Returns Megatron's specification of a decoder layer, with modules computed by torch."""
+    layers = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    layers.submodules.self_attention.submodules.core_attention = TorchAttention
+    return layers
+
 
 with warnings.catch_warnings():
     # They warn of each engine and each kernel that is not installed.
@@ -59,7 +91,7 @@ class _EngineConfig(McoreEngineConfig):  # type: ignore[misc]
     """verl's description of a Megatron engine, extended by float32."""
 
     exact: bool = False
-    """Whether forward passes are in float32."""
+    """True if forward passes compute in float32."""
 
     def __post_init__(self) -> None:
         with warnings.catch_warnings():

@@ -19,9 +19,9 @@ _MODULES: Final = {"megatron.core": "megatron-core", "mbridge": "mbridge"}
 """Packages to install, by the module."""
 _ENGINE: Final = "transformer_engine"
 """The package with layers for packed texts and for sequences divided over ranks."""
-_ON_FSDP2: Final = "write trainer.trainer_strategy: fsdp2"
+_FSDP2_FIX: Final = "write trainer.trainer_strategy: fsdp2"
 """Advice for models and sizes that Megatron does not support here."""
-ALONE: Final[Mapping[str, str]] = {
+FSDP2_ONLY_ARGUMENTS: Final[Mapping[str, str]] = {
     "ulysses_sequence_parallel_size": "write trainer.megatron.tensor_model_parallel_size",
     "fsdp_size": "leave it out: ranks that share no tensor hold copies",
     "param_offload": "leave it out: weights stay on their device",
@@ -40,7 +40,7 @@ def check_installed(field: str) -> None:
         raise ConfigError(
             f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not installed where the trainer runs",
             field=field,
-            fix=f"pip install 'rftd[megatron]', or {_ON_FSDP2}",
+            fix=f"pip install 'rftd[megatron]', or {_FSDP2_FIX}",
         )
 
 
@@ -65,7 +65,7 @@ def cuts_sequences(arguments: VerlTrainerArgs) -> bool:
 def check_arguments(arguments: VerlTrainerArgs, dtype: str, *, ranks: int, on_cpu: bool) -> None:
     """Raises ConfigError for arguments that Megatron does not support with this dtype, number of ranks and device."""
     plain = VerlTrainerArgs()
-    for name, fix in ALONE.items():
+    for name, fix in FSDP2_ONLY_ARGUMENTS.items():
         if getattr(arguments, name) != getattr(plain, name):
             raise ConfigError(
                 f"is {getattr(arguments, name)!r}, and Megatron has no such thing",
@@ -103,7 +103,7 @@ def check_model(folder: Path, arguments: VerlTrainerArgs) -> None:
     if not config:  # whoever loads it says what is wrong
         return
     for trait in _unknown(config):
-        raise ConfigError(f"Megatron does not train this model here: {trait}", field="model.model_path", fix=_ON_FSDP2)
+        raise ConfigError(f"Megatron does not train this model here: {trait}", field="model.model_path", fix=_FSDP2_FIX)
     ranks = arguments.tensor_model_parallel_size
     heads = config.get("num_attention_heads", 0)
     for trait, size in {

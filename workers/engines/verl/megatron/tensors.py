@@ -53,7 +53,7 @@ class Layout:
     head_rows: int
     """Rows of one head."""
     sequence_parallel: bool
-    """Whether the positions of a text are divided over the tensor-parallel ranks."""
+    """True if the positions of a text are divided over the tensor-parallel ranks."""
     output: str
     """Name of the output layer's weight: `lm_head.weight`, or `score.weight` of a critic."""
     mesh: DeviceMesh | None
@@ -67,7 +67,7 @@ class Layout:
             fused = decoder_names(name)
             if fused is None:
                 raise DataError(
-                    f"Megatron's parameter {name!r} is no tensor of a decoder that is known here",
+                    f"Megatron's parameter {name!r} is not a tensor of a supported decoder",
                     fix="write trainer.trainer_strategy: fsdp2",
                 )
             cut = getattr(parameter, "tensor_model_parallel", False)

@@ -5,6 +5,7 @@ In reading order:
 advantage.py      `AdvantageFunction`: a pure function of closed groups
 closed_group.py   the facts about a group passed to an advantage function
 registry.py       the table, including the functions of `token_advantages/`
+by_taskset.py     the function of a stage with tasksets of several algorithms
 moments.py        mean and standard deviation of a group
 group_metrics.py  figures of a batch's groups
 none.py           zeros, for algorithms without rewards

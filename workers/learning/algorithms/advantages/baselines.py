@@ -1,4 +1,6 @@
-"""Advantages computed from a group's rewards alone: several baselines, and choices of which rollouts count."""
+"""Advantages relative to a baseline of a group's rewards; some also use lengths, greedy rollouts, the rest of the batch
+or seeded draws.
+"""
 
 from __future__ import annotations
 
@@ -85,8 +87,8 @@ class OpoAdvantage(OneGroup):
         return frozenset({"lengths"})
 
     def of_group(self, group: ClosedGroup) -> Floats:
-        """Returns the advantages, computed in float64 and rounded once; without lengths all rollouts count equally  #
-        [G]
+        """Returns the advantages, computed in float64 and rounded once; without lengths all rollouts count equally
+        # [G]
         """
         import numpy as np
 

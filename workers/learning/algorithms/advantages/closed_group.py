@@ -45,6 +45,8 @@ class ClosedGroup:
     roles: tuple[str, ...] | None = None  # [G], the agent behind each; empty in a rollout of a single agent
     seed: int = 0
     """Seed for random choices about the group, determined by its position in the experiment."""
+    taskset: int = -1
+    """Index of the group's taskset, in a stage with several algorithms; else -1."""
 
     def __post_init__(self) -> None:
         for name in ("runs", "steps", "greedy", "mean_logprobs", "lengths", "step_rewards", "states", "roles"):

@@ -101,7 +101,7 @@ class GdpoAdvantage:
         unknown = sorted(set(self.weights or ()) - known)
         if unknown and known:
             raise TrainError(
-                f"gdpo weighs {', '.join(unknown)}, which is no part of any reward in the batch",
+                f"gdpo weighs {', '.join(unknown)}, which is not part of any reward in the batch",
                 fix=f"correct advantage_fn_args.weights: the reward gives {', '.join(sorted(known))}",
             )
 

@@ -125,8 +125,8 @@ class GigpoAdvantage(OneGroup):
         return whole, discounted
 
     def _step_rewards(self, group: ClosedGroup) -> Exact:
-        """Returns the reward of each step; a run without step rewards has its complete reward at the last step  #
-        [G]
+        """Returns the reward of each step; a run without step rewards has its complete reward at the last step
+        # [G]
         """
         import numpy as np
 

@@ -7,6 +7,7 @@ gymnasium_tasks     gymnasium: environments with few actions, as text
 reasoning_gym_tasks reasoning-gym: generated questions, scored by their generator
 verifiers_tasks     verifiers v1: tasksets of one turn
 openenv_tasks       OpenEnv: environments by the path of their class
+textworld_tasks     TextWorld: games of text, made from seeds
 
 Each `KIND_tasks` has a function `open_tasks(name, arguments)`, returning an object with two methods:
 

@@ -8,6 +8,7 @@ import reasoning_gym
 from reasoning_gym.utils import extract_answer
 
 REQUEST = "Give your final answer, and nothing else, between <answer> and </answer>."
+"""Text after each question, which asks for the format of the answer."""
 
 
 class GeneratedTasks:

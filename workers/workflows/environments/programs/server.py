@@ -17,7 +17,9 @@ import sys
 from typing import Any
 
 SOCKET_VARIABLE = "RFTD_ENVIRONMENT_SOCKET"
+"""Variable with the path of the environment's socket."""
 STEP_VARIABLE = "RFTD_ENVIRONMENT_STEP_S"
+"""Variable with the seconds allowed for one step."""
 
 
 class EnvironmentCalls(http.server.BaseHTTPRequestHandler):

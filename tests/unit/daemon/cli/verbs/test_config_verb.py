@@ -20,7 +20,7 @@ EXAMPLES = [str(each) for each in sorted(Path(EXAMPLE).parent.glob("*.yaml"))]
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine shows no GPU, whatever it has, and nobody listens at the daemon's address."""
+    """The machine shows no GPU, whatever it has, and nothing listens at the daemon's address."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("RFTD_SERVER", "http://127.0.0.1:1")
 

@@ -38,4 +38,4 @@ def test_convert_goes_on_after_a_failure_and_exits_with_it(
     assert said.out.count("converted already") == 2
     assert f"global_step_4  FAILED\nerror[RFTD-DAT-001] the file of rank 1 of 2 is missing\n  --> {missing}" in said.err
     assert main(["convert", "-c", "elsewhere"]) == 3
-    assert "no folder of checkpoints" in capsys.readouterr().err
+    assert "not a folder of checkpoints" in capsys.readouterr().err

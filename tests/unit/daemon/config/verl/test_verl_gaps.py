@@ -218,7 +218,7 @@ fi
             f"mapfile -t ARGS < list\n{RUN} ${{ARGS[@]}}",
             "ambiguous keys: the script sets ARGS while it runs",
         ),
-        (f"{RUN} $1.total_epochs=3", "ambiguous keys: $1 is what the script is called with"),
+        (f"{RUN} $1.total_epochs=3", "ambiguous keys: $1 is an argument of the script"),
         (f"if [ -d x ]; then\n{RUN}\nelse\n{RUN} data.seed=2\nfi", "choose a branch with --take LINE or --skip LINE"),
         (f"{RUN} --config-name $CONFIG_{{x}} trainer.total_epochs=3\n[ -d x ]", "is unknown"),
     ],

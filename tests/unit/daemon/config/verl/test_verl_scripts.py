@@ -79,7 +79,7 @@ def test_words(script: str, expected: list[str]) -> None:
         ("read A\nrun $A", "the script sets A while it runs"),
         ("run ${A##*/}", "`${A##*/}` is not worked out"),
         ("f() { if [ -d x ]; then A=1; return; fi; A=2; }\nf\nrun $A", "A is set on line 1 under a condition"),
-        ("run $1", "$1 is what the script is called with"),
+        ("run $1", "$1 is an argument of the script"),
         ("run $((2 ** 70))", "`$((2 ** 70))` is not worked out"),
         ("run $((1 / 0))", "`$((1 / 0))` is not worked out"),
     ],
@@ -147,7 +147,7 @@ def test_variables_that_double_one_another_end_in_an_error(refused: Refused) -> 
         (f"{RUN} --config-path=/nowhere --config-name=mine", "name the folder that it is in by --config-dir"),
         (f"{RUN} --config-name my_trainer", "the default '--config-name my_trainer' is unknown"),
         (f"{RUN} loose", "'loose' is not an override"),
-        (f"{RUN} \\\n  # said\n  +trainer.total_epochs=3", "trainer.total_epochs is no part of veRL's command"),
+        (f"{RUN} \\\n  # said\n  +trainer.total_epochs=3", "trainer.total_epochs is not part of veRL's command"),
     ],
 )
 def test_what_is_no_run_of_verls_is_refused(refused: Refused, script: str, what: str) -> None:

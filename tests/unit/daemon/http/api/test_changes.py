@@ -17,7 +17,7 @@ from synthetic.log.synthetic_run import SyntheticRun
 from rftd.daemon.http.api import live_page
 from rftd.daemon.http.api.app import make_app
 from rftd.daemon.http.api.live_page import PageVersion, parts_of
-from rftd.daemon.http.client.page_state import PageState
+from rftd.daemon.http.client.connection import PageState
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.wire import from_wire
 from rftd.ops.bound_socket import bind, url_of

@@ -150,6 +150,13 @@ def test_many_clipped_tokens_are_off_policy_unless_nothing_is_learnt() -> None:
     assert "off-policy" not in page_of(msgspec.structs.replace(run, signal="rewards_equal"))
 
 
+def test_a_badge_leads_to_the_events_or_the_curve_behind() -> None:
+    run = msgspec.structs.replace(RUN, reward_curve=[0.1, 0.2], clipped=0.3)
+    assert f'href="/runs/{run.id}?metric=actor/pg_clipfrac#curves"' in page_of(run)
+    for cause in ("solved", "rewards_equal"):
+        assert f'href="/runs/{run.id}/history?type=signal"' in page_of(msgspec.structs.replace(run, signal=cause))
+
+
 def test_a_held_out_score_has_its_error_and_its_change() -> None:
     html = page_of(msgspec.structs.replace(RUN, held_out={"sums": SCORE}))
     assert "0.500" in html

@@ -41,6 +41,13 @@ async def test_changes_are_in_configuration_and_commented_file_and_the_check_is_
     assert view["report"]["cost"][0]["steps"] == 77
 
 
+@pytest.mark.parametrize("name", ["", ".", "a[", "]", "mode.[x]"])
+async def test_a_field_to_remove_without_a_path_is_an_error(client: httpx.AsyncClient, name: str) -> None:
+    view = await drafted(client, config=config(), unset=[name])
+    assert [fault["what"] for fault in view["errors"]] == [f"{name!r} is not a field's path"]
+    assert view["config"] == config()
+
+
 async def test_errors_are_those_of_a_check_with_their_fields(client: httpx.AsyncClient) -> None:
     changes = ["buffer.batch_size=none", "algorithm.algorithm_types=grpo", "mode=sideways"]
     view = await drafted(client, config=config(), set=changes)

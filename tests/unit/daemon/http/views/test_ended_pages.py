@@ -74,10 +74,11 @@ async def test_a_page_of_a_run_under_way_is_never_kept(parts: DaemonParts, clien
 
 async def test_the_page_read_longest_ago_is_dropped(client: httpx.AsyncClient) -> None:
     ended = from_wire(await page(client, "small"), ExperimentPage)
-    pages, ids = EndedPages(most=2), [UUID(int=number) for number in range(3)]
+    pages: EndedPages[ExperimentPage] = EndedPages(most=2)
+    ids = [UUID(int=number) for number in range(3)]
     for id in ids:
         pages.keep(id, ended, {id: 1})
         assert pages.of(ids[0], lambda _: 1) is not None
     assert [pages.of(id, lambda _: 1) is not None for id in ids] == [True, False, True]
     assert pages.of(ids[2], lambda _: 2) is None, "a record since"
-    assert pages.body_of(ended) == encode(ended)
+    assert pages.body_of(ids[2], ended) == encode(ended)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
+from sqlalchemy import text
 from synthetic.daemon.daemon_parts import DaemonParts
 
+from rftd.daemon.http.views.machine import MachineView
 from rftd.daemon.http.views.system import StreamList, SystemView, WorkerList
 from rftd.daemon.http.views.wire import from_wire
+from rftd.daemon.observe.doctor.sandboxes import check_sandboxes
 
 pytestmark = pytest.mark.anyio
 
@@ -55,3 +60,24 @@ async def test_the_system_counts_experiments_workers_and_checks(client: httpx.As
     assert system.cores > 0
     assert 0 < system.available_memory_bytes < system.memory_bytes
     assert system.ready == all(check.ok for check in system.checks)
+
+
+async def test_the_machine_says_what_the_doctor_says(client: httpx.AsyncClient) -> None:
+    machine = from_wire((await client.get("/v1/machine")).json(), MachineView)
+    assert [(device.kind, device.memory_bytes) for device in machine.devices] == [("cpu", 1 << 30)]
+    assert machine.no_gpu
+    findings = {finding.check: finding for finding in [*machine.engines, *machine.sandboxes]}
+    assert {"engine torch", "engine vllm", "launcher ray", "sandbox namespaces", "sandbox docker"} <= set(findings)
+    # The host of these parts has no package.
+    assert findings["engine torch"].status == "warn"
+    assert "pip install" in findings["engine torch"].fix
+    assert machine.sandboxes == await asyncio.to_thread(check_sandboxes)
+
+
+async def test_an_experiment_whose_submission_is_not_in_the_tables_stops_no_read(
+    client: httpx.AsyncClient, parts: DaemonParts
+) -> None:
+    async with parts.engine.begin() as connection:
+        await connection.execute(text("UPDATE experiments SET name = NULL, state = 'running'"))
+    for path in ("/v1/machine", "/v1/pipelines"):
+        assert (await client.get(path)).status_code == 200, path

@@ -222,7 +222,7 @@ async def test_a_changed_or_missing_dataset_is_a_note(
     (tmp_path / "sums.jsonl").write_text('{"question": "2+3=", "answer": "6"}\n' * 3)
     changed = await fetched(client, f"experiences/{id}/text")
     assert changed["truth"] is None
-    assert "is not what the experiment was accepted with" in changed["notes"][0]
+    assert "has changed since the experiment was accepted" in changed["notes"][0]
     (tmp_path / "sums.jsonl").unlink()
     (tmp_path / "sums.jsonl").symlink_to("nowhere")
 

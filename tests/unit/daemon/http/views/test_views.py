@@ -37,6 +37,7 @@ from rftd.daemon.http.views import (
     hub,
     keeping,
     logs,
+    machine,
     moment,
     refusals,
     series,
@@ -103,6 +104,9 @@ ASKED: dict[Any, dict[str, object]] = {
     system.workers: {"state": "live"},
     system.streams: {},
     system.system: {},
+    system.pipelines: {},
+    machine.machine: {},
+    system.alerts: {},
     experiments.why: {"name": "small"},
 }
 """Every read, with parameters that it has an answer for."""

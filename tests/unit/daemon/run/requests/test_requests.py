@@ -376,7 +376,7 @@ async def test_of_very_many_requests_few_are_remembered_and_each_is_answered_onc
     world: World, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     monkeypatch.setattr(limits, "OPEN_REQUESTS", 4)
-    monkeypatch.setattr(registry_module, "_REQUESTS_AT_ONCE", 3)
+    monkeypatch.setattr(registry_module, "_REQUESTS_PER_READ", 3)
     daemon = Daemon(world.log)
     await pauses(world, 0, 31)
     await world.submit("first")

@@ -1,4 +1,4 @@
-"""Folders of agents are copied at submission: a changed folder is another copy, and unread copies are garbage."""
+"""Folders of agents and environments are copied at submission: a changed one is another copy; unread copies end."""
 
 from __future__ import annotations
 
@@ -82,6 +82,24 @@ def test_every_change_of_a_folder_is_another_copy(tmp_path: Path, agent: Path, c
         case "removed":
             (agent / "inner/notes.txt").unlink()
     assert read(tmp_path / "root", agent) != first
+
+
+def test_the_folder_of_an_environment_is_kept_beside_that_of_an_agent(tmp_path: Path, agent: Path) -> None:
+    server = tmp_path / "server"
+    server.mkdir()
+    (server / "sums.py").write_text("1\n")
+    arguments = {"environment_command": ["python3", "sums.py"], "environment_folder": str(server)}
+    config = file_of(tmp_path / "root", agent)
+    config["buffer"]["explorer_input"]["eval_tasksets"] = [{"path": "command://sums", "workflow_args": arguments}]
+    folders = AgentFolders(SubmissionJudge(OWNER, Allowances()), KeptTables(LOG))
+    [changed] = folders.read(config)["buffer"]["explorer_input"]["eval_tasksets"]
+    kept = Path(changed["workflow_args"]["environment_folder"])
+    (server / "sums.py").write_text("2\n")
+    assert kept.parent == tmp_path / "root/.tables/ours" and (kept / "sums.py").read_text() == "1\n"
+    assert [note.split(":")[0].rsplit(".", 1)[1] for note in folders.notes] == ["agent_folder", "environment_folder"]
+    arguments["environment_folder"] = str(tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"environment_folder '.*' is no folder"):
+        folders.read(config)
 
 
 def test_a_folder_that_cannot_be_kept_is_refused_at_its_field(tmp_path: Path, agent: Path) -> None:

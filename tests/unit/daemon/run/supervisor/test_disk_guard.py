@@ -118,7 +118,7 @@ class Hanging(Scripted):
 async def test_a_file_system_that_hangs_takes_one_thread_however_often_it_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disk_guard, "LOOK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(disk_guard, "MEASURE_TIMEOUT_S", 0.01)
     disk = Hanging()
     found = await guard(disk, reserve_bytes=2000 * MIB)
     for _ in range(20):
@@ -126,7 +126,7 @@ async def test_a_file_system_that_hangs_takes_one_thread_however_often_it_is_loo
     assert disk.asked == 1
     assert found.shortage is None
     disk.answers.set()
-    monkeypatch.setattr(disk_guard, "LOOK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(disk_guard, "MEASURE_TIMEOUT_S", 60.0)
     await found.look()
     assert found.shortage is not None
     assert disk.asked == 1

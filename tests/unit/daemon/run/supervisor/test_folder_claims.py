@@ -12,7 +12,7 @@ from synthetic.log.recorder import Recorder
 from synthetic.log.synthetic_run import SyntheticRun
 
 from rftd.daemon.run.registry import Registry
-from rftd.daemon.run.supervisor.folder_claims import LOOK_S, FolderClaims
+from rftd.daemon.run.supervisor.folder_claims import POLL_INTERVAL_S, FolderClaims
 from rftd.daemon.run.supervisor.loss_check import LossCheck, Survivors
 from rftd.daemon.serve.data_folder import DataFolder
 from rftd.daemon.serve.log_identity import identity_of
@@ -111,7 +111,7 @@ async def test_a_folder_that_was_taken_over_stops_the_run_that_had_it(scene: Sce
     second, _ = await scene.served(scene.identity(scene.copied()))
     second.claims.take_over(second._experiments[scene.experiment])
     assert second.refusal(scene.experiment) is None
-    scene.clock.advance(LOOK_S)
+    scene.clock.advance(POLL_INTERVAL_S)
     with pytest.raises(OtherLogError):
         await run.compare_older_heads()
     assert isinstance(first.refusal(scene.experiment), OtherLogError)

@@ -74,7 +74,9 @@ async def test_nobody_looks_at_all_who_left(tmp_path: Path) -> None:
     worker = desk.join()
     state, roster = desk.state, desk.state.roster
     for number in range(100):
-        roster._leave(derive(worker, "gone", number), Gone(role="explorer", slot=number % 3, code="X", reason="r"))
+        roster._record_departure(
+            derive(worker, "gone", number), Gone(role="explorer", slot=number % 3, code="X", reason="r")
+        )
     roster.gone = Unscanned(roster.gone)
     liveness = Liveness()
     assert state.spine.spec is not None

@@ -60,7 +60,7 @@ def test_a_pause_says_whether_workers_and_users_are_still_there(served: bool) ->
     scene = RunSnapshot(state=desk.state, liveness=Liveness(), now_s=10.0, now_ns=desk.recorder.clock.now_ns())
     paused = "a resume; it was paused by a command: the machine is needed"
     answered = "; its users are still answered, until its workers are released" if served else ""
-    assert driven(scene).waiting_for == f"{paused}; quiet: nothing is under way, and no worker is there{answered}"
+    assert driven(scene).waiting_for == f"{paused}; quiet: no work in progress, and no workers{answered}"
     desk.put(experiment.ExperimentReleased())
     wait = entry_wait(entry_of(desk, "my run"), Line([], slots=1))
     assert (wait.state, wait.level, wait.on_whom) == ("released", Level.STUCK, "you")

@@ -24,6 +24,7 @@ from rftd.streams.folds.worker_state import WorkerState
 from rftd.streams.memory import MemoryLog
 from rftd.streams.spec.sections import OverRollout, StragglerReissue, Synchronizer
 from rftd.streams.spec.spec import PolicySpec, RolloutSpec, TasksetSpec
+from rftd.streams.spec.stage_parts import OperatorSpec
 from rftd.workers.control.dispatcher import Dispatcher
 from rftd.workers.control.liveness import Liveness
 from rftd.workers.control.planner import Planner
@@ -74,6 +75,17 @@ def test_the_planner() -> None:
     desk.put(step.GenerationStarted(generation=1, version=0))
     wait = wait_of(scene_of(desk), "planner")
     assert wait.state == "steps_again" and "steps 1 to 2" in wait.waiting_for and wait.on_whom == "trainer"
+
+
+def test_groups_without_a_verdict_of_the_pipeline_are_counted() -> None:
+    desk = Desk(stage_of(pipeline=(OperatorSpec(name="reward_filter"),)))
+    desk.produce(desk.lease(0, desk.join()), range(REPEAT))
+    wait = wait_of(scene_of(desk), "task")
+    assert (wait.state, wait.on_whom) == ("pipeline", "dispatcher")
+    assert "1 groups with 4 experiences are without a verdict, 0 of them leased" in wait.waiting_for
+    desk.obey(Dispatcher(desk.state, Liveness()).decide(1.0).decisions)
+    wait = wait_of(scene_of(desk), "task")
+    assert wait.on_whom == "explorer 0" and "1 of them leased" in wait.waiting_for
 
 
 def test_a_straggler_is_named() -> None:
@@ -341,10 +353,10 @@ def test_since_when() -> None:
 
 
 def test_every_state_of_a_heartbeat_is_named() -> None:
-    from rftd.daemon.run.why.workers import _WAITS, _WORKS
+    from rftd.daemon.run.why.workers import _ACTIVITY_BY_STATE, _WAIT_BY_STATE
 
-    assert {WorkerState.PAUSED, *_WORKS, *_WAITS} == set(WorkerState)
-    assert not _WORKS.keys() & _WAITS.keys()
+    assert {WorkerState.PAUSED, *_ACTIVITY_BY_STATE, *_WAIT_BY_STATE} == set(WorkerState)
+    assert not _ACTIVITY_BY_STATE.keys() & _WAIT_BY_STATE.keys()
 
 
 def test_a_lost_worker_has_no_line_of_its_own() -> None:

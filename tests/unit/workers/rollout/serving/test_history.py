@@ -189,7 +189,7 @@ def test_an_older_copy_and_another_history_are_told_from_the_one_that_was_promis
 
 def test_nothing_is_written_once_another_file_lies_in_its_place(history: History, tmp_path: Path) -> None:
     history.path.rename(tmp_path / "aside.db")
-    with pytest.raises(DataError, match="is gone, or another file lies there"):
+    with pytest.raises(DataError, match="is missing, or another file is in its place"):
         history.judge(Feedback(reward=1.0, answers=("a",)))
     (tmp_path / "aside.db").rename(history.path)
     assert history.judge(Feedback(reward=1.0, answers=("a",)))

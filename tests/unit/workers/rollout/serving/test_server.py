@@ -106,7 +106,7 @@ async def serving(folder: Path, engine: ScriptedEngine, **more: Any) -> AsyncIte
     try:
         served.client.base_url = httpx.URL(served.server.url)
         await served.server.up.wait()
-        await served.gate.set_version(5, 0)
+        served.gate.set_weights(5, 0)
         async with served.client:
             yield served
     finally:

@@ -22,6 +22,7 @@ from rftd.workers.datasets.task import make_task
 from rftd.workers.workflows.result import RolloutResult
 from rftd.workers.workflows.runner import WorkflowRunner
 from rftd.workers.workflows.source import SourceName, check_source
+from rftd.workers.workflows.trinity.calls import RolloutThread
 
 pytestmark = pytest.mark.anyio
 
@@ -296,6 +297,20 @@ async def test_a_cancelled_rollout_ends_its_thread_in_a_call() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert engine.running == 0
+
+
+async def test_a_call_begun_while_its_rollout_ends_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = RolloutThread()
+    begin = asyncio.run_coroutine_threadsafe
+
+    def begin_and_end(work: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        call = begin(work, loop)
+        thread.end()
+        return call
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", begin_and_end)
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.to_thread(thread.wait, asyncio.Event().wait())
 
 
 async def test_equal_seeds_draw_equal_tokens() -> None:
