@@ -87,5 +87,6 @@ def notice(name: Literal["signed in", "no link", "stale link"], *, status: int =
         text=text,
         command=command,
         onward=to if name == "signed in" else None,
+        again_s=None,
     )
     return Response(page, status_code=status, media_type="text/html; charset=utf-8")

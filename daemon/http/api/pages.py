@@ -25,10 +25,10 @@ from rftd.daemon.http.views import annotations as annotation_views
 from rftd.daemon.http.views import differences, experiments
 from rftd.daemon.http.views.experiments import RunOrder
 from rftd.daemon.http.views.moment import ENDED
-from rftd.daemon.http.views.route import NAME_CHARACTERS
+from rftd.daemon.http.views.route import NAME_CHARACTERS, POSITION_CHARACTERS
 from rftd.daemon.run.why.wait import what_of
 from rftd.daemon.trust.asker import AccessRole
-from rftd.ops.errors import NotFoundError, RftdError
+from rftd.ops.errors import NotFoundError, RftdError, WaitTimeoutError
 from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 from rftd.storage.queries.experiments import ExperimentSummary
 
@@ -42,6 +42,8 @@ MOST_FURTHER: Final = 16
 """Maximum number of curves besides the curated ones."""
 MOST_OVER: Final = 4
 """Maximum number of further runs in the curves: with the run itself, as many as there are colours."""
+_RETRY_INTERVAL_S: Final = 2
+"""Seconds until a page read too early for the tables is read again."""
 _CACHE_FOREVER: Final = "public, max-age=31536000, immutable"
 """Cache control of files whose URL changes with their content."""
 Search = Annotated[str, Query(max_length=SEARCH_CHARACTERS, pattern=r"^[^\x00]*$")]
@@ -54,6 +56,8 @@ Over = Annotated[list[str] | None, Query(max_length=MOST_OVER, description="Runs
 """Query parameter: runs to lay over this one."""
 Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
 """Query parameter: the position after the last item of the page before."""
+After = Annotated[str | None, Query(max_length=POSITION_CHARACTERS)]
+"""Query parameter: the position in the log to be reached by the tables before the page is read."""
 
 
 def router(services: Services) -> APIRouter:
@@ -68,13 +72,15 @@ def router(services: Services) -> APIRouter:
         return await shown_page(request, services, lambda bearer: _runs(bearer, q, show, order, cursor))
 
     @routes.get("/runs/{name}")
-    async def run(request: Request, name: RunName, metric: Metrics = None, over: Over = None) -> Response:
+    async def run(
+        request: Request, name: RunName, metric: Metrics = None, over: Over = None, after: After = None
+    ) -> Response:
         """One run: what happens now, alarms, figures, and curves, with a curve for each `metric`, and a line in each
         curve for the runs `over` it.
         """
         # What htmx reads again is the present alone: no other runs to choose from, no differences of files.
         laid = None if "hx-request" in request.headers else over or []
-        return await shown_page(request, services, lambda bearer: _run(bearer, name, metric or [], laid))
+        return await shown_page(request, services, lambda bearer: _run(bearer, name, metric or [], laid, after))
 
     @routes.get("/static/{name}")
     async def static(name: str) -> Response:
@@ -112,8 +118,8 @@ async def _runs(services: Services, q: str, show: Shown, order: RunOrder, cursor
     )
 
 
-async def _run(services: Services, name: str, further: list[str], over: list[str] | None) -> str:
-    page = await experiments.one.work(services, name=name)
+async def _run(services: Services, name: str, further: list[str], over: list[str] | None, after: str | None) -> str:
+    page = await experiments.one.work(services, name=name, after=after)
     id = page.experiment.summary.id
     state = page.experiment.summary.state
     why = await experiments.why.work(services, name=id)
@@ -178,7 +184,9 @@ async def shown_page(request: Request, services: Services, page: Callable[[Servi
         problem = problem_of(error)
         text = f"{problem.detail} ({problem.code})"
         words = {"title": problem.title, "text": text, "command": problem.fix}
-        return html(render("notice.html", services.clock, onward=None, **words), status=error.http_status)
+        again_s = _RETRY_INTERVAL_S if isinstance(error, WaitTimeoutError) else None
+        notice = render("notice.html", services.clock, onward=None, again_s=again_s, **words)
+        return html(notice, status=error.http_status)
 
 
 def html(text: str, *, status: int | http.HTTPStatus = 200) -> Response:

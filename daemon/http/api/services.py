@@ -205,14 +205,20 @@ class Services:
         )
 
     @asynccontextmanager
-    async def read(self, after: str | None = None) -> AsyncIterator[AsyncConnection]:
-        """Opens one snapshot of the tables, not older than the record at `after`."""
+    async def read(self, after: str | None = None, *, newest: bool = False) -> AsyncIterator[AsyncConnection]:
+        """Opens one snapshot of the tables, not older than the record at `after`, and with `newest` not older than any
+        record in the log now. Raises WaitTimeoutError.
+        """
         if after is not None:
             position = position_of(after)
             # Heartbeats and dead letters are in no table: a wait for one would last until its time-out.
             if position.partition not in TRUTH:
                 raise UsageError(f"{position.partition} is in no table", field="after")
             await self.applied.wait_for(position.partition, position.offset, READ_TIMEOUT_S)
+        if newest:
+            for partition, mark in (await self.log.heads()).items():
+                if partition in TRUTH:
+                    await self.applied.wait_for(partition, mark.next_offset - 1, READ_TIMEOUT_S)
         # One transaction per answer: its parts must not come from different moments of the fold.
         async with self.engine.connect() as connection:
             await connection.begin()

@@ -210,8 +210,10 @@ class Daemon(Protocol):
         """Returns the named tokens visible to the asker: all for an admin, else the asker's own."""
         ...
 
-    def read(self, after: str | None = None) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Opens one snapshot of the tables, not older than the record at `after`."""
+    def read(self, after: str | None = None, *, newest: bool = False) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Opens one snapshot of the tables, not older than the record at `after`, and with `newest` not older than any
+        record in the log now. Raises WaitTimeoutError.
+        """
         ...
 
     async def find(self, name_or_id: str, after: str | None = None) -> UUID:

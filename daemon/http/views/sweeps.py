@@ -246,7 +246,8 @@ async def sweep_page(daemon: Daemon, sweep: SweepName, after: After = None) -> S
     states = _states(standing)
     ids = {run.point: run.experiment for run in standing.runs}
     runs: list[SweepRun] = []
-    async with daemon.read(after) as connection:
+    # A sweep that is over by the log gets its last table: tables behind the log would lack ends, reasons and scores.
+    async with daemon.read(after, newest=standing.over) as connection:
         for number, point in enumerate(standing.sweep.points):
             experiment = ids.get(number)
             summary = None if experiment is None else await _summary_of(connection, experiment)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -46,7 +46,8 @@ class DaemonParts:
     run: SyntheticRun
     """In the log, and applied."""
     job_dir: Path
-    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    following: asyncio.Task[None]
+    """What brings the tables up to the log; a test that cancels it has tables that lag."""
 
     def client(self, **headers: str) -> httpx.AsyncClient:
         """A client of the app, without a socket."""
@@ -86,7 +87,7 @@ async def open_daemon(
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(projector.run())
         try:
-            yield DaemonParts(app, operations, log, engine, projector, feed, run, job_dir)
+            yield DaemonParts(app, operations, log, engine, projector, feed, run, job_dir, following)
         finally:
             following.cancel()
     await engine.dispose()

@@ -202,7 +202,11 @@ function show(body) {
   form.hidden = true;
   const title = TITLES[act];
   receipt.replaceChildren(`${title} ${target.name}: recorded${body.event ? ` as event ${body.event}` : ''}${body.position ? ` at ${body.position}` : ''}. `);
-  if (act === 'fork' || act === 'submit') receipt.append(link(`Open ${body.name}`, `/runs/${body.id}`));
+  if (act === 'fork' || act === 'submit') {
+    // A new run is in the tables a little later than in the log.
+    const after = body.position ? `?after=${encodeURIComponent(body.position)}` : '';
+    receipt.append(link(`Open ${body.name}`, `/runs/${body.id}${after}`));
+  }
   for (const text of body.warnings ?? []) receipt.append(document.createElement('br'), `warning: ${text}`);
   document.getElementById('steer-close').focus();
   changes.dispatchEvent(new MessageEvent('changed', { data: 'null' }));

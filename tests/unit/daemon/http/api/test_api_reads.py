@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import httpx
 import pytest
+from synthetic.daemon.daemon_parts import DaemonParts
 from synthetic.log.beset_run import BesetRun
 from synthetic.log.recorder import Recorder
 
+from rftd.daemon.http.api import services
 from rftd.daemon.http.views.experiments import ExperimentPage
 from rftd.daemon.http.views.wire import from_wire, to_wire
 from rftd.daemon.observe.metrics_follower import show
@@ -116,6 +118,24 @@ async def test_after_waits_for_the_tables(client: httpx.AsyncClient, parts) -> N
         refused = await client.get("/v1/experiments", params={"after": wrong})
         assert refused.status_code == 422
         assert refused.json()["field"] == "after"
+
+
+async def test_what_a_command_made_is_waited_for_and_a_page_before_it_reads_itself_again(
+    client: httpx.AsyncClient, parts: DaemonParts, swept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "READ_TIMEOUT_S", 0.05)
+    parts.following.cancel()
+    cancelled = await client.post(f"/v1/sweeps/{swept}/cancel", json={"reason": "enough"})
+    assert cancelled.status_code == 202, cancelled.text
+    position = cancelled.json()["position"]
+    early = await client.get("/runs/small", params={"after": position})
+    assert (early.status_code, '<meta http-equiv="refresh" content="2">' in early.text) == (504, True)
+    # The log knows that the sweep is over; its table of before would be without the last figures.
+    assert (await client.get(f"/v1/sweeps/{swept}")).status_code == 504
+    await parts.projector.catch_up()
+    assert (await client.get("/runs/small", params={"after": position})).status_code == 200
+    assert (await get(client, f"/v1/sweeps/{swept}"))["sweep"]["over"]
+    assert (await client.get("/runs/small", params={"after": "nonsense"})).status_code == 422
 
 
 async def test_events_page_through_the_whole_log_once(client: httpx.AsyncClient, parts) -> None:
