@@ -109,6 +109,7 @@ def is_secret_field(name: str) -> bool:
     if not words:
         return False
     if words[-1] == "key":
+        words = [word for word in words if not word.isdigit()]  # `answer1_key` names a column like `answer_key`
         return len(words) > 1 and not _names_a_column(words[-2])
     return words[-1] in _SECRET_WORDS or _JOINED.fullmatch(words[-1]) is not None
 

@@ -93,6 +93,9 @@ def load_text(
     issues += spelling
     issues += apply_overrides(tree, overrides, source)
     issues += inline_trainer_config(tree, cwd, environ)
+    recipe_issues, recipe_notes = inline_recipes(tree, cwd, environ)
+    issues += recipe_issues
+    notes += recipe_notes
     # Again, for whole sections set by an override or by the trainer's own file.
     tree, spelling, further_notes = normalise(tree, source)
     issues += spelling
@@ -132,7 +135,8 @@ def form_text(text: str, origin: str, *, environ: Mapping[str, str] | None = Non
     cwd = (cwd or Path.cwd()).absolute()
     tree, source, issues = _sections(text, origin)
     tree, spelling, _ = normalise(tree, source)
-    issues += [*spelling, *inline_trainer_config(tree, cwd, environ), *inline_sources(tree, cwd=cwd)]
+    issues += [*spelling, *inline_trainer_config(tree, cwd, environ), *inline_recipes(tree, cwd, environ)[0]]
+    issues += inline_sources(tree, cwd=cwd)
     issues += withhold_secrets(tree, source)
     if issues:
         raise report(issues, source)
@@ -318,23 +322,77 @@ def inline_trainer_config(tree: dict[str, Any], cwd: Path, environ: Mapping[str,
     if trainer.get("trainer_config"):
         fix = "keep trainer_config only"
         return [Issue(_PATH, "trainer_config is set as well", fix, Contradiction)]
+    content, issues = _inlined(_PATH, config_path, "trainer_config", cwd, environ)
+    if not issues:
+        del trainer["trainer_config_path"]
+        trainer["trainer_config"] = content
+    return issues
+
+
+def inline_recipes(tree: dict[str, Any], cwd: Path, environ: Mapping[str, str]) -> tuple[list[Issue], list[str]]:
+    """Moves Data-Juicer's recipes into the operators naming them by `config_path`; returns issues, and notes on the
+    keys of recipes without effect.
+    """
+    issues: list[Issue] = []
+    notes: list[str] = []
+    for path, arguments in _recipe_arguments(tree):
+        recipe_path = arguments["config_path"]
+        field = (*path, "config_path")
+        if not isinstance(recipe_path, str) or "${" in recipe_path:
+            issues.append(Issue(field, "names no file", "write the path of Data-Juicer's recipe"))
+            continue
+        if arguments.get("operators"):
+            issues.append(Issue(field, "operators is set as well", "keep operators only", Contradiction))
+            continue
+        recipe, unreadable = _inlined(field, recipe_path, "operators", cwd, environ)
+        issues += unreadable
+        if unreadable:
+            continue
+        if not recipe.get("process"):
+            issues.append(Issue(field, "the recipe has no list process", "name a recipe of Data-Juicer"))
+            continue
+        del arguments["config_path"]
+        arguments["operators"] = recipe["process"]
+        if "np" in recipe:
+            arguments.setdefault("np", recipe["np"])
+        if idle := sorted(map(str, recipe.keys() - {"process", "np", "project_name"})):
+            notes.append(f"{show(field)}: {', '.join(idle)} of the recipe: no effect, only process and np are used")
+    return issues, notes
+
+
+def _recipe_arguments(tree: dict[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
+    """Yields the arguments of each operator `data_juicer` with a `config_path`, with their path."""
+    stages = tree.get("stages")
+    stage_trees = enumerate(stages) if isinstance(stages, list) else ()
+    for prefix, above in ((), tree), *((("stages", index), stage) for index, stage in stage_trees):
+        node: Any = above
+        for key in ("data_processor", "experience_pipeline", "operators"):
+            node = node.get(key) if isinstance(node, dict) else None
+        for index, operator in enumerate(node if isinstance(node, list) else ()):
+            arguments = operator.get("args") if isinstance(operator, dict) else None
+            if isinstance(arguments, dict) and operator.get("name") == "data_juicer" and "config_path" in arguments:
+                yield (*prefix, "data_processor", "experience_pipeline", "operators", index, "args"), arguments
+
+
+def _inlined(
+    field: FieldPath, path: str, inline: str, cwd: Path, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], list[Issue]]:
+    """Returns the mapping in the YAML file named by a field, resolved, and issues; the field `inline` could hold it."""
     try:
-        text = read_text((cwd / config_path).expanduser())
-        content, source, issues = parse_yaml(text, config_path)
+        text = read_text((cwd / path).expanduser())
+        content, source, issues = parse_yaml(text, path)
     except (ValueError, RuntimeError) as error:  # a NUL in the path, or the home folder of an unknown user
-        return [Issue(_PATH, f"cannot be read: {error}", "check the path, or write trainer_config inline")]
+        return {}, [Issue(field, f"cannot be read: {error}", f"check the path, or write {inline} inline")]
     except ConfigErrors as error:
         first = error.errors[0]
-        return [Issue(_PATH, f"{first.what} ({first.where})", first.fix or "correct that file")]
+        return {}, [Issue(field, f"{first.what} ({first.where})", first.fix or "correct that file")]
     if not isinstance(content, dict) or issues:
-        return [Issue(_PATH, "the file is not a mapping, or has a key twice", "correct that file")]
+        return {}, [Issue(field, "the file is not a mapping, or has a key twice", "correct that file")]
     content, unresolved, _ = resolve_interpolations(content, source, environ)
     if unresolved:
-        return [Issue(_PATH, f"in the file: {issue.what}", issue.fix) for issue in unresolved]
-    del trainer["trainer_config_path"]
+        return {}, [Issue(field, f"in the file: {issue.what}", issue.fix) for issue in unresolved]
     # The content is resolved already, the tree around it not yet.
-    trainer["trainer_config"] = as_written(content)
-    return []
+    return as_written(content), []
 
 
 def apply_overrides(tree: dict[str, Any], overrides: Sequence[str], source: SourceMap) -> list[Issue]:

@@ -28,6 +28,8 @@ PLAYER: Final = "P"
 """Character of the player."""
 _MOVES: Final = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Change of row and column by each move."""
+_SIDES: Final = {"up": ("left", "right"), "down": ("left", "right"), "left": ("up", "down"), "right": ("up", "down")}
+"""Directions of a slip by the wanted move."""
 _ANSWER: Final = re.compile(r"\b(up|down|left|right)\b", re.IGNORECASE)
 """A move named in an answer."""
 _DRAWS: Final = 1000
@@ -46,11 +48,18 @@ Steps = Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 
 class Lake:
-    """A lake of ice and holes with a way from the start to the goal, and the place of the player."""
+    """A lake of ice and holes with a way from the start to the goal, and the position of the player."""
 
-    def __init__(self, seed: int, size: int, ice: float) -> None:
-        """Draws holes with the chance 1 - `ice` until a way exists. Raises RolloutError if none appears."""
+    def __init__(
+        self, seed: int, size: int, ice: float, *, longest_way: int | None = None, is_slippery: bool = False
+    ) -> None:
+        """Draws holes with the chance 1 - `ice` until a way of at most `longest_way` moves exists; None for any length.
+
+        Raises RolloutError if none appears.
+        """
         chance = random.Random(seed)  # noqa: S311 - a game
+        self._slips = random.Random(f"{seed} slips") if is_slippery else None  # noqa: S311 - a game
+        """Directions of slips, equal for equal seeds and moves; None for ice that does not slip."""
         for _ in range(_DRAWS):
             self.cells = [["F" if chance.random() < ice else "H" for _ in range(size)] for _ in range(size)]
             start, goal = ((chance.randrange(size), chance.randrange(size)) for _ in range(2))
@@ -59,9 +68,12 @@ class Lake:
             self.cells[start[0]][start[1]] = "S"
             self.cells[goal[0]][goal[1]] = "G"
             self.player = start
-            if self._shortest(start) is not None:
+            way = self._shortest(start)
+            if way is not None and (longest_way is None or way <= longest_way):
                 return
-        raise RolloutError(f"no lake of seed {seed}, size {size} and share {ice:g} of ice has a way", fix="raise p")
+        length = "" if longest_way is None else f" of at most {longest_way} moves"
+        problem = f"no lake of seed {seed}, size {size} and share {ice:g} of ice has a way{length}"
+        raise RolloutError(problem, fix="raise p" if longest_way is None else "raise p or env_max_steps")
 
     @property
     def cell(self) -> str:
@@ -74,7 +86,11 @@ class Lake:
         return self._shortest(self.player) or 0
 
     def move(self, direction: str) -> bool:
-        """Moves the player; False at the edge, where the player stays."""
+        """Moves the player, on slippery ice in one of three directions (as in Gymnasium: as wanted, or to a side), each
+        with the chance 1/3; False at the edge, where the player stays.
+        """
+        if self._slips is not None:
+            direction = self._slips.choice((direction, *_SIDES[direction]))
         row, column = (place + step for place, step in zip(self.player, _MOVES[direction], strict=True))
         if not (0 <= row < len(self.cells) and 0 <= column < len(self.cells)):
             return False
@@ -105,14 +121,28 @@ class Lake:
 
 
 class FrozenLakeWorkflow:
-    """Plays one lake: an answer for each move, until goal, hole or `max_steps`. The reward is 1 at the goal, else 0."""
+    """Plays one lake: an answer for each move, until goal, hole or `agent_max_steps`. The reward is 1 at the goal, else
+    0.
+    """
 
     default_reward: ClassVar[str | None] = "exact_match_reward"
     """Never used: the lake itself decides."""
 
-    def __init__(self, *, max_steps: Steps = 8, size: Size = 4, p: Share = 0.8) -> None:
-        """`size` and the share `p` of ice are for rows without columns of their names."""
-        self._max_steps = max_steps
+    def __init__(
+        self,
+        *,
+        agent_max_steps: Steps = 10,
+        env_max_steps: Steps = 8,
+        is_slippery: bool = False,
+        size: Size = 4,
+        p: Share = 0.8,
+    ) -> None:
+        """`env_max_steps` is the maximum length of a lake's shortest way, `size` and the share `p` of ice are for rows
+        without columns of their names. With `is_slippery`, two of three moves slip to a side.
+        """
+        self._max_steps = agent_max_steps
+        self._longest_way = env_max_steps
+        self._is_slippery = is_slippery
         self._size = size
         self._ice = p
         """Share of ice in a lake, for rows without a column `p`."""
@@ -151,7 +181,7 @@ class FrozenLakeWorkflow:
         try:
             size = converted(row["size"], Size, strict=False)
             ice = converted(row["p"], Share, strict=False)
-            return Lake(int(row["seed"]), size, ice)
+            return Lake(int(row["seed"]), size, ice, longest_way=self._longest_way, is_slippery=self._is_slippery)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             problem = f"the columns seed, size and p are {row}: {error}"
             raise RolloutError(problem, where=task.where, fix="write numbers, or leave the columns out") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_workflow_judged_by_groups_brings_its_operator_before_those_of_the_fil
         ([f"{OPERATORS}=[{JUICER}]"], ("service.data_juicer", "is not set, but an operator needs it")),
         (
             [f"{OPERATORS}=[{{name: data_juicer, args: {{config_path: /x}}}}]", SERVICE],
-            ("args.config_path", "operators"),
+            ("args.config_path", "/x"),
         ),
         (
             [
@@ -91,6 +92,43 @@ def test_an_operator_of_data_juicer_gets_the_service(load: Load) -> None:
     shown = effective_config(spec)
     assert shown["service"]["data_juicer"]["release"] == "1.6.1"
     assert "service_config" not in shown["data_processor"]["experience_pipeline"]["operators"][0]["args"]
+
+
+def test_a_recipe_of_data_juicer_is_moved_into_its_operator(load: Load, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("project_name: p\nnp: 3\nexport_path: /o\nprocess: [{text_length_filter: {min_len: 5}}]\n")
+    named = f"{{name: data_juicer, args: {{config_path: {recipe}}}}}"
+    spec = load(overrides=[f"{OPERATORS}=[{named}]", SERVICE]).spec
+    args = spec.stages[0].pipeline[0].args
+    assert (args["operators"], args["np"]) == ([{"text_length_filter": {"min_len": 5}}], 3)
+    staged = f"stages=[{{stage_name: a, data_processor: {{experience_pipeline: {{operators: [{named}]}}}}}}]"
+    submission = load(overrides=[staged, SERVICE])
+    assert submission.spec.stages[0].pipeline[0].args["np"] == 3
+    assert str(recipe) not in str(submission.config), "another machine need not have the recipe"
+    assert any("export_path of the recipe: no effect" in text for text in submission.warnings)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "arguments", "text"),
+    [
+        ("np: 3", "", "the recipe has no list process"),
+        ("[1]", "", "is not a mapping"),
+        ("process: [", "", "config_path"),
+        ("process: ${oc.env:NOBODY_SET_THIS}", "", "NOBODY_SET_THIS"),
+        ("process: [{a: {}}]", ", operators: [{b: {}}]", "operators is set as well"),
+        (None, "", "recipe.yaml"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_at_its_field(
+    errors: Errors, tmp_path: Path, recipe: str | None, arguments: str, text: str
+) -> None:
+    path = tmp_path / "recipe.yaml"
+    if recipe is not None:
+        path.write_text(recipe)
+    reported = errors(
+        overrides=[f"{OPERATORS}=[{{name: data_juicer, args: {{config_path: {path}{arguments}}}}}]", SERVICE]
+    )
+    assert any("operators[0].args.config_path" in line and text in line for line in reported), reported
 
 
 def test_rows_operators_unknown_here_are_data_juicers(load: Load) -> None:

@@ -88,6 +88,8 @@ def test_hint_keeps_a_variables_name_and_masks_lookalikes_whole() -> None:
 
 def test_names_of_columns_are_no_secrets() -> None:
     format = {"prompt_key": "question", "response_key": "answer", "system_prompt_key": "system"}
+    assert not any(is_secret_field(name) for name in ("answer1_key", "answer2_key", "chosen_key", "stats_key"))
+    assert is_secret_field("api1_key")
     spec = check_config(laid(f"{TASKSET}.format", format))
     assert spec.config["buffer"]["explorer_input"]["taskset"]["format"] == format
 
