@@ -164,7 +164,8 @@ def test_a_daemon_killed_in_the_middle_of_every_command_of_two_people_has_one_ef
         tabs[-1].get_by_label("Star on long").dispatch_event("click")
         unanswered(tabs[-1], "annotate")
         for act, letter in (("retry", retried), ("drop", dropped)):
-            tabs.append(Window(owner.page.context.new_page()).page)
+            asker = owner if act == "retry" else friend
+            tabs.append(Window(asker.page.context.new_page()).page)
             tabs[-1].goto(f"{scene.host.url}/system")
             row = tabs[-1].locator("tr").filter(has=tabs[-1].locator(f"[data-letter='{letter['id']}']"))
             assert "<b>sense</b>" in row.inner_text()

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from synthetic.until import poll
 
 from rftd.daemon.http.views import annotations, commands, experiments, system
 from rftd.daemon.http.views.moment import ENDED
+from rftd.daemon.trust.quota import Quota
+from rftd.daemon.trust.token_file import TokenFile
 from rftd.ops.errors import RftdError
 from rftd.streams.events import experiment as life
 
@@ -104,6 +107,17 @@ def opened(window: Window, scene: Scene, act: str, name: str = "long") -> Any:
     window.page.goto(f"{scene.host.url}/runs/{name}")
     window.page.locator(f"#act-{act}").click()
     return window.page.locator("#steer")
+
+
+def drafted(window: Window, scene: Scene, text: str) -> None:
+    """The studio with a file, accepted by the daemon."""
+    page = window.page
+    page.goto(f"{scene.host.url}/studio")
+    page.locator("#start").select_option("paste")
+    page.get_by_label("Experiment file", exact=True).fill(text)
+    page.get_by_role("button", name="Use this text").click()
+    page.locator("#verdict", has_text="would accept it").wait_for()
+    page.locator("#submit[aria-disabled='false']").wait_for()
 
 
 def confirmed(window: Window) -> str:
@@ -256,15 +270,26 @@ def test_buttons_say_why_a_role_may_not(scene: Scene, browser: Any) -> None:
                 assert window.page.locator("#steer-confirm[disabled]").count()
 
 
-def test_a_token_removed_while_open_keeps_the_words_until_signed_in_again(scene: Scene, browser: Any) -> None:
-    token = scene.rftd("token", "add", "short", "--role", "admin").out.split()[-1]
+@pytest.mark.parametrize("end", ["removed", "expired"])
+def test_a_token_that_ends_while_open_keeps_the_words_until_signed_in_again(
+    scene: Scene, browser: Any, end: str
+) -> None:
+    name = f"short-{end}"
+    now_ns = time.time_ns()
+    # Shorter than the shortest lifetime of `rftd token add`, which is a minute.
+    expires_ns = now_ns + 30_000_000_000 if end == "expired" else None
+    tokens = TokenFile(scene.data.root)
+    token = tokens.add(name, "admin", created_ns=now_ns, expires_ns=expires_ns, quota=Quota())
     with signed_in(scene, browser, token) as window:
         before = len(reasons_of_cancels(scene))
-        doomed = scene.submit(LONG, "name=doomed")
+        doomed = scene.submit(LONG, f"name=doomed-{end}")
         poll(lambda: scene.page(doomed))
         panel = opened(window, scene, "cancel", doomed)
         panel.locator("#steer-confirm:not([disabled])").wait_for()
-        scene.rftd("token", "rm", "short")
+        if end == "removed":
+            scene.rftd("token", "rm", name)
+        else:  # nobody touches the page: what it reads by itself finds the end
+            window.page.locator("#live", has_text="signed out").wait_for()
         panel.get_by_label("Reason, kept").fill("enough")
         panel.get_by_text("signed out: type rftd open").wait_for()
         tab = window.page.context.new_page()
@@ -323,38 +348,50 @@ def test_notes_and_stars_stand_in_the_history_as_texts(scene: Scene, window: Win
     window.check_faults()
 
 
-def test_a_submitter_gives_commands_to_an_experiment_of_its_own(scene: Scene, browser: Any) -> None:
-    token = scene.rftd("token", "add", "author", "--role", "submit").out.split()[-1]
+@pytest.mark.parametrize("role", ["submit", "admin"])
+def test_a_role_submits_by_the_studio_and_gives_every_command(scene: Scene, browser: Any, role: str) -> None:
+    """A submitter to its own experiment, an admin to that of a submitter."""
+    author = scene.rftd("token", "add", f"author-{role}", "--role", "submit").out.split()[-1]
     folder = scene.folder.resolve()
-    (folder / "model").mkdir()
-    file = str(scene.write(LONG.replace("./", f"{folder}/")))
-    options = ("-s", "name=own", "-s", f"model.model_path={folder}/model", "-s", f"checkpoint_root_dir={folder}/own")
-    submitted = scene.rftd("submit", file, *options, environ={"RFTD_TOKEN": token})
-    assert submitted.status == 0, submitted.err
-    scene.until_step("own", 2)
+    (folder / "model").mkdir(exist_ok=True)
+    text = LONG.replace("./", f"{folder}/").replace("name: sums", f"name: own-{role}", 1)
+    text = text.replace("model_path: fake", f"model_path: {folder}/model")
+    text = text.replace(f"checkpoint_root_dir: {folder}/checkpoints", f"checkpoint_root_dir: {folder}/own-{role}")
+    token = author if role == "submit" else scene.rftd("token", "add", "chief", "--role", "admin").out.split()[-1]
+    run = f"own-{role}"
+    with signed_in(scene, browser, author) as window:
+        drafted(window, scene, text)
+        window.page.locator("#look[aria-disabled='false']").click()
+        window.page.locator("#trial pre", has_text="0+0=").first.wait_for()
+        window.page.locator("#submit").click()
+        confirmed(window)
+        window.page.get_by_role("link", name=f"Open {run}").click()
+        window.page.locator("h1", has_text=run).wait_for()
+    scene.until_step(run, 2)
     with signed_in(scene, browser, token) as window:
         for act, state in (("pause", "paused"), ("resume", "running")):
-            opened(window, scene, act, "own")
+            opened(window, scene, act, run)
             confirmed(window)
-            scene.until_state("own", state)
-        window.page.goto(f"{scene.host.url}/runs/own?fork=1")
-        window.page.locator("#steer").get_by_label("Name").fill("twig")
-        confirmed(window)
-        poll(lambda: scene.page("twig"))
-        ordered(scene, commands.cancel, commands.Reason(), "twig")
-        for act, label, text in (
+            scene.until_state(run, state)
+        if role == "submit":  # to fork is to name paths, which the author may
+            window.page.goto(f"{scene.host.url}/runs/{run}?fork=1")
+            window.page.locator("#steer").get_by_label("Name").fill("twig")
+            confirmed(window)
+            poll(lambda: scene.page("twig"))
+            ordered(scene, commands.cancel, commands.Reason(), "twig")
+        for act, label, words in (
             ("prioritize", "Priority", "3"),
             ("note", "Note", "mine"),
             ("labels", "Labels", "team=own"),
             ("star", "", ""),
             ("cancel", "Reason, kept", "enough"),
         ):
-            window.page.goto(f"{scene.host.url}/runs/own")
+            window.page.goto(f"{scene.host.url}/runs/{run}")
             window.page.locator(f"[data-act='{act}']").dispatch_event("click")
             if label:
-                window.page.locator("#steer").get_by_label(label).first.fill(text)
+                window.page.locator("#steer").get_by_label(label).first.fill(words)
             confirmed(window)
-    summary = scene.until_ended("own").experiment.summary  # the tables follow the recorded events
+    summary = scene.until_ended(run).experiment.summary  # the tables follow the recorded events
     assert (summary.state, summary.priority, summary.labels, summary.starred) == ("cancelled", 3, {"team": "own"}, True)
 
 
