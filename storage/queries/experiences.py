@@ -129,12 +129,14 @@ async def find_experience(connection: AsyncConnection, experiment: UUID, text: s
         raise UsageError(
             f"{text[:80]!r} is no id", field="experience", fix="give 8 or more digits; see rftd experiences ls"
         )
-    # A range of the key, served by the index; a pattern over the text would read the whole table.
+    # A range of the key; a pattern over the text would read the whole table, and without COALESCE SQLite would read
+    # every experience of the experiment by another index.
     rows = await fetch(
         connection,
         _ExperienceId,
         f"""SELECT DISTINCT e.id AS id FROM experiences e
-        WHERE e.id BETWEEN :low AND :high AND e.experiment = :experiment AND {LEASE_HELD} LIMIT {_CANDIDATES}""",
+        WHERE e.id BETWEEN :low AND :high AND COALESCE(e.experiment, e.id) = :experiment AND {LEASE_HELD}
+        LIMIT {_CANDIDATES}""",
         low=bytes.fromhex(prefix.ljust(32, "0")),
         high=bytes.fromhex(prefix.ljust(32, "f")),
         experiment=experiment.bytes,

@@ -114,7 +114,7 @@ async def tasks_of(connection: AsyncConnection, experiment: UUID, groups: Sequen
         connection,
         GroupTask,
         f"""SELECT l.subject AS "group", l.stage, l.sequence, l.row_start AS "row", l.epoch FROM leases l
-        WHERE l.subject IN ({", ".join(f":{name}" for name in ids)}) AND l.experiment = :experiment
+        WHERE l.subject IN ({", ".join(f":{name}" for name in ids)}) AND COALESCE(l.experiment, l.subject) = :experiment
             AND l.kind = 'task' AND l.id = (SELECT t.id FROM leases t WHERE t.subject = l.subject AND t.kind = 'task'
                 ORDER BY t.leased_ns, t.id LIMIT 1)""",
         experiment=experiment.bytes,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
@@ -44,6 +44,11 @@ class PlanPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Offset of the plan's record in the partition."""
 
 
+# COALESCE, here and below: without it SQLite reads every row of the experiment by another index, in place of few ids.
+_EXPERIMENT: Final = "COALESCE(e.experiment, e.id) = :experiment"
+"""Condition for experiences of the experiment that are searched by their ids or groups."""
+
+
 class _GroupId(msgspec.Struct, frozen=True):
     """A row with the id of a group."""
 
@@ -63,7 +68,7 @@ async def find_group(connection: AsyncConnection, experiment: UUID, text: str) -
         connection,
         _GroupId,
         """SELECT DISTINCT subject AS id FROM leases WHERE subject BETWEEN :low AND :high
-        AND experiment = :experiment AND kind = 'task' LIMIT 8""",
+        AND COALESCE(experiment, subject) = :experiment AND kind = 'task' LIMIT 8""",
         low=bytes.fromhex(prefix.ljust(32, "0")),
         high=bytes.fromhex(prefix.ljust(32, "f")),
         experiment=experiment.bytes,
@@ -109,7 +114,7 @@ async def rollouts_of_row(
     return await fetch(
         connection,
         ExperienceRow,
-        f"""{ROWS} AND e.experiment = :experiment AND e.group_id IN (SELECT l.subject FROM leases l
+        f"""{ROWS} AND {_EXPERIMENT} AND e.group_id IN (SELECT l.subject FROM leases l
             WHERE l.experiment = :experiment AND l.kind = 'task' AND l.row_start = :row {of_stage})
         ORDER BY e.stage, e.oldest_version, e.produced_ns, e.id LIMIT :limit OFFSET :skip""",
         experiment=experiment.bytes,
@@ -129,8 +134,8 @@ async def plan_of(connection: AsyncConnection, experience: UUID) -> PlanPlace | 
                 WHERE s.experiment = b.experiment AND s.step = b.step AND s.batch = b.id) AS executed,
             b.planned_partition AS partition, b.planned_offset AS "offset" FROM experiences e, batch_items i
             JOIN batches b ON b.id = i.batch AND b.planned_offset = i.planned_offset
-        WHERE e.id = :experience AND {COUNTED} AND i.experience = e.id AND b.experiment = e.experiment
-            AND NOT {ABANDONED}
+        WHERE e.id = :experience AND {COUNTED} AND i.experience = e.id
+            AND COALESCE(b.experiment, b.id) = COALESCE(e.experiment, e.id) AND NOT {ABANDONED}
         ORDER BY b.step DESC LIMIT 1""",
         experience=experience.bytes,
     )
@@ -147,7 +152,7 @@ async def experiences_with(
     return await fetch(
         connection,
         ExperienceRow,
-        f"{ROWS} AND e.experiment = :experiment AND e.id IN ({', '.join(f':{name}' for name in ids)})",
+        f"{ROWS} AND {_EXPERIMENT} AND e.id IN ({', '.join(f':{name}' for name in ids)})",
         experiment=experiment.bytes,
         **ids,
     )
@@ -160,7 +165,7 @@ async def rollouts_of_step(
     return await fetch(
         connection,
         ExperienceRow,
-        f"""{ROWS} AND e.experiment = :experiment AND e.id IN (SELECT i.experience FROM batches b
+        f"""{ROWS} AND {_EXPERIMENT} AND e.id IN (SELECT i.experience FROM batches b
             JOIN batch_items i ON i.batch = b.id AND i.planned_offset = b.planned_offset
             WHERE b.experiment = :experiment AND b.step = :step AND NOT {ABANDONED})
         ORDER BY e.produced_ns DESC, e.id LIMIT :limit""",

@@ -17,12 +17,13 @@ from synthetic.log.synthetic_run import SyntheticRun
 from rftd.ops.clock import ManualClock
 from rftd.ops.errors import UsageError
 from rftd.storage.projector.projector import Projector
-from rftd.storage.queries import experience_pages
+from rftd.storage.queries import experience_pages, experiences, group_pages, rollout_rows
 from rftd.storage.queries.cursor import CursorError, cursor_of
 from rftd.storage.queries.experience_pages import ORDERS, ExperienceFilter, list_experiences
 from rftd.storage.queries.experiences import ExperienceRow
 from rftd.storage.queries.experiments import ORDERS as RUN_ORDERS
 from rftd.storage.queries.experiments import ExperimentFilter, list_experiments
+from rftd.storage.queries.rows import fetch
 from rftd.storage.queries.run_figures import FiguresCache, _explorer_idle, _RecentRollout
 from rftd.streams.memory import MemoryLog
 
@@ -122,6 +123,44 @@ async def test_members_of_some_groups_are_searched_by_group(
     await list_experiences(connection, busy.id, where=ExperienceFilter(**where), order=order)
     assert plans, "nothing was searched"
     assert all("(group_id=?" in plan for plan in plans), plans
+
+
+async def test_what_is_asked_for_by_id_is_searched_by_id(
+    connection: AsyncConnection, busy: BusyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the index of the experiment, each of these read every row of a run, seconds at a million experiences."""
+    if connection.dialect.name != "sqlite":
+        pytest.skip("the plan of SQLite; Postgres estimates the rows of each way")
+    rows = (await list_experiences(connection, busy.id, limit=1000)).items
+    planned = next(row for row in rows if row.step is not None)
+    group, id = UUID(planned.group), UUID(planned.id)
+    plans: list[str] = []
+
+    async def explained(connection: AsyncConnection, kind: Any, sql: str, **parameters: Any) -> Any:
+        plan = await connection.execute(text(f"EXPLAIN QUERY PLAN {sql}"), parameters)
+        plans.extend(row[3] for row in plan)
+        return await fetch(connection, kind, sql, **parameters)
+
+    for module in (experiences, group_pages, rollout_rows):
+        monkeypatch.setattr(module, "fetch", explained)
+    asked = {
+        "find_group": rollout_rows.find_group(connection, busy.id, str(group)),
+        "find_experience": experiences.find_experience(connection, busy.id, planned.id[:8]),
+        "tasks_of": group_pages.tasks_of(connection, busy.id, [group]),
+        "experiences_with": rollout_rows.experiences_with(connection, busy.id, [id]),
+        "rollouts_of_row": rollout_rows.rollouts_of_row(connection, busy.id, 1, stage=None, limit=9, offset=0),
+        "rollouts_of_step": rollout_rows.rollouts_of_step(connection, busy.id, planned.step or 0),
+        "plan_of": rollout_rows.plan_of(connection, id),
+    }
+    for name, query in asked.items():
+        plans.clear()
+        assert await query, f"{name} answered nothing"
+        main = [plan for plan in plans if plan.startswith(("SEARCH e ", "SEARCH l ", "SEARCH leases ", "SEARCH b "))]
+        # The rows of a task and the batch of a step are few, and are searched by their numbers.
+        wrong = [plan for plan in main if "(experiment=?" in plan and " AND row_start=?" not in plan]
+        wrong = [plan for plan in wrong if " AND step=?" not in plan]
+        assert main, (name, plans)
+        assert not wrong, (name, plans)
 
 
 async def test_a_page_stays_where_it_is_while_rows_arrive(either: AsyncEngine) -> None:
