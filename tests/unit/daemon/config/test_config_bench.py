@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rftd.workers.workflows.agentscope.names import AGENTSCOPE_WORKFLOWS
+
 HELD = (
     "buffer.explorer_input={eval_tasksets: [{name: held, path: /d/held.jsonl, default_workflow_type: math_workflow}]}"
 )
@@ -76,3 +78,11 @@ def test_what_cannot_be_measured_is_named(
 ) -> None:
     found = errors(overrides=[*SERVICE, *overrides])
     assert any(f"{field}: " in text and words in text for text in found), found
+
+
+@pytest.mark.parametrize("workflow", sorted(AGENTSCOPE_WORKFLOWS))
+def test_functions_and_agents_of_agentscope_are_refused_for_a_service(
+    errors: Callable[..., list[str]], workflow: str
+) -> None:
+    refused = errors(overrides=[*SERVICE, HELD.replace("math_workflow", workflow)])
+    assert any("eval_tasksets[0].default_workflow_type: " in text and "built-in engine" in text for text in refused)

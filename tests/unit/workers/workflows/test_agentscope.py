@@ -53,6 +53,20 @@ class Toolkit:
     def register_tool_function(self, function):
         self.tools = (*self.tools, function.__name__)
 
+    async def register_mcp_client(self, client):
+        self.tools = (*self.tools, client.command)
+
+
+class StdIOStatefulClient:
+    def __init__(self, name, command, args, env):
+        self.command = command
+
+    async def connect(self):
+        pass
+
+    async def close(self):
+        pass
+
 
 def execute_python_code():
     pass
@@ -72,7 +86,8 @@ class BaseModel:
 
 
 names = dict(
-    agent={"ReActAgent": ReActAgent}, formatter={"OpenAIChatFormatter": object}, mcp={"StdIOStatefulClient": object},
+    agent={"ReActAgent": ReActAgent}, formatter={"OpenAIChatFormatter": object},
+    mcp={"StdIOStatefulClient": StdIOStatefulClient},
     message={"Msg": Msg}, model={"OpenAIChatModel": OpenAIChatModel},
     tool={"Toolkit": Toolkit, "execute_python_code": execute_python_code},
 )
@@ -168,6 +183,33 @@ async def test_a_function_or_its_judge_has_the_reward(
     (mine / "mine.py").write_text(MINE)
     rollout, _ = await rollout_of(root, workflow, "yes", agent_folder=str(mine), **functions)
     assert rollout.reward == reward
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("limit", "trains"), [(24000, True), (1, False)])
+async def test_a_sequence_beyond_the_limit_of_a_search_is_recorded_and_not_trained(
+    limit: int, trains: bool, root: Path
+) -> None:
+    rollout, engine = await rollout_of(
+        root,
+        "agentscope_v1_react_search_workflow",
+        "\\boxed{42}",
+        "math_boxed_reward",
+        max_model_tokens=limit,
+        search_command=["no-server"],
+    )
+    response = rollout.tokens[rollout.prompt_tokens :].tolist()
+    assert response[: len(engine.drawn[0].tokens)] == list(engine.drawn[0].tokens)
+    assert bool(rollout.loss_mask.any()) is trains
+    assert rollout.reward == 1.0
+
+
+@pytest.mark.parametrize("limit", [0, -1, "many"])
+def test_a_limit_of_tokens_that_is_no_positive_number_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigError, match="max_model_tokens"):
+        WORKFLOWS.check_arguments(
+            "agentscope_v1_react_search_workflow", {"python": sys.executable, "max_model_tokens": limit}
+        )
 
 
 def test_a_python_that_is_missing_or_has_no_agentscope_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
