@@ -275,6 +275,10 @@ async function read() {
       series = await answer.json();
       again ||= choose([...new Set(series.runs.flatMap(run => run.metrics))]);
       for (const chart of drawn) draw(chart);
+      for (const chart of charts.filter(chart => !figuresOf(chart).length)) {
+        const box = chart.querySelector('.none');
+        if (box) box.textContent = box.dataset.empty;
+      }
       leaveOut();
     }
   } catch { /* the daemon is away: live.js says so, and the next sign reads again */ }
