@@ -18,6 +18,10 @@ FORMATS: Final = ("table", "json", "jsonl", "yaml")
 """Output formats of most verbs."""
 
 
+ANSWER_TIMEOUT_S: Final = 30.0
+"""Default of the longest wait for an answer, in seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The options shared by every verb, as given on the command line."""
@@ -32,8 +36,15 @@ class Settings:
     """True if output may have colours."""
     verbosity: int = 0
     """-1 quiet, 0 normal, 1 and up more."""
-    timeout_s: float = 30.0
-    """Maximum seconds to wait for the daemon's answer."""
+    timeout_s: float | None = None
+    """Longest wait for an answer of the daemon in seconds, by `--timeout`; None: 30 s, and for a command as long as the
+    daemon works on it.
+    """
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """Longest wait in seconds for any answer except that of a command."""
+        return ANSWER_TIMEOUT_S if self.timeout_s is None else self.timeout_s
 
     @property
     def machine_readable(self) -> bool:
@@ -201,7 +212,7 @@ _OUTPUT_OPTIONS: Final = (
         metavar="TIME",
         expose_value=False,
         callback=_field_setter("timeout_s"),
-        help="Longest wait for one answer of the daemon. Default: 30s.",
+        help="Longest wait for an answer of the daemon. Default: 30s, longer for a command.",
     ),
 )
 """Shared options of the output, besides `--output`."""

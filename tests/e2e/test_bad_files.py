@@ -76,7 +76,7 @@ def test_a_model_folder_without_a_file_is_named(shared: Scene, tmp_path: Path, l
     assert lost.rstrip("*") in said.err
     shared.write()
     dry = shared.rftd("submit", "exp.yaml", "--dry-run", "-s", ENGINE, "-s", ARGUMENTS, "-s", model)
-    assert (dry.status, dry.err) == (2, said.err)
+    assert (dry.status, dry.err) == (2, said.err), dry.err
 
 
 def test_a_missing_taskset_is_named(shared: Scene) -> None:

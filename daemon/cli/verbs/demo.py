@@ -68,7 +68,7 @@ def command(
         bar=bar,
         clustered=stack == "kafka",
         engine=engine,
-        timeout_s=settings.timeout_s,
+        timeout_s=settings.answer_timeout_s,
         keep=keep or opens,
         show=show_link if opens else None,
         ids=SystemIds(clock),

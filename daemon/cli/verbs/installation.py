@@ -40,7 +40,7 @@ def _daemon_versions(settings: Settings) -> tuple[Any, str | None, str]:
     from rftd.ops.errors import RftdError
 
     try:
-        client = Client(replace(settings, timeout_s=min(settings.timeout_s, 2.0)))
+        client = Client(replace(settings, timeout_s=min(settings.answer_timeout_s, 2.0)))
     except NoDaemonError as error:
         return None, None, error.what
     with client:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -105,7 +104,7 @@ def _run_command(
     """Sends a command that may take long, and prints the outcome."""
     from rftd.daemon.http.client.client import Client
 
-    with Client(replace(settings, timeout_s=max(settings.timeout_s, command.timeout_s))) as client:
+    with Client(settings) as client:
         if dry_run:
             answer = client.rehearse(command, body, name=name)
             show_consequence(answer.value, answer.plain(), settings)

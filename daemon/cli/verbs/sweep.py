@@ -171,7 +171,7 @@ def _follow_to_end(client: Client, sweep: str, settings: Settings) -> int:
         try:
             answer = client.ask(sweeps.sweep_page, sweep=sweep)
         except (UnreachableError, WaitTimeoutError):  # a killed daemon continues the sweep after its restart
-            if time.monotonic() - answered_s > settings.timeout_s:
+            if time.monotonic() - answered_s > settings.answer_timeout_s:
                 raise
             time.sleep(_POLL_S)
             continue

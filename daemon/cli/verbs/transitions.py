@@ -169,7 +169,7 @@ def _send_one(
     if verb == "resume":  # a released experiment waits for its turn
         state = client.ask(experiments.summary, name=sent.id, after=sent.position).value.state
     if wait:
-        for page in follow(client, sent.id, after=sent.position, patience_s=settings.timeout_s):
+        for page in follow(client, sent.id, after=sent.position, patience_s=settings.answer_timeout_s):
             state = page.value.experiment.summary.state
             if state == target:
                 break

@@ -73,7 +73,7 @@ def follow_to_end(
 
     last: ExperimentPage | None = None
     try:
-        with PageFeed(client, name, after=after, patience_s=settings.timeout_s) as feed:
+        with PageFeed(client, name, after=after, patience_s=settings.answer_timeout_s) as feed:
             for page in _displayed_pages(client, feed, settings):
                 last = page
     except KeyboardInterrupt:
@@ -100,7 +100,7 @@ def _displayed_pages(client: Client, feed: PageFeed, settings: Settings) -> Iter
     for news in feed.each(REDRAW_S):
         if isinstance(news, Away):
             if not away and settings.verbosity >= 0:
-                say(f"{_away_words(client)}; waiting {lasting(settings.timeout_s)} for it", err=True)
+                say(f"{_away_words(client)}; waiting {lasting(settings.answer_timeout_s)} for it", err=True)
             away = True
         elif news is not None:
             away = False
@@ -127,7 +127,7 @@ def _live_pages(client: Client, feed: PageFeed, settings: Settings) -> Iterator[
     away_s: float | None = None
     # Refreshed only here: rich's own thread would draw the same page four times a second.
     with (
-        Client(replace(settings, timeout_s=min(settings.timeout_s, _QUERY_TIMEOUT_S))) as query_client,
+        Client(replace(settings, timeout_s=min(settings.answer_timeout_s, _QUERY_TIMEOUT_S))) as query_client,
         Live(console=console_of(settings), auto_refresh=False) as live,
     ):
         for news in feed.each(REDRAW_S):
@@ -169,7 +169,7 @@ def _absence_notes(client: Client, away_s: float | None, settings: Settings) -> 
     if away_s is None:
         return ()
     old = lasting(time.monotonic() - away_s)
-    patience = lasting(settings.timeout_s)
+    patience = lasting(settings.answer_timeout_s)
     return (
         f"{_away_words(client)}: this page is {old} old. Waiting up to {patience} for one; start it with `rftd serve`",
     )

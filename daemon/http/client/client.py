@@ -50,8 +50,6 @@ R = TypeVar("R", bound=msgspec.Struct)
 B = TypeVar("B", bound=msgspec.Struct)
 """Type of a command's body."""
 
-TIMEOUT_S: Final = 30.0
-"""Default time-out of one request in seconds."""
 PATIENCE_S: Final = 30.0
 """Longest time in seconds for which a program asks a restarting or busy daemon again."""
 
@@ -66,12 +64,13 @@ class ConnectedClient:
         *,
         data: str | os.PathLike[str] | None = None,
         token: str | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
         """`server` is a URL, or the settings of a command line; `data` a daemon's folder.
 
-        `timeout_s` bounds each answer, and `patience_s` the repetition of requests to a restarting daemon.
+        `timeout_s` bounds each answer: by default 30 s, and for a command as long as the daemon works on it.
+        `patience_s` bounds the repetition of requests to a restarting daemon.
         """
         # Late: importing HTTP takes longer than everything else, and `from rftd import Client` needs none.
         from rftd.daemon.http.client.connection import DaemonConnection

@@ -93,7 +93,7 @@ class DaemonConnection:
         self._environ = environ
         self.address = find_address(settings, environ)
         """Present address and token of the daemon."""
-        self._timeout_s = settings.timeout_s
+        self._timeout_s = settings.answer_timeout_s
         """Time-out of one request in seconds."""
         self._patience_s = patience_s
         self._answered = False
@@ -101,7 +101,7 @@ class DaemonConnection:
         self._ids = SystemIds(SystemClock())
         """Source of request ids."""
         try:
-            self._http = transport(self.address, settings.timeout_s)
+            self._http = transport(self.address, settings.answer_timeout_s)
         except httpx.InvalidURL as error:
             raise no_address(self.address.url) from error
 
@@ -140,7 +140,16 @@ class DaemonConnection:
         # Always with a key, even without a chosen one: a proxy repeating a request must not cause two changes.
         headers = {"Content-Type": "application/json", "Idempotency-Key": request_id or str(self._ids.new())}
         content = msgspec.json.encode(body)
-        return await self._ask(lambda: self._http.build("POST", path, content=content, headers=headers), command.answer)
+        timeout = self._timeout_of(command)
+        return await self._ask(
+            lambda: self._http.build("POST", path, content=content, headers=headers, timeout=timeout), command.answer
+        )
+
+    def _timeout_of(self, command: CommandRoute[Any, Any]) -> httpx.Timeout:
+        """Returns the time-out of a command: the chosen one, else one that outlasts the daemon's own."""
+        if self._settings.timeout_s is not None:
+            return httpx.Timeout(self._timeout_s)
+        return httpx.Timeout(self._timeout_s, read=self._timeout_s + command.timeout_s)
 
     async def rehearse(self, command: CommandRoute[B, Any], body: B, **places: str) -> Answer[Consequence]:
         """Sends a command as a dry run, and returns its consequence; `places` as in `send`."""
@@ -148,8 +157,10 @@ class DaemonConnection:
         headers = {"Content-Type": "application/json"}
         content = msgspec.json.encode(body)
         dry = {"dry_run": "true"}
+        timeout = self._timeout_of(command)
         return await self._ask(
-            lambda: self._http.build("POST", path, content=content, headers=headers, params=dry), Consequence
+            lambda: self._http.build("POST", path, content=content, headers=headers, params=dry, timeout=timeout),
+            Consequence,
         )
 
     async def readiness(self) -> Readiness:
@@ -330,7 +341,7 @@ class DaemonConnection:
             raise self._unreachable(error) from error
         except httpx.TimeoutException as error:
             raise WaitTimeoutError(
-                f"no answer within {self._timeout_s:g} s",
+                f"no answer within {request.extensions['timeout']['read']:g} s",
                 where=self.url,
                 fix="raise --timeout; the command may still have taken effect",
             ) from error

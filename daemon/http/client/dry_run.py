@@ -72,7 +72,7 @@ def judged(
         url = find_daemon(settings, environ)
     except NoDaemonError as error:
         return _judged_here(load, DryRun("", None, error.what))
-    if not somebody_listens(url, timeout_s=settings.timeout_s):
+    if not somebody_listens(url, timeout_s=settings.answer_timeout_s):
         return _judged_here(load, DryRun(url, None, f"no daemon answers at {url}"))
     # The daemon knows its own machine, possibly another one.
     submission = load(ANY_HOST, True)

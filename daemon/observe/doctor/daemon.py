@@ -89,7 +89,7 @@ def check_daemon(settings: Settings, environ: Mapping[str, str], clock: Clock) -
     Raises UsageError for an invalid address.
     """
     try:
-        client = Client(replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S)), environ)
+        client = Client(replace(settings, timeout_s=min(settings.answer_timeout_s, _TIMEOUT_S)), environ)
     except UsageError as error:
         if error.field != _VARIABLE:
             raise

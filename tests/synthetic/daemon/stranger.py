@@ -19,6 +19,8 @@ class Said:
     status: int = 200
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    after: threading.Event | None = None
+    """What it waits for before it answers."""
 
 
 @dataclass
@@ -44,6 +46,8 @@ def stranger_at_work() -> Iterator[Stranger]:
             said = told.answers.pop(0) if len(told.answers) > 1 else told.answers[0]
             if 200 <= said.status < 300:
                 told.bodies.append(body)
+            if said.after is not None:
+                said.after.wait()
             if said.status == HANGS_UP:
                 self.close_connection = True
                 return

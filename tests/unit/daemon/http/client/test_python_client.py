@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -15,9 +17,10 @@ from synthetic.log.synthetic_run import SyntheticRun
 from synthetic.until import poll
 
 import rftd
+from rftd.daemon.cli import settings
 from rftd.daemon.http.client import transport
 from rftd.daemon.http.client.run import AsyncRunHandle, RunHandle
-from rftd.daemon.http.views import experiments
+from rftd.daemon.http.views import commands, experiments
 from rftd.daemon.http.views.commands import Receipt
 from rftd.daemon.http.views.wire import encode
 from rftd.ops.errors import ConfigError, NotFoundError, UnreachableError, UsageError, WaitTimeoutError
@@ -45,6 +48,27 @@ def test_a_program_reads_runs_steps_evaluations_and_experiences(served: Served) 
         assert run.why().waits
         assert run.moment().sentence
         assert run.drops()
+
+
+def test_a_command_is_waited_for_as_long_as_a_daemon_works_on_it(
+    stranger: Stranger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission on a busy machine takes longer than any page: it is not given up before the daemon gives up."""
+    monkeypatch.setattr(settings, "ANSWER_TIMEOUT_S", 0.2)
+    given_up, hung = threading.Event(), threading.Event()
+    stranger.answers = [Said(200, RECEIPT, after=given_up), Said(200, b"{}", after=hung)]
+    with rftd.Client(stranger.url) as client, ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(client.send, commands.pause, commands.Reason(), name="small")
+        poll(lambda: len(stranger.asked) == 1)
+        with rftd.Client(stranger.url) as other, pytest.raises(WaitTimeoutError, match=r"no answer within 0\.2 s"):
+            other.ask(experiments.listed)
+        given_up.set()
+        assert sent.result(60.0).value.position == "p"
+    given_up.clear()
+    stranger.answers = [Said(200, RECEIPT, after=hung)]
+    with rftd.Client(stranger.url, timeout_s=0.3) as client, pytest.raises(WaitTimeoutError, match=r"within 0\.3 s"):
+        client.send(commands.pause, commands.Reason(), name="small")
+    hung.set()
 
 
 def test_fields_that_differ_are_rows_with_a_column_for_each_run(served: Served) -> None:
