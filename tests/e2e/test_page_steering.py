@@ -350,16 +350,15 @@ def test_notes_and_stars_stand_in_the_history_as_texts(scene: Scene, window: Win
 
 @pytest.mark.parametrize("role", ["submit", "admin"])
 def test_a_role_submits_by_the_studio_and_gives_every_command(scene: Scene, browser: Any, role: str) -> None:
-    """A submitter to its own experiment, an admin to that of a submitter."""
-    author = scene.rftd("token", "add", f"author-{role}", "--role", "submit").out.split()[-1]
+    """To an experiment of its own; an admin's to those of others are in test_page_restart."""
+    token = scene.rftd("token", "add", f"author-{role}", "--role", role).out.split()[-1]
     folder = scene.folder.resolve()
     (folder / "model").mkdir(exist_ok=True)
     text = LONG.replace("./", f"{folder}/").replace("name: sums", f"name: own-{role}", 1)
     text = text.replace("model_path: fake", f"model_path: {folder}/model")
     text = text.replace(f"checkpoint_root_dir: {folder}/checkpoints", f"checkpoint_root_dir: {folder}/own-{role}")
-    token = author if role == "submit" else scene.rftd("token", "add", "chief", "--role", "admin").out.split()[-1]
     run = f"own-{role}"
-    with signed_in(scene, browser, author) as window:
+    with signed_in(scene, browser, token) as window:
         drafted(window, scene, text)
         window.page.locator("#look[aria-disabled='false']").click()
         window.page.locator("#trial pre", has_text="0+0=").first.wait_for()
@@ -373,12 +372,11 @@ def test_a_role_submits_by_the_studio_and_gives_every_command(scene: Scene, brow
             opened(window, scene, act, run)
             confirmed(window)
             scene.until_state(run, state)
-        if role == "submit":  # to fork is to name paths, which the author may
-            window.page.goto(f"{scene.host.url}/runs/{run}?fork=1")
-            window.page.locator("#steer").get_by_label("Name").fill("twig")
-            confirmed(window)
-            poll(lambda: scene.page("twig"))
-            ordered(scene, commands.cancel, commands.Reason(), "twig")
+        window.page.goto(f"{scene.host.url}/runs/{run}?fork=1")
+        window.page.locator("#steer").get_by_label("Name").fill(f"twig-{role}")
+        confirmed(window)
+        poll(lambda: scene.page(f"twig-{role}"))
+        ordered(scene, commands.cancel, commands.Reason(), f"twig-{role}")
         for act, label, words in (
             ("prioritize", "Priority", "3"),
             ("note", "Note", "mine"),
