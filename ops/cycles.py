@@ -15,6 +15,7 @@ PYTHONS_THRESHOLDS: Final = (700, 10, 10)
 _READS: Final = "_read_ready_cb"
 """Name of the attribute of asyncio's transports that holds their bound read method."""
 _M_ARENA_MAX: Final = -8  # numbers from glibc's malloc.h
+"""Parameter of `mallopt`: the maximum number of arenas."""
 _ARENAS: Final = 2
 """Maximum number of glibc's arenas."""
 _M_MMAP_THRESHOLD: Final = -3

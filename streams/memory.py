@@ -20,6 +20,7 @@ from rftd.streams.log.tail import Tail, TailSubscription
 from rftd.streams.log.topics import Partition
 
 _OFFSET: Final = attrgetter("offset")
+"""Function that returns the offset of a record."""
 
 
 class MemoryFaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from rftd.ops.plugins import Plugins
 from rftd.streams.spec.declaration import InUnit
 
 FieldKind = Literal["number", "flag", "words", "text", "yaml"]
+"""Kind of an input in the studio: a number, a switch, a choice of words, a text, or YAML."""
 _KINDS: Final[dict[str, FieldKind]] = {
     "integer": "number",
     "number": "number",

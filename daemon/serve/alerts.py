@@ -42,6 +42,7 @@ STALLED_S: Final = 300.0
 MOST_WAITING: Final = 200
 """Number of alerts waiting for a receiver; the oldest are dropped beyond, and counted."""
 SEND_TIMEOUT_S: Final = 10.0
+"""Longest wait in seconds for a receiver's answer."""
 RETRY_S: Final = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Pauses between attempts for one alert; dropped after the last one."""
 _STEPS: Final = 5

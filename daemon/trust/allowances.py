@@ -17,13 +17,21 @@ from rftd.ops.outbound import check_url, names_host, web_address
 from rftd.streams.events.experiment import Grant
 
 ROOTS: Final = "roots"
+"""Name of the list of folders below which files may be named."""
 ALLOW_ENV: Final = "allow_env"
+"""Name of the list of environment variables that may be read."""
 SECRETS: Final = "secrets"
+"""Name of the list of secret variables, each with its hosts."""
 ALLOW_URLS: Final = "allow_urls"
+"""Name of the list of addresses that may be reached besides public ones."""
 ALLOW_CODE: Final = "allow_code"
+"""Name of the list of model folders and class paths of workflows whose code may run."""
 ALLOW_ARGS: Final = "allow_args"
+"""Name of the list of arguments that may be set: of engines, and of third parties' workflows and rewards."""
 ALLOW_COMMANDS: Final = "allow_commands"
+"""Name of the list of commands that agents and environments may run."""
 ALLOW_SOURCES: Final = "allow_sources"
+"""Name of the list of SHA-256 digests of Python files whose rewards others may use, in a sandbox."""
 ANY_HOST: Final = "*"
 """Host of a secret that a workflow may send to any address."""
 
@@ -199,7 +207,9 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 _CLASS_PATTERN: Final = re.compile(r"[A-Za-z_*?][\w.*?]*")
+"""Form of a class path with wildcards."""
 _WILDCARD: Final = re.compile(r"[*?[]")
+"""A wildcard of `fnmatch`."""
 ENTRIES: Final = 20_000
 """Maximum number of inspected entries of a folder; a larger folder is treated as leading out of the root."""
 

@@ -33,15 +33,19 @@ _PLAIN_NAME: Final = re.compile(r"[\w.-]+")
 _PLAIN_WORD: Final = re.compile(r"[\w.+-]{0,64}")
 """Argument text unable to name a path or an address."""
 _ENGINE_ARGS: Final = frozenset({"extra_engine_args", "engine_args"})
+"""Fields with arguments for an engine, judged by `allow_args`."""
 _AGENT_COMMAND: Final = "agent_command_workflow"
+"""Name of the workflow that runs a command."""
 _WIDENING: Final = frozenset({"environ", "image", "isolation", "network", "readable"})
 """Arguments of an agent's command that give it more than the task and the model."""
 _TASKSET_ARGS: Final = frozenset({"workflow_args", "reward_fn_args"})
 """Arguments judged later, when the receiving workflow and reward are known."""
 _POSTGRES_PORT: Final = 5432
+"""Port of a Postgres URL without one."""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 """Addresses that need no grant to listen on."""
 _TINKER_KEY: Final = "TINKER_API_KEY"
+"""Variable with the key of the Tinker service."""
 
 
 class SubmissionJudge:
@@ -375,7 +379,9 @@ class SubmissionJudge:
 
 
 _URLS: Final = lists.ALLOW_URLS
+"""Allow-list of addresses."""
 _SECRETS: Final = lists.SECRETS
+"""Allow-list of secret variables."""
 
 
 def _later(_named: NamedValue) -> None:

@@ -21,10 +21,15 @@ class Trusted(NamedTuple):
 
 
 _ALLOWED_FILES: Final = "below the configured `roots`"
+"""Cell: files below the roots may be named."""
 _ALLOWED_VARIABLES: Final = "`allow_env`; `secrets`, each for its hosts"
+"""Cell: variables in the allow-lists may be named."""
 _ALLOWED_HOSTS: Final = "public addresses; others by `allow_urls`"
+"""Cell: public hosts and allowed addresses may be reached."""
 _ALLOWED_CODE: Final = "of model folders in `allow_code`"
+"""Cell: code of allowed model folders may run."""
 _NONE: Final = "none"
+"""Cell: nothing may be named."""
 
 TABLE: Final = (
     Trusted(

@@ -28,6 +28,7 @@ from rftd.ops.errors import ConflictError, NotFoundError, UsageError
 PREFIX: Final = "rftd_"
 """Prefix of every token, recognised by people and by scanners for leaked secrets."""
 RANDOM_BYTES: Final = 32
+"""Number of random bytes in a token."""
 TOKEN_FORM: Final = re.compile(r"rftd_[A-Za-z0-9_-]{43}")
 """Form of a token: the prefix and 32 bytes as base64url."""
 NAME_FORM: Final = re.compile(r"[a-z][a-z0-9._-]{0,62}[a-z0-9]|[a-z]")

@@ -14,6 +14,7 @@ from rftd.ops.clock import Clock
 from rftd.ops.logs import Logger
 
 Reason: TypeAlias = Literal["missing", "malformed", "unknown", "expired", "session"]
+"""Reason why a token is not accepted."""
 TOKEN_CHARACTERS: Final = 512
 """Maximum length of a token; longer ones are refused unread."""
 

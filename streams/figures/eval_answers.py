@@ -55,7 +55,9 @@ class EvalAnswers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
+"""Encoder of the answers of an evaluation."""
 _decoder: Final = msgpack_decoder(EvalAnswers)
+"""Decoder of the answers of an evaluation."""
 
 
 def packed(answers: Sequence[EvalAnswer]) -> bytes:

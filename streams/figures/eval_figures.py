@@ -27,6 +27,7 @@ _RESAMPLES: Final = 1000
 _DRAWN: Final = 4_000_000
 """Maximum number of random numbers for one interval: with many rows, fewer resamples suffice."""
 _FEWEST_RESAMPLES: Final = 100
+"""Minimum number of bootstrap resamples, however many rows there are."""
 
 
 def figures_of(scores: Sequence[EvalScored], eval: UUID) -> dict[str, float]:

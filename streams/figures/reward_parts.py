@@ -9,6 +9,7 @@ from typing import Final
 LIMIT: Final = 32
 """Maximum number of reported parts; of more, the first ones by name."""
 _NAME_CHARS: Final = 64
+"""Maximum number of characters in the name of a part."""
 
 
 def part_sums(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Final
 
 Metrics = Mapping[str, float | None]
+"""Figures of a step by name; None for NaN and infinity."""
 
 REWARDS: Final = "critic/rewards"
 """Prefix of the figures of a batch's rewards: mean, min, max, and the quantiles p10, p50 and p90."""
 PIPELINE: Final = "experience_pipeline"
 """Prefix of the figures of the experience pipeline's operators, each the mean over the batch's groups."""
 _REWARD: Final = (f"{REWARDS}/mean",)
+"""Name of the mean reward of a batch."""
 _LOSS: Final = ("actor/final_loss", "actor/sft_loss", "actor/pg_loss", "loss")
 """The whole loss first: the others are parts of it, if both are reported."""
 _KL: Final = ("actor/kl_loss", "critic/kl", "actor/ppo_kl")

@@ -25,6 +25,7 @@ CLIENT_ID: Final = "rftd"
 REQUEST_TIMEOUT_S: Final = 10.0
 """Seconds to wait for one answer; several attempts fit into the minute of an append's retries."""
 _LIST_OFFSETS: Final = 2  # Kafka's number of that request; its version 7 came with Kafka 3.0
+"""Kafka's number of the request for the offsets of partitions."""
 _OLDEST_LIST_OFFSETS: Final = 7
 """The oldest accepted version of that request."""
 IN_SYNC: Final = "check that its brokers run and enough replicas are in sync"
@@ -193,6 +194,7 @@ QUIET_S: Final = 30.0
 _KINDS_MAX: Final = 256
 """Number of different warnings remembered; beyond it, all are forgotten."""
 _logger = logging.getLogger("rftd.kafka")
+"""Logger of the Kafka backend."""
 
 
 class Quiet(logging.Handler):

@@ -32,6 +32,7 @@ _REQUEST_SIZE_BYTES: Final = 16 * limits.MIB
 _BATCH_SIZE_BYTES: Final = 16 * 1024
 """Bytes requested of each partition by `Direct.chains`, where one batch is enough."""
 _READ_COMMITTED: Final = 1  # in Kafka's protocol
+"""Kafka's isolation level without records of open transactions."""
 
 
 class _PendingRead:

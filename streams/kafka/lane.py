@@ -307,6 +307,7 @@ _AHEAD: Final = "message.timestamp.after.max.ms"
 _BEHIND: Final = "message.timestamp.before.max.ms"
 """A topic's limit on times in the past."""
 _EITHER: Final = "message.timestamp.difference.max.ms"  # before Kafka 3.6
+"""A topic's limit on times in the past and in the future, before Kafka 3.6."""
 
 
 async def refused_time(settings: KafkaSettings, topic: str, clock: Clock) -> UnreachableError:

@@ -43,6 +43,7 @@ from rftd.streams.log.tail import Tail
 from rftd.streams.log.topics import EVERY_PARTITION, TRUTH, Partition
 
 _logger = logging.getLogger("rftd.kafka")
+"""Logger of the Kafka backend."""
 APPEND_TIMEOUT_S: Final = 60.0
 """Seconds of retries before an append raises UnreachableError."""
 ACKNOWLEDGED_IDS: Final = 100_000

@@ -114,6 +114,7 @@ FLUSH_TIMEOUT_S: Final = 5.0
 connections.
 """
 _logger = logging.getLogger("rftd.kafka")
+"""Logger of the Kafka backend."""
 
 
 class Producers:

@@ -45,7 +45,9 @@ _ATTRIBUTES_HEAD_SIZE_BYTES: Final = 16 * 1024
 _FOREIGN: Final = UUID("6b61666b-6120-5f66-8000-726674640000")
 """Namespace of the ids made for other programs' events."""
 _decoder = msgpack_decoder(Head)
+"""Decoder of a record's attributes."""
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+"""Encoder of a record's attributes, with ids as 16 bytes."""
 
 
 class Envelope(msgspec.Struct, frozen=True, gc=False):

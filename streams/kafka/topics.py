@@ -23,6 +23,7 @@ T = TypeVar("T")
 """Result of a call to the cluster."""
 
 _logger = logging.getLogger("rftd.kafka")
+"""Logger of the Kafka backend."""
 MESSAGE_SIZE_BYTES: Final = limits.RECORD_SIZE_BYTES + 64 * 1024
 """A topic's max.message.bytes: the largest record with its headers, plus its batch's."""
 MIN_INSYNC: Final = "min.insync.replicas"
@@ -40,6 +41,7 @@ _EXISTS: Final = 36
 _REPLICA_NOT_AVAILABLE: Final = 9
 """Kafka's number of the error for an unavailable replica."""
 _NO_METADATA: Final = (3, 5)  # not yet known everywhere, or without a leader yet
+"""Kafka's numbers of the errors for a topic not known everywhere yet, and for one without a leader yet."""
 _DELETION_S: Final = 60.0
 """Maximum seconds until the brokers have deleted all topics."""
 _DELETION_POLL_INTERVAL_S: Final = 0.05

@@ -20,6 +20,7 @@ HOTTEST: Final = 100.0
 # The largest finite double. Infinities lie beyond it, and NaN fails every comparison; without a bound msgpack accepts
 # both, and a sum never recovers from either.
 _LARGEST: Final = 1.7976931348623157e308
+"""Largest finite number of 64 bits."""
 
 LAST_INDEX: Final = 1 << 40
 """Maximum index."""

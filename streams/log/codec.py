@@ -23,7 +23,9 @@ E = TypeVar("E", bound=Event)
 """Type of the expected event."""
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+"""Encoder of attributes and payloads, with ids as 16 bytes."""
 _head_decoder = msgpack_decoder(Head)
+"""Decoder of a record's attributes."""
 _UNREADABLE = (*UNREADABLE, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)
 """Errors of decoding an event from bytes of any program."""
 # All but the first come from an upcaster reading the fields of another program.

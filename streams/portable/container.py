@@ -40,6 +40,7 @@ _NAME: Final = re.compile(r"log/rftd\.[a-z]+-[0-9]{1,4}|files/[0-9]{6,9}")
 _LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)
 """The time of every member, the earliest time of the format: equal records make equal files."""
 _CHUNK_SIZE_BYTES: Final = 1024 * 1024
+"""Bytes copied at once."""
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full volume, quota or maximum file size."""
 

@@ -106,7 +106,9 @@ class Readable(Protocol):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
+"""Encoder of frames."""
 _decoder: Final = msgpack_decoder(Frame)
+"""Decoder of frames."""
 
 
 def encode_frame(offset: int, head: bytes, value: bytes) -> bytes:

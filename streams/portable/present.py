@@ -28,6 +28,7 @@ from rftd.streams.portable.positions import Blank, Places, rewrite
 from rftd.streams.portable.source import ExportedRecord, encode
 
 _BLANK: Final = Blank()
+"""Placeholder for every position, so that records differing only in positions are equal."""
 
 
 class PresentRecords:

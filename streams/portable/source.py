@@ -21,6 +21,7 @@ from rftd.streams.portable.folders import Folders
 from rftd.streams.portable.format import PartitionPart, read_frames
 
 _encoder: Final = msgspec.msgpack.Encoder(uuid_format="bytes")
+"""Encoder of exported records, with ids as 16 bytes."""
 _UNREADABLE: Final = Event()
 """Placeholder for a payload this release cannot decode; it is copied unchanged."""
 

@@ -56,6 +56,7 @@ class StragglerReissue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _Decay: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
+"""Type of a decay rate, from 0 to below 1."""
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +96,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TEXT_ALONE: Final = FieldEffect("refused", "only text prompts are supported", "leave it out")
+"""Effect of the fields for images: they are refused."""
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +146,7 @@ SyncStyle: TypeAlias = Annotated[
     Literal["fixed", "explorer_driven", "trainer_driven", "fully_async"],
     OlderWords(dynamic_by_explorer="explorer_driven", dynamic_by_trainer="trainer_driven"),
 ]
+"""Type of the side that decides when weights are exchanged; older words are accepted."""
 
 
 class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +179,9 @@ class Synchronizer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Hours: TypeAlias = Annotated[float, Meta(gt=0, le=1e9), InUnit("h")]
+"""Type of a duration in hours."""
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e12)]
+"""Type of a price, in the currency of the user."""
 
 
 class Budgets(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from rftd.streams.sqlite.rows import checked_rows, damaged
 from rftd.streams.sqlite.schema import Statements, StoredPart
 
 _EVERY = 1 << 62
+"""An offset beyond every record's."""
 
 
 class Scan(msgspec.Struct, frozen=True):

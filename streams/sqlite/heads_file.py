@@ -36,6 +36,7 @@ class _Slot(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+"""Encoder of the file of heads."""
 _decoder = msgpack_decoder(_Slot)
 
 

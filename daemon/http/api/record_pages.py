@@ -10,8 +10,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from fastapi import APIRouter, Query, Request, Response
 
-from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
-from rftd.daemon.http.api.run_pages import Cursor, Word
+from rftd.daemon.http.api.pages import Cursor, RunName, Search, json_url, shown_page
+from rftd.daemon.http.api.run_pages import Word
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.configuration import SetBy, difference_texts, sections_of
 from rftd.daemon.http.page.history import Form, grouped, json_of, lines_of

@@ -55,6 +55,7 @@ ASKER: Final = "rftd.asker"
 BEARER: Final = "rftd.bearer"
 """Key of an ASGI scope holding the asker with the digest of its token, set by the guard."""
 REQUEST: Final = inspect.Parameter("request", inspect.Parameter.KEYWORD_ONLY, annotation=Request)
+"""Parameter of every route's function: the HTTP request."""
 Key = Annotated[
     str | None,
     Header(
@@ -64,6 +65,7 @@ Key = Annotated[
         description="Repeated with the same key, a request changes nothing.",
     ),
 ]
+"""Header with the key of a command, under which it takes effect once."""
 
 _DRY_RUN: Final = "dry_run"
 """Query parameter of every command: check without recording anything."""
@@ -71,9 +73,11 @@ DryRun = Annotated[
     bool,
     Query(description="Answer 200 with the consequence of the command, after all its checks, and record nothing."),
 ]
+"""Query parameter of a command: check alone."""
 
 
 Handler = Callable[..., Awaitable[Response]]
+"""Function that answers a route."""
 
 
 def declared_routes() -> list[Route[Any]]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from rftd.daemon.http.api.pages import RunName, Search, json_url, shown_page
+from rftd.daemon.http.api.pages import After, Cursor, RunName, Search, json_url, shown_page
 from rftd.daemon.http.api.services import Services
 from rftd.daemon.http.page.marked_text import differing, has_alone, holds_truth, parts_of
 from rftd.daemon.http.page.rendering import render
@@ -28,9 +28,8 @@ from rftd.daemon.http.views import tokens as token_views
 from rftd.daemon.http.views.evaluations import Which
 from rftd.daemon.http.views.experiences import Order, State
 from rftd.daemon.http.views.groups import MOST_PROMPTS
-from rftd.daemon.http.views.route import MOST, NAME_CHARACTERS, POSITION_CHARACTERS
+from rftd.daemon.http.views.route import MOST, NAME_CHARACTERS
 from rftd.ops.errors import RftdError
-from rftd.storage.queries.cursor import CURSOR_CHARACTERS
 from rftd.storage.queries.experiences import ExperienceRow
 
 STEP_ROLLOUTS: Final = 1000
@@ -38,23 +37,29 @@ STEP_ROLLOUTS: Final = 1000
 ROLLOUTS: Final = 256
 """Maximum number of rollouts in a list without a step."""
 MOST_MEMBERS: Final = 256
+"""Maximum number of rollouts shown of one group."""
 COMPARED_TOKENS: Final = 200_000
 """Maximum number of tokens in a group whose words are compared."""
 COMPARED_CHARS: Final = 50_000
+"""Maximum number of characters shown of an answer whose words are compared with its group's."""
 _COMPARED: Final = 64
+"""Maximum number of rollouts in a group whose words are compared."""
 _VERSIONS: Final = 1000
 """Maximum number of experiences of one row whose weight versions are listed."""
 ANSWERS: Final = 25
 """Number of held-out answers on one page."""
 
 Id = Annotated[str | None, Query(max_length=100, pattern=r"^[0-9a-fA-F-]*$")]
+"""Query parameter: an id, or its first hexadecimal digits."""
 Number = Annotated[int | None, Query(ge=0, le=MOST)]
+"""Query parameter: a number from 0."""
 Bound = Annotated[float | None, Query(allow_inf_nan=False)]
+"""Query parameter: a finite bound of a figure."""
 Word = Annotated[str | None, Query(max_length=NAME_CHARACTERS, pattern=r"^[^\x00]*$")]
+"""Query parameter: a name without NUL."""
 # A browser cannot lay out a longer word within the page: its widths end at 33 million pixels.
 Chars = Annotated[int, Query(ge=1, le=2_000_000)]
-After = Annotated[str | None, Query(max_length=POSITION_CHARACTERS)]
-Cursor = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS)]
+"""Query parameter: the number of characters shown of an answer."""
 _USUAL: Final[dict[str, Any]] = {"q": "", "order": "newest", "colour": "reward", "chars": COMPARED_CHARS}
 """Default query parameters, left out of links."""
 

@@ -31,7 +31,9 @@ _REFUSALS: Final = {
     "403": "The token's role is not sufficient, or the daemon does not allow a named path, URL or class.",
     "429": "A limit of the token is reached.",
 }
+"""Description of each status with which the guard refuses a request."""
 _FILE: Final = "The experiment file itself, paths absolute and no secret as a value; a `${...}` in it stays text."
+"""Description of a request body that is an experiment file."""
 
 
 def answers(

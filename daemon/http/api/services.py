@@ -60,6 +60,7 @@ FOLLOWERS: Final = 64
 EVERYBODY: Final = Bearer(OWNER, "")
 """The bearer of every request to a daemon without token checks."""
 _POSITION: Final = re.compile(r"([a-z.]{1,40})/(\d{1,4})@(\d{1,18})")
+"""Form of a position in the log: `TOPIC/PARTITION@OFFSET`."""
 
 
 def no_alerts() -> AlertList:

@@ -24,6 +24,7 @@ from rftd.ops.cancelling import undisturbed
 
 # Clients and proxies give up on a silent connection after 30 to 60 s.
 KEEP_ALIVE_S: Final = 15.0
+"""Seconds of silence after which a comment is sent to a listener."""
 LAST_EVENT_ID: Final = "Last-Event-ID"
 """Header of a listener that comes back: the id of the last event received."""
 _EVENT: Final[dict[str, Any]] = {
@@ -51,6 +52,7 @@ _EVENT: Final[dict[str, Any]] = {
     },
     "required": ["event", "data"],
 }
+"""JSON Schema of one server-sent event."""
 
 
 class EventStream(Response):

@@ -20,7 +20,9 @@ from rftd.daemon.http.views.route import NAME_CHARACTERS
 FORMER_RUNS = 50
 """Maximum number of earlier runs offered as templates."""
 Opened = Annotated[str, Query(max_length=64, description="Id of a file sent by `rftd studio FILE`.")]
+"""Query parameter: the id of a file kept by `rftd studio FILE`."""
 Former = Annotated[str, Query(alias="from", max_length=NAME_CHARACTERS, description="A run to begin with.")]
+"""Query parameter: the run whose file the form begins with."""
 
 
 def router(services: Services) -> APIRouter:
