@@ -157,12 +157,12 @@ $(CUDA)/.ready: requirements/engines-cuda.txt pyproject.toml $(READY)
 screenshots: $(READY)              ## pictures of every page of a recorded run into build/screenshots, two of them into docs; needs Chromium
 	$(BIN)/python -P tests/docs/screenshots.py
 
-check: $(READY)                     ## format, types, layers, file lengths
+check: $(READY)                     ## format, types, layers, file lengths, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py
+	$(BIN)/python -P -m pytest -q tests/unit/test_house_rules.py tests/unit/test_plain_words.py
 
 BENCHES := start_up config_check log_append log_size log_socket experience_path rollout_torch rollout_penalties train_step projector_apply demo_runs demo_kills \
   deterministic_kills replay_runs kafka_produce kafka_consume taken_up experience_path_kafka projector_postgres page_postgres demo_stacks cluster_faults lineage_why \

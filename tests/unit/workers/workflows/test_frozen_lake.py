@@ -68,7 +68,7 @@ def test_no_shortest_way_is_longer_than_the_bound() -> None:
         Lake(1, 4, 1.0, longest_way=0)
 
 
-def test_slippery_ice_takes_each_of_three_directions_a_third_of_the_time_and_never_back() -> None:
+def test_slippery_ice_takes_each_of_three_directions_a_third_of_the_time() -> None:
     ends = {(-1, 0): 0, (0, -1): 0, (0, 1): 0}
     for seed in range(600):
         lake = Lake(seed, 9, 1.0, is_slippery=True)
