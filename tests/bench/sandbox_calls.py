@@ -27,7 +27,7 @@ from figures import median_of, median_ratio, read_options, tell
 from rftd.workers.datasets.task import Task
 from rftd.workers.workflows.rewards.reward import Reward
 from rftd.workers.workflows.rewards.scorer import Scorer, open_scorer
-from rftd.workers.workflows.sandbox import warden_server
+from rftd.workers.workflows.sandbox import processes as sandbox_processes
 from rftd.workers.workflows.sandbox.processes import ProcessSandbox
 from rftd.workers.workflows.sandbox.run_folder import rollout_folder
 from rftd.workers.workflows.sandbox.sandbox import SandboxCommand
@@ -109,7 +109,7 @@ def ratio(costs: list[Cost], against: list[Cost]) -> float:
 
 async def measure(rounds: int) -> dict[str, Any]:
     """Measures all kinds in turns."""
-    warden_server._START = UNWAITED + warden_server._START
+    sandbox_processes._START = UNWAITED + sandbox_processes._START
     sources = {"mine.py": TEXT}
     confined = open_scorer("mine.py:short", sources=sources, confined=True)
     source = open_scorer("mine.py:short", sources=sources)

@@ -163,6 +163,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a model anywhere": ({"model": {"model_path": "/etc"}}, "model.model_path", "roots"),
     "a model of a relative name": ({"model": {"model_path": "owner/name"}}, "model.model_path", "roots"),
     "shared memory anywhere": ({"synchronizer": {"memory_dir": "/etc"}}, "synchronizer.memory_dir", "roots"),
+    "a class of a package": (taskset(default_workflow_type="lab.Flow"), "taskset.default_workflow_type", "allow_code"),
     "code of a model": ({"model": {"trust_remote_code": True}}, "model.trust_remote_code", "allow_code"),
     "an argument of an engine": (
         {"explorer": {"rollout_model": {"extra_engine_args": {"worker_extension_cls": "os.system"}}}},
