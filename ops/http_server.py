@@ -27,6 +27,8 @@ _ACCEPTS: Final = 8
 """Connections accepted in one turn of the loop, so that other tasks get their turn, too."""
 _REST_S: Final = 0.25
 """Pause in seconds when the system has no resources left to accept with."""
+_FIRST_REST_S: Final = 0.02
+"""Pause in seconds before a client is disconnected for lack of resources: connections being closed may free some."""
 _TOO_MANY_FILES_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of a process or machine that can open no further file."""
 _HANDSHAKE_S: Final = 10.0
@@ -69,6 +71,8 @@ class Listener:
         self._beginning: Final[dict[asyncio.Task[None], None]] = {}
         """Connections in a TLS handshake, the oldest first."""
         self._resting: asyncio.TimerHandle | None = None
+        self._has_rested = False
+        """True if no client was accepted since a pause."""
         self._reserve = -1
         self._closed = False
         self.hung_up = 0
@@ -112,6 +116,7 @@ class Listener:
                     raise
                 self._rest(error)
                 return
+            self._has_rested = False
             client.setblocking(False)
             if self._tls is not None and len(self._beginning) >= self._handshakes:
                 next(iter(self._beginning)).cancel()  # the oldest one: an honest client needs milliseconds
@@ -120,8 +125,8 @@ class Listener:
             task.add_done_callback(self._forget)
 
     async def _begin(self, client: socket.socket) -> None:
-        # Clients breaking off a handshake, or not speaking TLS, are ignored.
         """Hands an accepted client to a new protocol, after the TLS handshake if any."""
+        # Clients breaking off a handshake, or not speaking TLS, are ignored.
         timeout_s = None if self._tls is None else _HANDSHAKE_S
         try:
             await self._loop.connect_accepted_socket(
@@ -140,18 +145,28 @@ class Listener:
         self._beginning.pop(task, None)
 
     def _rest(self, error: OSError) -> None:
-        """Disconnects the longest-waiting client, using the reserve, and pauses accepting for a moment."""
+        """Pauses accepting for a moment. If an earlier pause brought no room, disconnects the longest-waiting client,
+        using the reserve.
+        """
+        rest_s = _FIRST_REST_S
+        if self._has_rested:
+            rest_s = _REST_S
+            self._hang_up()
+            self._logger.warning(
+                "connections.no_room", reason=error.strerror, fix="raise the limit of open files (ulimit -n)"
+            )
+        self._has_rested = True
+        self._loop.remove_reader(self._listening.fileno())
+        self._resting = self._loop.call_later(rest_s, self._resume)
+
+    def _hang_up(self) -> None:
+        """Disconnects the longest-waiting client, using the reserve."""
         self._free_reserve()
         with suppress(OSError):
             client, _address = self._listening.accept()
             client.close()
             self.hung_up += 1
         self._keep_reserve()
-        self._logger.warning(
-            "connections.no_room", reason=error.strerror, fix="raise the limit of open files (ulimit -n)"
-        )
-        self._loop.remove_reader(self._listening.fileno())
-        self._resting = self._loop.call_later(_REST_S, self._resume)
 
     def _resume(self) -> None:
         """Accepts again after a pause for lack of file descriptors."""

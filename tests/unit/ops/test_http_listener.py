@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
 import socket
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from synthetic.until import PATIENCE_S, until
@@ -80,7 +81,9 @@ async def test_where_no_file_can_be_opened_the_loop_rests_between_two_tries(monk
         reader, writer = await asyncio.open_connection(*full.getsockname())
         await until(lambda: len(lines.warnings) >= 3)
         assert set(lines.warnings) == {"connections.no_room"}
-        assert full.tries == 2 * len(lines.warnings)  # one, and one with the reserve
+        assert full.tries == 1 + 2 * len(
+            lines.warnings
+        )  # one before the first pause; then one, and one with the reserve
         full.full = False
         async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b"hello"
@@ -90,34 +93,70 @@ async def test_where_no_file_can_be_opened_the_loop_rests_between_two_tries(monk
         await listener.wait_closed()
 
 
+GET = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+class Served:
+    """A server in a process of its own that may open only so many files."""
+
+    def __init__(self, files: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", SERVES, str(files)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address: Final = ("127.0.0.1", int(self.process.stdout.readline()))
+
+    async def log(self) -> str:
+        _, written = await asyncio.to_thread(self.process.communicate)
+        assert self.process.returncode == 0
+        return written
+
+
 @pytest.mark.parametrize("files", [64, 256])
 async def test_more_connections_than_files_keep_nobody_out_and_fill_no_log(files: int) -> None:
-    served = subprocess.Popen(  # noqa: ASYNC220 - it takes milliseconds
-        [sys.executable, "-P", "-c", SERVES, str(files)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert served.stdin is not None
-    assert served.stdout is not None
-    address = ("127.0.0.1", int(served.stdout.readline()))
+    served = Served(files)
     held = []
     try:
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(300):
-                held.append(await asyncio.open_connection(*address))
+                held.append(await asyncio.open_connection(*served.address))
             for _ in range(20):
-                reader, writer = await asyncio.open_connection(*address)
-                writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                reader, writer = await asyncio.open_connection(*served.address)
+                writer.write(GET)
                 assert (await reader.read()).endswith(b"here")
                 writer.close()
     finally:
         for _, writer in held:
             writer.transport.abort()
-        _, said = await asyncio.to_thread(served.communicate)
-    assert len(said.splitlines()) <= 2, said
-    assert served.returncode == 0
+        log = await served.log()
+    assert len(log.splitlines()) <= 2, log
+
+
+async def test_requests_behind_a_burst_of_silent_connections_are_answered() -> None:
+    """All of them wait for one turn of the server: so many are accepted before one is closed that no file is left."""
+    served = Served(64)
+    connections = []
+    try:
+        served.process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(300):
+                connections.append(await asyncio.open_connection(*served.address))
+            for _ in range(20):
+                connections.append(await asyncio.open_connection(*served.address))
+                connections[-1][1].write(GET)
+            served.process.send_signal(signal.SIGCONT)
+            for reader, _ in connections[300:]:
+                assert (await reader.read()).endswith(b"here")
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+        for _, writer in connections:
+            writer.transport.abort()
+        log = await served.log()
+    assert not log
 
 
 @pytest.mark.parametrize(("soft", "hard", "then"), [(64, 512, 512), (64, 64, 64), (300, 512, 256)])
