@@ -105,13 +105,13 @@ class TextOrigin(NamedTuple):
     tokenizers: tuple[str, ...]
     """The sha256 of each stage's copy; see experiment.accepted."""
     kept: Kept
-    """The whereabouts of the experiment's files."""
+    """State of the experiment's files: in its folder, archived or removed."""
     start: tuple[HeadRef, ...] = ()
     """The heads of the log before the first record of the experiment."""
     payloads_dropped: bool = False
     """True if the payloads of all experiences were dropped from the log."""
     payloads_dropped_through: int = 0
-    """The last step with experiences without payloads."""
+    """Last step up to which payloads of trained experiences were dropped; 0: none were."""
 
     @classmethod
     def of(cls, spine: Spine) -> TextOrigin | None:
@@ -265,7 +265,7 @@ class Operations(Protocol):
         ...
 
     async def why(self, experiment: UUID) -> Why:
-        """Returns what each role is waiting for, the most serious wait first; changes nothing. Raises NotFoundError."""
+        """Returns the wait of each role, the most serious first; changes nothing. Raises NotFoundError."""
         ...
 
     async def waits(self, experiment: UUID) -> list[Wait]:

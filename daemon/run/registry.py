@@ -39,7 +39,7 @@ from rftd.streams.spec.sections import Budgets
 from rftd.streams.spec.spec import ExperimentSpec
 
 _READ: Final = frozenset({topics.EXPERIMENTS, topics.REQUESTS})
-"""Streams read by the registry."""
+"""Streams read by the registry: life events with commands, and requests of other programs."""
 _READ_TYPES: Final = frozenset(
     {"eval.completed", "fence", "generation.started", "signal.lost", "signal.regained", "checkpoint.chosen"}
 )
@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class Known(msgspec.Struct, kw_only=True):
-    """The contents of a registry, as written to a snapshot."""
+    """The folded contents of a registry, as written to a snapshot file."""
 
     entries: dict[UUID, Entry] = {}
     """Experiments by id."""
@@ -199,7 +199,7 @@ class Registry:
             self._logger.warning("snapshot.failed", path=str(folder.folder), reason=str(error))
 
     async def _catch_up(self) -> None:
-        """Reads everything up to the heads at the time of the call."""
+        """Reads every partition up to its head at the time of the call."""
         heads = await self._log.heads()
         # The heads are read once: a registry following a growing log would never catch up.
         goals = {p: heads[p].next_offset for p in self._feed.positions if p in heads}
@@ -313,7 +313,7 @@ class Registry:
                 entry.losses.update(lost.ref for lost in event.lost)
 
     def _matters(self, head: Head) -> bool:
-        """True for records folded here: every record of an experiment with budgets, because of its elapsed time."""
+        """True for records folded here; for an experiment with budgets every record, because of the elapsed time."""
         entry = self.entries.get(head.experiment) if head.experiment is not None else None
         return _matters(head) or (entry is not None and entry.has_limits)
 
@@ -336,7 +336,9 @@ def _is_sweep(head: Head) -> bool:
 
 
 def _matters(head: Head) -> bool:
-    """True for life events, fences, new trainer generations, signals, and events recording commands."""
+    """True for life events, sweep events, fences, new trainer generations, learning-signal events, and events recording
+    commands.
+    """
     command = head.correlation is not None and head.type in VERBS
     read_type = _is_life(head) or _is_sweep(head) or head.type in _READ_TYPES
     return head.experiment is not None and (read_type or command)
@@ -361,6 +363,7 @@ async def every_entry(log: EventLog) -> list[Entry]:
 
 
 async def _read_registry(log: EventLog) -> Registry:
+    """Folds a whole log into a registry, and ends its subscription: a state of this moment."""
     registry = Registry(log)
     try:
         await registry.catch_up()

@@ -61,7 +61,9 @@ class DeadLetterService:
         """Lock held by the one reader of the log."""
 
     async def dead(self, tasks: Sequence[FailedTask], experiments: Mapping[UUID, Entry]) -> list[Dead]:
-        """Returns every dead letter, newest first; `tasks` are all tasks closed with failed rollouts."""
+        """Reads new letters and verdicts, and returns every dead letter, newest first; `tasks` are all tasks closed
+        with failed rollouts.
+        """
         await self.refresh()
         return gathered(self._letters, tasks, experiments)
 
@@ -71,7 +73,8 @@ class DeadLetterService:
             await self._letters.catch_up(self._log)
 
     async def retry(self, dead: Dead, give_out: GiveOut, *, by: str) -> DeadLetterReceipt:
-        """Leases the failed task of a letter by `give_out`, for the person `by`.
+        """Leases the failed task of a letter again by `give_out`, in the name of `by`, and returns the receipt; a
+        letter retried before is left unchanged.
 
         Raises ConflictError, NotFoundError if a retry could have no effect.
         """

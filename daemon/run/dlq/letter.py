@@ -154,12 +154,14 @@ def listed(
 
 
 def _key(dead: Dead) -> Key:
-    """Returns the position of a letter in the order of the list."""
+    """Returns the sort key of a letter in the list: its time in nanoseconds, stream, partition and offset."""
     return (dead.letter.found_ns, *dead.place)
 
 
 def meant(dead: list[Dead], name_or_id: str) -> Dead:
-    """Returns the dead letter with this id, task or group; of several, the newest. Raises NotFoundError, UsageError."""
+    """Returns the dead letter with this id, task name or group id (8 or more hex digits); of several letters about one
+    task, the newest. Raises NotFoundError, or UsageError if the digits fit several groups.
+    """
     # Newest first: of a task failing again after its retry, the open letter is meant, not the decided one.
     for letter in dead:
         if name_or_id in (letter.letter.id, letter.letter.task):

@@ -139,7 +139,7 @@ def _body_of(event: CloudEvent, content_type: str) -> bytes:
 
 
 def _is_json(content_type: str) -> bool:
-    """True for a JSON content type, or an empty one."""
+    """True for a content type of JSON, and for none."""
     media = content_type.partition(";")[0].strip().lower()
     return media in ("", _JSON) or media.endswith("+json")
 

@@ -47,7 +47,7 @@ class AgentFolders:
         """Warnings about the folders copied."""
 
     def read(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Copies each folder, and returns the configuration naming the copies. Blocks.
+        """Copies each named folder, and returns the configuration with the copies in place of the originals. Blocks.
 
         Raises ConfigError for a missing or too large folder, NotAllowedError, DataError for an unreadable one.
         """
@@ -74,7 +74,9 @@ class AgentFolders:
 
 
 def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, Any]]]:
-    """Yields each folder of a workflow's program, with the arguments containing it."""
+    """Yields the path of each field below `node` that names a program's folder, with the mapping of workflow arguments
+    containing the field.
+    """
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, inner in children:
         below = (*path, key)
@@ -87,7 +89,9 @@ def _named(node: Any, path: FieldPath) -> Iterator[tuple[FieldPath, dict[str, An
 
 
 def _kept_copy(field: str, source: Path, home: Path) -> tuple[Path, str]:
-    """Copies a folder into `home` unless an equal copy exists, and returns copy and digest."""
+    """Copies a folder into `home` unless an equal copy is there, and returns the copy and its digest. Raises
+    ConfigError for a missing or too large folder, DataError for an unreadable one.
+    """
     _check_size(field, source)
     make_durable_folder(home)
     with tempfile.TemporaryDirectory(dir=home, prefix=".agent-") as temporary:
@@ -108,6 +112,7 @@ def _kept_copy(field: str, source: Path, home: Path) -> tuple[Path, str]:
 
 
 def _check_size(field: str, source: Path) -> None:
+    """Raises ConfigError if `source` is no folder, or has more bytes than a sandbox task may."""
     if not source.is_dir():
         raise ConfigError(f"{field} {str(source)!r} is no folder", fix="name a folder")
     size_bytes = 0

@@ -138,7 +138,9 @@ class Archiver:
         return Consequence(name=entry.name, sentence=sentence, figures={"files": len(files), "freed_bytes": freed})
 
     async def foresee_restore(self, entry: Entry, source: str) -> Consequence:
-        """Returns the consequence of `restore`; changes nothing. The archive's digest is not compared."""
+        """Returns the consequence of `restore`; changes nothing. The archive's digest is not compared. Raises
+        NotFoundError for a missing archive, else as `restore`.
+        """
         archived = await self._restorable(entry)
         path = Path(source or archived.path)
         if not await asyncio.to_thread(path.is_file):
@@ -211,7 +213,7 @@ class Archiver:
             raise error
 
     def _shared(self, entry: Entry) -> bool:
-        """True if another experiment uses the folder now: a removed experiment's name is free."""
+        """True if another experiment now uses the folder, as after a removal, which frees the name."""
         return any(
             experiment.job_dir == entry.job_dir
             and experiment.id != entry.id

@@ -42,7 +42,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The experiment that trained the step; None for the base model."""
 
     def name(self, experiment: str) -> str:
-        """Returns the name of the bench experiment for this checkpoint."""
+        """Returns the name of the bench experiment for this checkpoint: `experiment`, `_bench_` and the step."""
         return f"{experiment}_bench_{self.step}"
 
 
@@ -115,7 +115,9 @@ async def bench_of(
 
 
 async def _steps(log: EventLog, parent: Entry) -> list[int]:
-    """Returns the experiment's checkpointed steps with the weights of its present history."""
+    """Returns the steps trained by this experiment (not by a parent) with a checkpoint of the weights in the present
+    history.
+    """
     state = RunState(parent.id)
     heads = await log.heads()
     partitions = [partition_of(stream, parent.id) for stream in (topics.EXPERIMENTS, topics.CHECKPOINTS)]

@@ -108,8 +108,8 @@ class Collector:
 
 
 async def tidy(log: EventLog, state: RunState, lease: RoleLease, *, clock: Clock, logger: Logger) -> None:
-    """Deletes the files of an ended run named by no event; does nothing while a worker is alive, because the files may
-    be in use.
+    """Deletes the files of an ended run that no event names; does nothing while a worker is alive, because the files
+    may be in use.
 
     Marker files naming a deleted checkpoint then name the newest remaining one.
     """
@@ -136,5 +136,7 @@ def _mend_markers(spec: ExperimentSpec, checkpoints: Collection[str]) -> None:
 
 
 def _mismarked(spec: ExperimentSpec) -> bool:
-    """True if a marker names a missing folder: the tidying was interrupted."""
+    """True if a marker file of a stage names a missing checkpoint folder, because an earlier clean-up was
+    interrupted.
+    """
     return any(misses_its_folder(folder) for folder in stage_folders(spec))

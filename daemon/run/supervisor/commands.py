@@ -218,7 +218,7 @@ class AskedCommands(AskedSweeps, StandingReads):
         return _done(await self._orders.carry_out(order, write))
 
     async def why(self, experiment: UUID) -> Why:
-        """Returns what each role is waiting for, the most serious wait first; changes nothing. See `Operations.why`."""
+        """Returns the wait of each role, the most serious first; changes nothing. See `Operations.why`."""
         late = await self._late()
         entry = self._entry(experiment)
         return answer(entry, [*late, *self._waits(entry)], live=True, clock=self._clock)

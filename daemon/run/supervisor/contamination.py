@@ -16,7 +16,7 @@ from rftd.workers.datasets.taskset import Taskset
 _MAX_HELD_OUT_ROWS: Final = 10_000
 """Maximum number of compared rows of a held-out taskset, spread evenly over a larger one."""
 _TRAINED: Final = 50_000
-"""Maximum number of training rows for the comparison."""
+"""Maximum number of compared rows of a training taskset or dataset, spread evenly over a larger one."""
 
 
 class Contamination:

@@ -23,12 +23,16 @@ class DataSection(NamedTuple):
 
 
 def data_sections(config: dict[str, Any]) -> Iterator[DataSection]:
-    """Yields the tasksets and row buffers of a file and of its stages; changes to their fields change the file."""
+    """Yields the sections of a file, and of its stages, that describe tasksets or buffers of rows; changing a section's
+    fields changes the file.
+    """
     return _sections(config, (), "")
 
 
 def _sections(node: object, path: FieldPath, mode: str) -> Iterator[DataSection]:
-    """Yields the tasksets and row buffers of a file or a stage."""
+    """Yields the tasksets and row buffers below `node`, a file or a stage at `path`; `mode` is the default of a missing
+    `mode`.
+    """
     if not isinstance(node, dict):
         return
     mode = str(node.get("mode") or mode).lower()
@@ -52,12 +56,16 @@ def _descend(node: Any, *names: str) -> Any:
 
 def _row_buffer_names(mode: str) -> tuple[str, ...]:
     # In an exploring stage, the experience buffer holds experiences, which are kept in the log.
-    """Returns the names of sections with rows in a stage of this mode."""
+    """Returns the names of the buffers holding rows in a stage of this mode; an experience buffer has rows only in mode
+    `train`.
+    """
     return ("auxiliary_buffers", "experience_buffer") if mode == "train" else ("auxiliary_buffers",)
 
 
 def _sections_below(node: Any, path: FieldPath) -> Iterator[DataSection]:
-    """Yields the sections in a node: a mapping, a list of mappings, or named buffers."""
+    """Yields each section in a node: one mapping, a list of mappings, or mappings under names in
+    `auxiliary_buffers`.
+    """
     if isinstance(node, list):
         for number, section in enumerate(node):
             yield from _sections_below(section, (*path, number))

@@ -147,7 +147,9 @@ class DecisionWriter:
     async def write(
         self, lease: RoleLease, role: str, decided: Sequence[Decision], drafted: Drafted | None = None
     ) -> None:
-        """Appends a role's decisions under its lease, folds them, and records their spans."""
+        """Appends a role's decisions under its lease, folds them, and records their spans; does nothing without
+        decisions. `drafted` has the decisions' records if built before; None: they are built here.
+        """
         if not decided:
             return
         drafts, roots = drafted or self.drafted(lease, decided)
@@ -175,5 +177,5 @@ class DecisionWriter:
         ], roots
 
     def _home(self, event: Event) -> Partition:
-        """Returns the partition of a decision without a partition of its own."""
+        """Returns the default partition of a decision: a group's closing goes to the tasks, others to the spine."""
         return self._closed_groups if isinstance(event, GroupClosed) else self._spine

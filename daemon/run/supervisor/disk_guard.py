@@ -32,7 +32,7 @@ MEASURE_TIMEOUT_S: Final = 10.0
 COUNT_TIMEOUT_S: Final = 300.0
 """Maximum seconds for counting the bytes of all files."""
 COUNT_SHARE: Final = 20
-"""Counting a folder's files takes at most 1/20 of the time between two counts."""
+"""Divisor of the time between two counts of a folder's files: one count takes at most a twentieth of that time."""
 COLLECT_S: Final = 600.0
 """Seconds between two attempts to free space: each attempt lists the folders of every ended experiment."""
 COLLECT_TIMEOUT_S: Final = 30.0
@@ -197,7 +197,9 @@ class DiskGuard:
             self._update_shortage(shortage)
 
     async def _measure_and_judge(self) -> Obstacle | None:
-        """Measures every volume, counts files if due, and returns the obstacle of a shortage."""
+        """Measures every volume, counts files if due, and returns the obstacle of a shortage; None if space is
+        sufficient. Raises TimeoutError.
+        """
         volumes = {}
         for folder in (self._data, *self._jobs):
             volumes[str(folder)] = await self._measured(
@@ -234,7 +236,7 @@ class DiskGuard:
 
     def _counted_folders(self) -> list[Path]:
         """Returns the folders whose files count towards the budget: the data folder, and experiments' folders outside
-        of it.
+        it.
         """
         data_folder = self._data.absolute()
         job_folders = {folder.absolute() for folder in self.folders()}

@@ -24,12 +24,12 @@ _SHARED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "default_reward_fn_type": ("default_reward_fn_type",),
     },
 }
-"""Taskset fields with defaults in the enclosing section, by section."""
+"""By kind of taskset section: the fields with a default in the enclosing section, and the default's names there."""
 
 
 class Findings:
-    """Errors of several checks of one specification, each recorded once with its field, although stages
-    share sections.
+    """Collects the errors of several checks of one specification, each once and under its field in the file, although
+    stages share sections.
     """
 
     def __init__(self, spec: ExperimentSpec) -> None:
@@ -71,8 +71,8 @@ class Findings:
 
 
 def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str) -> str:
-    """Returns the path of a field as written in the file: `path` and `below` in the stage if the stage sets the field,
-    else globally.
+    """Returns the text path of a field as written in the file: `path` and `below` in the stage if the stage sets the
+    field, in the enclosing section if the default is set there, else in the global sections.
     """
     stages = spec.config.get("stages") or []
     number = next((i for i, section in enumerate(stages) if section.get("stage_name") == stage.name), None)
@@ -90,7 +90,7 @@ def field_in(spec: ExperimentSpec, stage: StageSpec, path: FieldPath, below: str
 
 
 def _is_set(config: Mapping[str, Any], prefix: FieldPath, path: FieldPath) -> bool:
-    """True if the stage or the global sections set the field."""
+    """True if the stage at `prefix`, or else the file's global section, sets the field at `path`."""
     for start in (prefix, ()):
         node: Any = config
         for key in (*start, *path):
@@ -101,7 +101,7 @@ def _is_set(config: Mapping[str, Any], prefix: FieldPath, path: FieldPath) -> bo
 
 
 def _of_list(config: Mapping[str, Any], prefix: FieldPath) -> bool:
-    """True if the training taskset is written in `tasksets`."""
+    """True if the file lists its training tasksets under `tasksets` instead of naming one under `taskset`."""
     for start in (prefix, ()):
         node: Any = config
         for key in (*start, *INPUT):

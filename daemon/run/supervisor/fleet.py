@@ -99,7 +99,9 @@ class Fleet:
                 berth.search = search
 
     def _take_over_found(self) -> None:
-        """Takes over the workers found by finished searches."""
+        """Adopts the workers found by finished searches; a process whose worker already left or was declared lost is
+        not adopted.
+        """
         for berth in self._berths:
             if (search := berth.search) is None or not search.over:
                 continue
@@ -111,7 +113,9 @@ class Fleet:
                 self._adopt(berth, order, search.adopt(order))
 
     def _adopt(self, berth: Berth, order: WorkerOrder, handle: Handle | None) -> None:
-        """Puts an earlier daemon's worker into a berth, and starts its time limits now."""
+        """Puts an earlier daemon's worker into a berth, and starts its time limits now; None as `handle`: the process
+        is gone.
+        """
         berth.handle = handle
         berth.progress = self._progress()
         berth.seen_s = self._clock.monotonic_s()
@@ -174,7 +178,8 @@ class Fleet:
         return any(berth.handle is not None and berth.handle.exit_code() is not None for berth in self._berths)
 
     def tend(self, *, start: bool = True) -> list[WorkerLost]:
-        """Starts missing and due workers (only if `start`), and returns the newly lost ones, for the log. Never waits.
+        """Adopts workers found by searches, kills hanging ones, starts due ones (only if `start`), and returns the
+        newly lost ones, for the log. Never waits.
 
         The last records of an ended worker must have been folded before the call.
         """
@@ -204,8 +209,8 @@ class Fleet:
         return list(self._lost(now_s))
 
     def _look_at_start(self, berth: Berth, now_s: float) -> None:
-        """Notes the moment at which the operating system started a process: waiting before that is no delay of the
-        worker.
+        """Notes the start of a berth's process by the operating system, and begins the worker's time limit there:
+        queueing before is no delay of the worker.
         """
         if berth.handle is None or berth.begun:
             return
@@ -334,7 +339,9 @@ class Fleet:
         return 0.0
 
     def _why(self, berth: Berth, code: int) -> str:
-        """Returns the reason given by the stopping worker, else by the launcher, else by the operating system."""
+        """Returns the reason for the end of a berth's worker: the worker's announcement, else the launcher's, else the
+        exit status in words.
+        """
         assert berth.handle is not None
         announcement = self._state.roster.gone.get(berth.order.worker)
         if announcement is not None and announcement.code:

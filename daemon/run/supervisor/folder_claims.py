@@ -104,7 +104,7 @@ class FolderClaims:
         return {id: experiment for id, experiment in experiments.items() if id not in self.refused}
 
     def _claim_readable(self, experiments: Iterable[Entry]) -> None:
-        """Claims each folder that can be read; unreadable ones are skipped."""
+        """Claims the folder of each experiment, and skips folders that cannot be read."""
         for experiment in experiments:
             with suppress(OSError):  # the experiment's run, if any, meets the error again before writing
                 self.claim(experiment)

@@ -233,14 +233,14 @@ def _task_queue_effect(event: TasksAdded | TasksEnded, outlook: Outlook) -> tupl
 
 
 def _unfinished(outlook: Outlook) -> int:
-    """Returns the number of rollouts or held-out rows under way."""
+    """Returns the number of unfinished rollouts or held-out rows; 0 without work under way."""
     if outlook.work is not None:
         return max(0, outlook.work.total - outlook.work.ended)
     return 0
 
 
 def _work(outlook: Outlook, unfinished: int) -> str:
-    """Returns words like `8 rollouts under way`."""
+    """Returns a count with its unit, such as `8 rollouts under way`."""
     return f"{unfinished} {outlook.work.kind if outlook.work is not None else 'rollouts'} under way"
 
 
@@ -254,7 +254,7 @@ def _steps(state: RunState) -> tuple[str, Figures]:
 
 
 def _place(priority: int, outlook: Outlook) -> tuple[str, Figures]:
-    """Returns sentence and figures for the experiment's place in the queue under this priority."""
+    """Returns sentence and figures for the experiment's place in the queue if it had priority `priority`."""
     entry = outlook.entry
     queue = [earlier for earlier in outlook.line if earlier.status is Status.QUEUED and earlier.id != entry.id]
     key = (-priority, entry.submitted_ns, entry.id)
@@ -263,8 +263,8 @@ def _place(priority: int, outlook: Outlook) -> tuple[str, Figures]:
 
 
 def _turn(place: int, queue: Sequence[Entry], line: Sequence[Entry], slots: int) -> tuple[str, Figures]:
-    """Returns sentence and figures for the start of an experiment at a place of the queue, from 1, behind the running
-    ones of `line`.
+    """Returns sentence and figures for starting at `place` of the queue, counted from 1, behind the running experiments
+    of `line`.
     """
     running = [entry for entry in line if entry.status is not Status.QUEUED]
     free = max(0, slots - len(running))

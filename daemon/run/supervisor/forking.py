@@ -65,7 +65,8 @@ def forked_spec(
     host: Host = ANY_HOST,
     judge: SubmissionJudge,
 ) -> ExperimentSpec:
-    """Returns the fork's specification. Raises ConfigError (with every wrong field), DataError. Blocks.
+    """Returns the fork's specification, checked for workers on `host`. `labels` are added to the parent's. Raises
+    ConfigError (with every wrong field), DataError. Blocks.
 
     Stages completed in the shared history stay as trained; the others follow `overrides`, for workers on `host`.
     """
@@ -244,7 +245,9 @@ def _check_continues(spec: ExperimentSpec, history: ExperimentSpec, event: Exper
 
 
 def _check_same_data(field: str, stage: StageSpec, before: TasksetSpec | None, after: TasksetSpec | None) -> None:
-    """Raises ConfigError, about `field`, if the begun stage would read other rows."""
+    """Raises ConfigError about `field` if a stage begun on the taskset `before` would continue on the other rows of
+    `after`; two missing tasksets agree.
+    """
     if before is None and after is None:
         return
     differs = [name for name in _DATA if getattr(before, name, None) != getattr(after, name, None)]
@@ -262,7 +265,7 @@ def _is_same_taskset(taskset: TasksetSpec, parent_taskset: TasksetSpec) -> bool:
 
 
 def _ignored(spec: ExperimentSpec, parent: ExperimentSpec, settled: Sequence[StageSpec], host: Host) -> Iterator[str]:
-    """Yields a warning for each finished stage changed by an override."""
+    """Yields a warning for each stage finished before the fork whose settings `spec` would change without effect."""
     before = check_config(parent.config, host=host)
     for old, new, settled_stage in zip(before.stages, spec.stages, settled, strict=False):
         if msgspec.structs.replace(new, folder=old.folder) != old:

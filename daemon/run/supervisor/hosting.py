@@ -41,7 +41,7 @@ from rftd.workers.hosts.membership import ProcessName, this_process
 TICK_S = 0.1
 """Longest wait in seconds for new records in one turn of a run's loop."""
 STUCK_S = 4.0
-"""Longest turn in seconds: a loop still inside a turn after this time waits for the log."""
+"""Seconds in one turn after which the run's loop counts as waiting for the log."""
 RETRY_PAUSE_S: Final = 30.0
 """Pause in seconds before repeatedly failing workers are retried; only the deciding daemon may end the experiment."""
 
@@ -175,7 +175,7 @@ class Hosting(Tending):
     """
 
     _allowed = True
-    """False if this daemon's allow-lists refuse a grant of the experiment."""
+    """False if this daemon's allow-lists refuse a permission granted to the experiment elsewhere."""
 
     async def drive(self) -> None:
         """Returns once the experiment has ended or is released, and the workers here have ended.
@@ -221,11 +221,13 @@ class Hosting(Tending):
 
     @property
     def _is_over(self) -> bool:
-        """True if the experiment has ended or is released, so that no worker has to run here."""
+        """True if no worker has to run here: the experiment has ended or is released, or this daemon drains."""
         return self._stopping or self.state.spine.ended or self.state.spine.released
 
     async def _judge_grants(self) -> None:
-        """Checks another daemon's grants against this daemon's allow-lists, because the workers would run here."""
+        """Compares the permissions granted by the deciding daemon with this daemon's allow-lists, stores the verdict,
+        and logs the first refused one.
+        """
         grants = self.state.spine.grants
         withdrawn = await asyncio.to_thread(lambda: list(self._allowances.withdrawn(grants)))
         self._allowed = not withdrawn

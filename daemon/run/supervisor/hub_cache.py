@@ -148,7 +148,7 @@ def _files_of_index(index: Path) -> set[str]:
 
 
 def _is_elsewhere(config: Mapping[str, Any], path: FieldPath) -> bool:
-    """True if the model of this field belongs to a service."""
+    """True if a service provides the model named by this field, so that no files are needed here."""
     section: Any = config
     for key in path[:-1]:
         section = section[key]
@@ -158,7 +158,7 @@ def _is_elsewhere(config: Mapping[str, Any], path: FieldPath) -> bool:
 
 
 def _is_served(node: Any) -> bool:
-    """True if a file, or one of its stages, trains or runs its own model through a service."""
+    """True if a file, or one of its stages, trains or samples its model through a service."""
     if not isinstance(node, dict):
         return False
     sections = {name: node[name] for name in ("model", "trainer", "explorer") if isinstance(node.get(name), dict)}

@@ -100,8 +100,8 @@ class Intake:
         return spec
 
     def filled(self, spec: ExperimentSpec) -> dict[str, Any]:
-        """Returns the file of an explorer or trainer half, with shared fields it leaves unset taken from the half
-        submitted before.
+        """Returns the configuration of an explorer or trainer half, with unset shared fields copied from the half
+        submitted before; unchanged for the first half.
         """
         half_experiments = [
             experiment
@@ -259,7 +259,7 @@ class Intake:
     async def fork(self, request: WantedFork, host: Host, judge: SubmissionJudge, *, key: UUID, id: UUID) -> Position:
         """Submits an experiment continuing from weight version `at_step` of another one, with changes. See
         `Operations.fork`. Workers run on `host`; `id` becomes the id of the submission; the position is that of the
-        last event.
+        last event. Raises ReusedKeyError for a key of a submission that is no fork.
         """
         child = made_by(key)
         registered = self._experiments.get(child)
@@ -318,7 +318,7 @@ class Intake:
         return spec, msgspec.structs.replace(shared.forked, evaluated=evaluated(spec, shared))
 
     def _free_name(self, name: str, folder: Path) -> str:
-        """Returns the name, with a number appended if an experiment or a folder has it."""
+        """Returns `name`, or `name` with the first number from 2 that no experiment and no entry of `folder` has."""
         used_names = {experiment.name for experiment in self._experiments.values()}
         candidates = chain([name], (f"{name}-{number}" for number in count(2)))
         return next(

@@ -164,8 +164,8 @@ class LossCheck:
     async def hear(
         self, experiments: Mapping[UUID, Entry], stop: Callable[[UUID], None], *, copies: Path | None = None
     ) -> None:
-        """Compares the heads remembered in all experiments' folders, newest fences and reconnected clients; then admits
-        appends.
+        """Compares the heads remembered in all experiments' folders (claimed here), by the newest fences and by
+        reconnected clients with the log; then admits appends.
 
         `experiments` is read again at each later check; `stop` is called with the id of each experiment stopped by a
         loss. Calls after the first do nothing. With `copies`, folders are read as copied below that root (of a backup).
@@ -346,7 +346,9 @@ class LossCheck:
                 ) from error
 
     async def _recall(self, file: LossesFile) -> None:
-        """Reads the file of losses; records back since the right log was restored stop no experiment any more."""
+        """Reads the file of losses, and keeps those still missing: after a restore of the right log they stop
+        nothing.
+        """
         self._written = {loss.head.ref: loss for loss in await asyncio.to_thread(file.read)}
         still = await still_lost(self._log, self._written.values())
         self._losses |= {ref: loss for ref, loss in self._written.items() if ref in still}
@@ -364,7 +366,7 @@ class LossCheck:
             self._written = losses
 
     def _concerns(self, loss: Loss, experiment: UUID) -> bool:
-        """False for records deleted before the experiment began."""
+        """True if the loss may affect the experiment; False for records deleted before the experiment began."""
         entry = self._experiments.get(experiment)
         if entry is None or loss.head.chain:
             return True

@@ -138,12 +138,14 @@ def _fits(stage: StageSpec, host: Host, room_bytes: int) -> bool:
 
 
 def _total_bytes(stage: StageSpec, memory: EngineMemory) -> int:
-    """Returns the memory of all ranks sharing the device."""
+    """Returns the bytes needed by all trainer ranks that share the device."""
     return memory.size_bytes * trainer_engines.ranks_on_device(stage)
 
 
 def _room_bytes(device: Device, stage: StageSpec, host: Host) -> int:
-    """Returns the device memory available to a trainer, beside the explorers on the device."""
+    """Returns the planned share (`_USED_SHARE`) of the device memory available to a trainer; on a local CPU, of the
+    free memory less the explorers' need.
+    """
     room_bytes = device.memory_bytes
     if device.kind == "cpu" and not host.clustered and host.trainers is None:
         room_bytes = min(room_bytes, free_on("cpu"))
@@ -166,7 +168,7 @@ def _memory_rows(stage: StageSpec, host: Host, *, deterministic: bool) -> Iterat
 
 
 def _memory_row(role: str, stage: StageSpec, memory: EngineMemory, workers: int) -> WorkerMemory:
-    """Builds the memory forecast of a role; `workers` share the device."""
+    """Builds the memory forecast of a role; `workers` is the number of processes sharing the device."""
     return WorkerMemory(
         role=role,
         stage=stage.name,
@@ -178,5 +180,5 @@ def _memory_row(role: str, stage: StageSpec, memory: EngineMemory, workers: int)
 
 
 def _with_trainer(stage: StageSpec, **changes: Any) -> StageSpec:
-    """Returns the stage with `changes` of its trainer."""
+    """Returns a copy of the stage with these fields of its trainer changed."""
     return msgspec.structs.replace(stage, trainer=msgspec.structs.replace(stage.trainer, **changes))

@@ -31,7 +31,7 @@ _LINES: Final[dict[type[Event], tuple[str, tuple[str, ...]]]] = {
     StageStopped: ("stage.stopped", ("stage", "version", "cause", "reason")),
     SignalLost: ("signal.lost", ("stage", "step", "cause", "reason", "fix")),
 }
-"""Line name and logged fields of each milestone event."""
+"""Name of the log line for each milestone event, and the event's fields written there."""
 _WARNED_EVENTS: Final = frozenset({life.ExperimentPaused, life.ExperimentFailed, SignalLost})
 """Milestones logged as warnings."""
 

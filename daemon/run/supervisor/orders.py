@@ -160,7 +160,7 @@ class Orders:
         raise _reused_key(order, uses)
 
     def _next_id(self, order: Order) -> UUID:
-        """Returns the event id of the order's effective attempt; without one, the id for the next attempt."""
+        """Returns the event id of the order's effective attempt; if none is effective, the id for the next attempt."""
         ids = (order.id(attempt) for attempt in count())
         return next(id for id in ids if (use := self._at(id, order.key)) is None or use.effective)
 
@@ -209,7 +209,11 @@ class RunUnderWay(Protocol):
     none.
     """
 
-    def __call__(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run: ...
+    def __call__(self, experiment: UUID, *, fix: str, whose: str = "the") -> Run:
+        """Returns this daemon's run of the experiment; `whose` begins the error's sentence: `the` or `its`
+        experiment.
+        """
+        ...
 
 
 class Verdicts:

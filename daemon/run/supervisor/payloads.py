@@ -116,7 +116,7 @@ class PayloadKeeper:
         await self._record_dropped(entry, await drop_all(self._log, entry.id), reason, through_step=0)
 
     def _reason(self, entry: Entry) -> str:
-        """Returns why no payload of the experiment is needed; empty if one is, or none is left."""
+        """Returns why no payload of the experiment is needed any more; empty if one may be, or if none is left."""
         spine = entry.spine
         if spine.payloads_dropped or spine.status is None:
             return ""
@@ -142,7 +142,8 @@ class PayloadKeeper:
         return any(living_forks(self._experiments(), entry.id))
 
     async def _drop_trained(self, entry: Entry, state: RunState) -> None:
-        """Drops experiences trained below the last but one checkpoint: a recovering trainer begins there or later.
+        """Drops payloads of groups trained up to the last but one checkpoint, where a recovering trainer begins or
+        later, except groups to be planned again.
 
         The newest checkpoint does not count, because it may turn out to be damaged.
         """
@@ -174,8 +175,8 @@ class PayloadKeeper:
         await self._record_dropped(entry, dropped, "trained", through_step=through)
 
     async def _groups(self, state: RunState, older: Mapping[int, int], step: int) -> tuple[GroupRef, ...]:
-        """Returns the groups planned for a step; empty if the plan's position is unknown. `older` has positions of
-        plans no longer in the state.
+        """Returns the groups in the plan of a step; empty if the plan's record is unknown. `older` maps steps no longer
+        in the state to offsets of their plans.
         """
         offset = state.spine.plan_offsets.get(step, older.get(step))
         if offset is None:

@@ -81,7 +81,9 @@ def check_tasksets(spec: ExperimentSpec, findings: Findings | None = None) -> No
 
 
 def _reward(taskset: TasksetSpec) -> str | None:
-    """Returns the reward receiving the taskset's arguments: the named one, else its workflow's default."""
+    """Returns the name of the reward that receives the taskset's arguments: the configured one, else its workflow's
+    default; None if unknown here.
+    """
     if taskset.reward is not None:
         return taskset.reward
     try:
@@ -91,7 +93,7 @@ def _reward(taskset: TasksetSpec) -> str | None:
 
 
 def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping[str, Any], field: str) -> None:
-    """Checks the arguments of a named plug-in, if it is installed here; `field` is the field of the arguments."""
+    """Raises ConfigError about `field` for arguments that a plug-in installed here would refuse."""
     if name is None:
         return
     try:
@@ -106,7 +108,7 @@ def _check_arguments(plugins: Plugins[Any], name: str | None, arguments: Mapping
 
 
 def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
-    """Refuses a built-in reward needing an auxiliary model if none of that name is configured."""
+    """Raises ConfigError for a built-in reward that asks an auxiliary model if no such model is configured."""
     reward = _reward(taskset)
     if reward not in _JUDGES:
         return
@@ -122,7 +124,7 @@ def _check_judge(taskset: TasksetSpec, stage: StageSpec) -> None:
 
 
 def _check_biases(taskset: TasksetSpec, stage: StageSpec) -> None:
-    """Checks token ids against the model's vocabulary, if config.json gives its size."""
+    """Raises ConfigError for a biased token id outside the model's vocabulary, if config.json gives its size."""
     if stage.rollout.engine == "fake":
         return
     vocabulary = number_in(settings_of(Path(stage.model.path)), "vocab_size")
@@ -166,7 +168,9 @@ def with_files(errors: ConfigErrors) -> ConfigErrors:
 def _count(
     stage: StageSpec, findings: Findings, contamination: Contamination | None = None
 ) -> dict[FieldPath, TasksetSpec]:
-    """Returns the readable tasksets, with counted rows, by their field in the file."""
+    """Returns the readable tasksets of a stage, with counted rows, by their field in the file; unreadable ones are
+    reported to `findings`. Without `contamination`, prompts are not compared.
+    """
     counted: dict[FieldPath, TasksetSpec] = {}
     for taskset, path in placed_tasksets(stage):
         with findings.of(stage, path, at="path"):
@@ -225,7 +229,9 @@ def _preflight_stage(stage: StageSpec, host: Host, findings: Findings, contamina
 
 
 def _check_source(stage: StageSpec, source: SourceName | None, host: Host) -> None:
-    """Checks a part of a Python file without running it, and its imports if workers run on this machine."""
+    """Checks a workflow or reward in a submitted Python file without running the code; its imports only if workers run
+    on this machine. Nothing without a `source`. Raises ConfigError.
+    """
     if source is None:
         return
     if source.file not in stage.sources:
@@ -234,7 +240,9 @@ def _check_source(stage: StageSpec, source: SourceName | None, host: Host) -> No
 
 
 def _dataset(stage: StageSpec) -> FieldPath:
-    """Returns the field of the rows to train on: beside a taskset, an auxiliary buffer."""
+    """Returns the field naming the rows to train on: an auxiliary buffer beside a taskset, else the experience
+    buffer.
+    """
     if stage.expert_rows:
         return auxiliary_buffer(stage)
     return ("buffer", "trainer_input", "experience_buffer")
@@ -398,7 +406,7 @@ def _counted(
 
 
 def _column(spec: TasksetSpec, key: str | None) -> str | None:
-    """Returns the field naming this column of a row."""
+    """Returns the field of the file that names a row's column `key`; None if no field does."""
     if key in spec.feature_keys:
         return "data_selector.feature_keys"
     form = spec.format

@@ -43,7 +43,9 @@ class PlannedStep(NamedTuple):
 
 
 class Recomputations:
-    """Recomputes one step at a time, in a process of its own; waits while an experiment runs on this daemon."""
+    """Recomputes the terms of one step at a time in a separate process, which is ended when an experiment begins to run
+    on this daemon, and started anew later.
+    """
 
     def __init__(
         self,
@@ -56,7 +58,9 @@ class Recomputations:
         logger: Logger,
         command: Sequence[str] = (sys.executable, "-P", "-m", "rftd.daemon"),
     ) -> None:
-        """`folder` has the answers; `busy` is True while an experiment runs on this daemon."""
+        """`folder` holds the answers; `environment` is for the process, a reader of the log at `log_url`; `busy` is
+        True while an experiment runs on this daemon; `command` starts rftd's command line.
+        """
         self._folder = folder
         self._log_url = log_url
         self._environment = environment
@@ -125,7 +129,9 @@ class Recomputations:
                     await self._recompute(step)
 
     async def _recompute(self, step: PlannedStep) -> None:
-        """Runs the process of a step to its end, or until a run begins; then the request waits again."""
+        """Runs the process of a step to its end, and notes a failure; after an interruption by a run, the request
+        waits.
+        """
         self._running = True
         self._sentence = "the process starts"
         reason: str | None = "this daemon cannot start a process"
@@ -146,7 +152,9 @@ class Recomputations:
         await asyncio.to_thread(self._drop_oldest)
 
     async def _one_process(self, step: PlannedStep, path: Path) -> str | None:
-        """Returns the reason of a failure, empty for an answer; None if the process was ended for a run."""
+        """Runs the process writing a step's answer to `path`. Returns the reason of a failure, empty after success;
+        None if the process was ended because a run began.
+        """
         arguments = [*self._command, "worker", "terms", "--log", self._log_url, "--experiment", str(step.experiment)]
         with self._process_log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -175,7 +183,9 @@ class Recomputations:
             await _end(process)
 
     async def _read(self, process: asyncio.subprocess.Process) -> str:
-        """Reads the lines of a process to the end; returns the reason of its failure."""
+        """Reads the process's messages to the end, updating the shown sentence; returns the reason of a failure, empty
+        if none was reported.
+        """
         assert process.stdout is not None
         reason = ""
         async for line in process.stdout:
@@ -188,13 +198,14 @@ class Recomputations:
         return reason
 
     def _last_words(self) -> str:
-        """Returns the last line written by the process to its standard error."""
+        """Returns the last line of the process's error output (at most 500 characters), or words for its absence."""
         with suppress(OSError):
             text = self._process_log.read_text(errors="replace").strip()
             return text.rpartition("\n")[2][:500] or f"see {self._process_log}"
         return "without a word"
 
     async def _until_busy(self) -> None:
+        """Returns once an experiment runs on this daemon."""
         while not self._busy():
             await self._clock.sleep(POLL_INTERVAL_S)
 

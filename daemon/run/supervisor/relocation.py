@@ -49,14 +49,16 @@ def imported_from(spec: ExperimentSpec, experiments: Iterable[Entry]) -> Entry |
 
 
 def _with_moved_paths(config: dict[str, Any], moves: Moves) -> dict[str, Any]:
-    """Returns a copy of the file with its paths after these imports."""
+    """Returns a copy of a file's configuration with its paths changed by these imports."""
     config = copy.deepcopy(config)
     change_paths(config, lambda path: _moved_path(path, moves))
     return config
 
 
 def _with_half(document: Any, moved_document: Any, half_document: Any, moved_half: Any) -> Any:
-    """Returns `moved_document`, with the part of `moved_half` wherever `document` and `half_document` agree."""
+    """Returns `moved_document`, with all parts shared by the files of both halves taken from `moved_half`, the other
+    half's file after the import.
+    """
     if isinstance(document, dict) and isinstance(half_document, dict):
         return {
             key: _with_half(child, moved_document[key], half_document[key], moved_half[key])

@@ -164,9 +164,9 @@ def _sampled_rows(taskset: Taskset) -> list[int]:
 
 
 def _check_truth(raw: dict[str, Any], spec: TasksetSpec, row: int) -> None:
-    """Raises DataError if a row's truth is a mapping or list, and the row's reward is a built-in one comparing texts.
+    """Raises DataError for a row with a mapping or list as truth and a reward comparing texts.
 
-    `raw` is the row as read, which may name a workflow and a reward of its own; without a truth nothing is checked.
+    `raw` is the row as read; a workflow and a reward named there replace the taskset's. A row without a truth passes.
     """
     key = spec.format.response_key
     record = DatasetRecord(raw, spec, row)

@@ -17,7 +17,9 @@ from rftd.storage.files.table_files import table_name
 
 
 class RowWriter:
-    """Writes rows to a temporary file, which `finish` keeps; equal rows share a file."""
+    """Writes rows to a temporary file, kept by `finish` under a name made from the digest: equal rows share a file. As
+    a context, deletes the temporary file.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         """`name` begins the name of the file in `folder`, made if missing."""
@@ -32,14 +34,16 @@ class RowWriter:
         """Number of rows written."""
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Writes one row."""
+        """Writes a row as one line of JSON, and counts it."""
         line = msgspec.json.encode(row) + b"\n"
         self._digest.update(line)
         self._file.write(line)
         self.rows += 1
 
     def finish(self) -> Path:
-        """Keeps the rows, and returns their file."""
+        """Syncs the rows to the disk, and returns their file, named after the content; an equal file written before is
+        kept instead.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
         path = self._folder / table_name(self._name, self._digest.hexdigest())

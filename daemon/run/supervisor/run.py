@@ -50,7 +50,7 @@ from rftd.workers.control.hold import Trouble, trouble_of_decision
 from rftd.workers.hosts.executor import Executor
 
 GATHER_S = 0.01
-"""Minimum seconds between turns: records arriving meanwhile share a turn, which costs more than a record."""
+"""Minimum seconds between two turns: a turn costs more than a record, so records arriving meanwhile share one."""
 POLL_INTERVAL_S = 0.5
 """Seconds between two updates of the waits; whether a snapshot is due is looked at in every turn."""
 
@@ -181,7 +181,8 @@ class Run(Tending):
         return (saved.size_bytes if saved else 0) + (published.size_bytes if published else 0)
 
     async def _present_trouble(self) -> Trouble | None:
-        """Returns the trouble that pauses or ends the experiment: an error, no space, a missing permission or part.
+        """Returns the trouble that pauses or ends the experiment: an error, no space, a missing permission or plug-in;
+        None without trouble.
 
         An error of the check for parts is noted and logged as trouble of the controller.
         """
@@ -326,7 +327,9 @@ class Run(Tending):
         return bool(decided)
 
     async def _tend(self, follower: Follower, *, start: bool) -> None:
-        """Starts due workers, and records the lost ones."""
+        """Kills hanging workers, starts due ones (only if `start`), and records the lost ones; an error pauses the
+        experiment.
+        """
         fleet = self._fleet
         if fleet.ended:
             await follower.catch_up()  # the workers' last records
@@ -345,7 +348,9 @@ class Run(Tending):
         await self._append_lost(follower, lost)
 
     async def _gather(self, follower: Follower, wait_s: float) -> None:
-        """Folds records arriving within `wait_s`, and later ones until the next turn is due."""
+        """Folds the records arriving within `wait_s` seconds, and after the first also those of the next `GATHER_S`, to
+        share a turn.
+        """
         if await follower.pump(wait_s):
             left_s = self._turn_s + GATHER_S - self._clock.monotonic_s()
             if left_s > 0:
@@ -354,7 +359,7 @@ class Run(Tending):
         self._turn_s = self._clock.monotonic_s()
 
     async def _acquire(self, follower: Follower, role: str, partitions: Sequence[Partition]) -> RoleLease:
-        """Acquires the lease of a role by fencing these partitions.
+        """Acquires the lease of a role by fencing these partitions against the previous owner.
 
         Raises FencedError if a rival comes first; as the controller of an experiment led by this daemon before, also if
         another daemon has the role by now, as nothing is taken back from a successor.

@@ -67,11 +67,17 @@ _RETRIED_ERRORS: Final = (*UNREACHABLE_ERRORS, QuotaError, LogFullError, DiskFul
 class RunCommands(Protocol):
     """The commands on experiments needed here, with the owner's rights; see `Operations`."""
 
-    def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+    def pause(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]:
+        """Pauses a running experiment. See `Operations.pause`."""
+        ...
 
-    def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+    def resume(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]:
+        """Resumes a paused experiment. See `Operations.resume`."""
+        ...
 
-    def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]: ...
+    def cancel(self, experiment: UUID, *, reason: str, request_id: UUID) -> Awaitable[Done]:
+        """Ends an unended experiment for good. See `Operations.cancel`."""
+        ...
 
 
 class SweepDriver:
@@ -361,8 +367,8 @@ def standing_of(registry: Registry, sweep: RecordedSweep) -> StandingSweep:
 
 
 def _checked_halving(halving: Halving | None, spec: ExperimentSpec) -> Halving | None:
-    """Returns the halving rule with its taskset filled in. Raises UsageError if no evaluation falls on its weight
-    versions.
+    """Returns the halving rule with its taskset filled in; None for a sweep without halving. Raises UsageError if no
+    evaluation falls on its weight versions.
     """
     if halving is None:
         return None

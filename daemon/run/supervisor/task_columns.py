@@ -24,6 +24,7 @@ class TaskColumns:
     """The columns read by the selectors of the current stage, cached."""
 
     def __init__(self) -> None:
+        """Starts without columns."""
         self._columns_read: list[tuple[TasksetSpec, NDArray[np.float64]]] = []
         """Tasksets of the current stage with their columns, rows by columns."""
 

@@ -40,12 +40,14 @@ _ERROR_CHARS: Final = 400
 
 
 class _PendingTasks(NamedTuple):
-    """A pipeline not run yet: its place in the file, and the stage with the taskset to be made."""
+    """A task pipeline not run yet, with the place of the section in the file."""
 
     path: FieldPath
+    """Path of the file's node containing the pipeline: empty for the whole file, else that of a stage."""
     node: dict[str, Any]
     """The whole file, or a stage of the file."""
     stage: StageSpec
+    """Specification of the stage whose taskset receives the rows."""
 
 
 def names_task_pipelines(config: Mapping[str, Any]) -> bool:
@@ -136,12 +138,13 @@ def _nodes(config: Mapping[str, Any]) -> Iterator[tuple[FieldPath, dict[str, Any
 
 
 def _section(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the pipeline's section of a file or stage if the pipeline is still to be run; else an empty mapping."""
+    """Returns the pipeline's section of a file or stage if the rows are still to be made; else an empty mapping."""
     section = _mapping(_mapping(node.get("data_processor")).get("task_pipeline"))
     return section if section.get("operators") and not section.get("made") else {}
 
 
 def _mapping(node: object) -> dict[str, Any]:
+    """Returns the node if it is a mapping, else an empty one."""
     return node if isinstance(node, dict) else {}
 
 
@@ -159,6 +162,7 @@ def _target(node: dict[str, Any], stage: StageSpec) -> dict[str, Any]:
 
 
 def _made_section(node: dict[str, Any], name: str) -> dict[str, Any]:
+    """Returns the mapping under `name`, created in `node` if missing."""
     if not isinstance(node.get(name), dict):
         node[name] = {}
     section: dict[str, Any] = node[name]
@@ -166,8 +170,8 @@ def _made_section(node: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _made(pipeline: TaskPipelineSpec, inputs: TasksetSpec, folder: Path, path: FieldPath) -> tuple[Path, TasksMade]:
-    """Runs a pipeline in a process, and returns the file with its rows, and their record. Raises ConfigError or
-    DataError for a failed operator or process. Blocks.
+    """Runs a pipeline in a process (killed at the end), and returns the file of rows with the record of the run. Raises
+    ConfigError or DataError for a failed operator or process. Blocks.
     """
     job = TaskPipelineJob(pipeline=pipeline, inputs=inputs, settings=settings_digest(pipeline))
     with tempfile.TemporaryFile() as messages, RowWriter(folder, "tasks") as writer:
@@ -204,6 +208,7 @@ def _made(pipeline: TaskPipelineSpec, inputs: TasksetSpec, folder: Path, path: F
 
 
 def _failure(reason: Mapping[str, Any], path: FieldPath) -> ConfigError | DataError:
+    """Builds the error reported by the process, about the field at `path`."""
     kind = ConfigError if reason["kind"] == "ConfigError" else DataError
     return kind(reason["what"], where=reason["where"], field=show(path), fix=reason["fix"])
 

@@ -71,7 +71,9 @@ def check_tokens(stage: StageSpec) -> None:
 
 
 def _check_in_process(purpose: str, field: str, *arguments: str, text: str | None = None) -> None:
-    """Runs this module as a program. Raises the DataError written by the program, about the field."""
+    """Runs this module as a program with these arguments and `text` as input (None: no input). Raises the DataError
+    written by the program, about `field`.
+    """
     command = [sys.executable, "-P", "-m", "rftd.daemon.run.supervisor.token_looks", *arguments]
     done = run_to_end(command, purpose, text=text)
     if done.stdout:

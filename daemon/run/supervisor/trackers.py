@@ -44,9 +44,10 @@ class TrackerKey(NamedTuple):
 
 
 class _Process:
-    """A tracker to be run, with its process while one runs."""
+    """A tracker's process with the count of restarts; the object outlives each process."""
 
     def __init__(self) -> None:
+        """Starts without a process, due now."""
         self.child: subprocess.Popen[bytes] | None = None
         """The process; None while none runs."""
         self.points = 0
@@ -136,7 +137,9 @@ class Trackers:
             self._logger.warning("tracker.not_started", name=entry.name, tracker=tracker.kind, reason=str(error))
 
     async def _handle_end(self, entry: Entry, key: TrackerKey, process: _Process, code: int) -> None:
-        """Handles the end of a tracker's process with exit status `code`: done, or due for a restart."""
+        """Handles the end of a tracker's process with exit status `code`: the tracker is done, is restarted after a
+        pause, or is given up after its experiment's end and too many failures in a row.
+        """
         process.child = None
         cursor = await asyncio.to_thread(_read_cursor, entry, key.kind)
         if code == 0 and cursor.ended:
@@ -157,7 +160,7 @@ class Trackers:
         self._logger.warning("tracker.ended", name=entry.name, tracker=key.kind, code=code, where=where, fix=fix)
 
     def _withdrawn_grant(self, entry: Entry) -> Grant | None:
-        """Returns a grant of a variable or an address no longer allowed; else None."""
+        """Returns the first granted variable or address that the daemon no longer allows; None if all are allowed."""
         sending = [grant for grant in entry.spine.grants if grant.kind in (SECRETS, ALLOW_URLS)]
         return next(self._allowances.withdrawn(sending), None)
 

@@ -69,7 +69,7 @@ def _wait(snapshot: RunSnapshot, role: str, hold_or_words: Hold | Words) -> Wait
 
 def _life_words(events: Sequence[Event]) -> Hold | Words:
     # Until its resumption is folded the experiment is still paused, for everybody.
-    """Returns what the controller does next, by its decided events."""
+    """Returns the words for the controller's next action, by the decided events."""
     if any(isinstance(event, ExperimentResumed) for event in events):
         return Paused()
     if any(isinstance(event, StageCompleted) for event in events):
@@ -78,7 +78,7 @@ def _life_words(events: Sequence[Event]) -> Hold | Words:
 
 
 def _planner_words(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
-    """Returns what the planner does, by its decided events."""
+    """Returns the words for the planner's present action, by the decided events."""
     retired = [event for event in events if isinstance(event, ExperienceRetired)]
     if any(event.reason == "collected" for event in retired):
         return Collects()
@@ -92,7 +92,7 @@ def _planner_words(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Wor
 
 
 def _dispatcher_words(snapshot: RunSnapshot, events: Sequence[Event]) -> Hold | Words:
-    """Returns what the dispatcher does, by its decided events."""
+    """Returns the words for the dispatcher's present action, by the decided events."""
     if any(isinstance(event, TaskLeased | TasksDrawn | WeightsRequested) for event in events):
         return Words("leases", "gives out groups", level=Level.WORKS)
     return ClosesGroups(snapshot.state.groups.to_close)

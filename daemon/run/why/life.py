@@ -42,7 +42,7 @@ _PASSING: Final = {
         "they leave, or are killed after about ten seconds",
     ),
 }
-"""Waits of the phases that end without anybody's action."""
+"""Words for the phases of a run that end without anybody's action."""
 
 
 class Line(NamedTuple):

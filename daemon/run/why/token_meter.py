@@ -20,6 +20,7 @@ class TokenMeter:
     """Counts drawn tokens over restarts of workers; lost with the daemon, as the heartbeats are."""
 
     def __init__(self) -> None:
+        """Starts without heartbeats, at 0 tokens."""
         self._totals: dict[UUID, int] = {}
         """Tokens drawn by each living worker, by its last heartbeat."""
         self._samples: deque[tuple[float, int]] = deque()
@@ -62,7 +63,7 @@ class TokenMeter:
 
 
 def _ends_count(snapshot: RunSnapshot) -> int:
-    """Returns a number that changes with each end of a rollout or score of rows."""
+    """Returns a number growing with each finished rollout or scored row, by which an end is noticed."""
     state = snapshot.state
     groups = sum(len(group.members) + len(group.failed) for group in state.groups.open.values())
     rows = sum(evaluation.rows_scored() for evaluation in state.evals.open.values())
@@ -70,7 +71,9 @@ def _ends_count(snapshot: RunSnapshot) -> int:
 
 
 def work_of(snapshot: RunSnapshot, meter: TokenMeter) -> WorkUnderWay | None:
-    """Returns the rows or rollouts under way; None without any."""
+    """Returns the progress of the open evaluations, or else of the leased groups of rollouts; None without either, and
+    before the first stage.
+    """
     spine = snapshot.state.spine
     if spine.ended or spine.spec is None or spine.stage < 0:
         return None
@@ -103,7 +106,9 @@ def work_of(snapshot: RunSnapshot, meter: TokenMeter) -> WorkUnderWay | None:
 
 
 def _longest_s(snapshot: RunSnapshot, stage: StageSpec, rate: float | None, begun_ns: list[int]) -> float | None:
-    """Returns the seconds until the newest answers of the greatest length end; None without a rate."""
+    """Returns the seconds until the newest running answers reach the maximum response length at this rate of tokens;
+    None without a rate, a running answer or a maximum.
+    """
     live = snapshot.state.roster.live
     beats = [beat for beat in snapshot.liveness.latest.values() if beat.worker in live and beat.role == "explorer"]
     running = sum(max(0, live[beat.worker].capacity - beat.free) for beat in beats)

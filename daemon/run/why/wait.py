@@ -39,7 +39,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 def what_of(wait: Wait) -> str:
-    """Returns the role's activity or wait, without the role."""
+    """Returns the activity or the wait of the wait's role in words, without the role's name."""
     waits = wait.level <= Level.WAITS and wait.role != "log" and wait.state not in _OVER
     return f"waits for {wait.waiting_for}" if waits else wait.waiting_for
 

@@ -17,7 +17,7 @@ from rftd.workers.control.hold import Paused
 _SILENT_AFTER_S: Final = 3 * limits.HEARTBEAT_INTERVAL_S
 """Seconds without a heartbeat before a worker is shown as quiet, well before it counts as lost."""
 _REPORTED_DELAY_S: Final = 0.05
-"""A shorter delay in seconds before a process start is not worth reporting."""
+"""Shortest reported delay of a process start, in seconds."""
 _ACTIVITY_BY_STATE: Final[dict[str, str]] = {
     WorkerState.LOAD: "loads its model and its state",
     WorkerState.OPEN_ENGINE: "opens its engine",
@@ -172,7 +172,9 @@ def _pause_words(snapshot: RunSnapshot) -> Words:
 
 
 def _absent_words(snapshot: RunSnapshot, process: Process) -> Words:
-    """Returns the words for a slot without a joined worker."""
+    """Returns the words for a slot whose worker has not joined: paused, starting, delayed after failures, or prevented
+    by an obstacle.
+    """
     if process.pid is None and snapshot.state.spine.cause:
         return _pause_words(snapshot)  # nothing is started while an obstacle lasts: it would fail at once
     before = f"; the previous one: {process.last_why}" if process.last_why else ""
